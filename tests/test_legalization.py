@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import onnx
+import pytest
 from command_line import CHANNELS_LAST
 from graphs import Net
 
 from relayout import legalize, verify
 from relayout.backend import load_backend
 from relayout.legalization import Outcome, finish, legalize_model
-from relayout.model.io import read_model
+from relayout.model.io import read_model, write_model
 from relayout.options import Options
 from relayout.report.schema import Verification
 from relayout.report.totals import totals
@@ -56,7 +61,7 @@ def test_layout_requirements_are_checked_where_the_operators_state_layouts() -> 
     assert found.numeric.status == "compared"
 
 
-def test_a_wrong_model_does_not_pass_without_its_functions_either() -> None:
+def test_an_inlined_wrong_model_does_not_pass_either() -> None:
     outcome = legalized()
     [relu] = [node for node in outcome.model.graph if node.op_type == "Relu"]
     relu.op_type = "Neg"
@@ -79,3 +84,35 @@ def test_transposes_at_the_ends_of_inlined_bodies_cancel_and_the_model_is_legal_
     assert {node.domain for node in legal.graph.node} == {""}
     assert verify(legal, "onnx", against=net.model(), samples=1).passed
     assert "layout-requirement" in {finding.rule for finding in verify(legal, "nhwc").findings}
+
+
+def with_a_large_constant_in_a_branch() -> onnx.ModelProto:
+    """Its branch has 4 KiB of constants, as an initializer or as an attribute of a Constant."""
+    net = Net()
+    x = net.transpose(net.transpose(net.input("x", (1, 8, 16, 8)), 0, 3, 1, 2), 0, 2, 3, 1)
+    large = onnx.numpy_helper.from_array(np.arange(1024, dtype=np.float32).reshape(8, 16, 8), "large")
+    held = onnx.helper.make_node("Constant", [], ["held"], value=large)
+    then = onnx.helper.make_node("Add", [x, "large"], ["then"])
+    other = onnx.helper.make_node("Mul", [x, "held"], ["other"])
+    results = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("then", "other")]
+    branches = [
+        onnx.helper.make_graph([then], "then", [], results[:1], [large]),
+        onnx.helper.make_graph([held, other], "other", [], results[1:]),
+    ]
+    chosen = net.input("chosen", (), onnx.TensorProto.BOOL)
+    net.output(net.node("If", chosen, then_branch=branches[0], else_branch=branches[1]))
+    return net.model()
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+@pytest.mark.parametrize("source", [source, with_a_large_constant_in_a_branch])
+def test_the_verification_leaves_the_written_file_as_it_is(
+    source: Callable[[], onnx.ModelProto], backend: str, tmp_path: Path
+) -> None:
+    chosen, files = load_backend(backend), []
+    for options in (Options(verify=True), Options(verify=False)):
+        outcome = finish(legalize_model(read_model(source()), chosen, options), chosen, options, source())
+        files.append(tmp_path / f"{len(files)}.onnx")
+        write_model(outcome.model, files[-1], outcome.written)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    onnx.checker.check_model(onnx.load(files[0]), full_check=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from relayout.model.graph_json.schema import GraphJson
 from relayout.report.schema import Report
@@ -56,7 +55,7 @@ __all__ = [
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
-_MODELS: tuple[type[BaseModel], ...] = (
+_MODELS: tuple[type, ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
     *(GraphRequest, GraphResponse),
     *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
@@ -70,11 +69,11 @@ _WORK = (
 _ACCESS = ("unauthorized", "forbidden", "too-many-requests")
 
 
-def _ref(model: type[BaseModel]) -> dict[str, str]:
+def _ref(model: type) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def _json(model: type[BaseModel], shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _json(model: type, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
     named = {"examples": {name: {"value": value} for name, value in shown.items()}} if shown else {}
     return {JSON: {"schema": _ref(model), **named}}
 
@@ -269,8 +268,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes, license_info=_LICENSE
         )
-        _, schemas = models_json_schema(
-            [(model, "validation") for model in _MODELS], ref_template="#/components/schemas/{model}"
+        _, schemas = TypeAdapter.json_schemas(
+            [(model, "validation", TypeAdapter(model)) for model in _MODELS],
+            ref_template="#/components/schemas/{model}",
         )
         document.setdefault("components", {})["schemas"] = schemas["$defs"]
         for path, operations in document["paths"].items():

@@ -106,7 +106,7 @@ class CustomCall:
             version=version,
             like=node.outputs[0],
         )
-        writing.give(0, made)
+        writing.set_result(0, made)
 
     def _operand(self, writing: Writing, n: int) -> ir.Value | None:
         source = writing.node.inputs[n]
@@ -114,7 +114,7 @@ class CustomCall:
             return None
         if source.const_value is None or source.is_graph_input() or n >= len(self.operands):
             return writing.read(n)
-        return writing.laid(n, [{"op": "transpose", "perm": [int(axis) for axis in self.operands[n].names]}])
+        return writing.relaid_constant(n, [{"op": "transpose", "perm": [int(axis) for axis in self.operands[n].names]}])
 
 
 def _read(text: str, where: str) -> Layout:

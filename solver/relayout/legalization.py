@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -36,12 +36,14 @@ from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.budget import within_budget
-from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
 from relayout.rewrite.annotations import annotate_boundary, annotate_run
 from relayout.solve.certificate import certificate_of
+
+if TYPE_CHECKING:
+    from relayout.report.drawing import DrawnChoice
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -51,13 +53,15 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The legal model, its report, whether it differs from the source, and with `certify` the solution written out.
-    `choices` are the alternatives of every node by its label, if they were asked for."""
+    `choices` are the alternatives of every node by its label, if they were asked for. `written` is the model as the
+    verification wrote it, whose constants may lack data (see `relayout.model.io.write_model`)."""
 
     model: ir.Model
     report: Report
     changed: bool
     certificate: Mapping[str, Any] | None = None
     choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
+    written: onnx.ModelProto | None = None
 
 
 @takes_options("legalize")
@@ -192,13 +196,17 @@ def finish(
     and the cost are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
+    written: onnx.ModelProto | None = None
     inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
     if verifies:
+        from relayout.verification.onnx_checks import Skeleton, skeleton_of
         from relayout.verification.verifier import check_statically, verification_of, verify
 
         if progress is not None:
             progress("check")
-        stated = check_statically(model, backend, report, dims)
+        # What reads or inlines the model anew knows neither the report nor, inlined, the layouts.
+        is_anew = inlines or options.check
+        stated = check_statically(model, backend, report=report, dims=dims) if is_anew else None
     if inlines:
         inline(model)
         model = _without_border_transposes(model, options)
@@ -208,16 +216,22 @@ def finish(
         if options.check:
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
-            verification = check_statically(model, backend) if inlines else verification_of([])
-        # The report has the settings that fit nothing among its warnings.
-        left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}
-        others = [finding for finding in verification.findings if finding.rule not in left_out]
-        verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
+            skeleton = skeleton_of(model)
+            written = skeleton.written if isinstance(skeleton, Skeleton) else None
+            verification = check_statically(
+                model, backend, skeleton, report=report if stated is None else None, dims=dims
+            )
+        if stated is not None:
+            # The report has the settings that fit nothing among its warnings.
+            left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}
+            others = [finding for finding in verification.findings if finding.rule not in left_out]
+            verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
-    name_overloads(model)
+    if name_overloads(model):
+        written = None
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:
-        from relayout.verification.certificate_findings import with_proof
+        from relayout.verification.cost.certificate_findings import with_proof
 
         report = with_proof(report, outcome.certificate)
-    return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices, written)

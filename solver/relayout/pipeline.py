@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -27,7 +28,6 @@ from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.drawing import DrawnChoice, drawn_choices
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
@@ -44,6 +44,9 @@ from relayout.report.schema import (
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
+
+if TYPE_CHECKING:
+    from relayout.report.drawing import DrawnChoice
 
 __all__ = ["Elements", "Result", "describe", "run"]
 
@@ -108,7 +111,7 @@ def run(
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
         boundary = boundary_of(model.graph, planned)
-        choices = drawn_choices(formulation, solution) if draws_choices else {}
+        choices = _drawn(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
         if is_changed:
             rewrite(model, backend, planned)
@@ -126,6 +129,12 @@ def run(
         is_changed,
         choices,
     )
+
+
+def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnChoice]:
+    from relayout.report.drawing import drawn_choices
+
+    return drawn_choices(formulation, solution)
 
 
 def candidates(model: ir.Model, backend: Backend, options: Options, elements: Elements) -> Requirements:

@@ -48,7 +48,7 @@ def written(rewrite: Callable[[Any], None]) -> Callable[[Any, Any], list[Impleme
 
 
 def give_too_little(writing: Any) -> None:
-    writing.give(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
+    writing.set_result(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
 
 
 FAILURES = {
@@ -59,21 +59,24 @@ FAILURES = {
     "conversion is text": ({"conversion": lambda *_: "much"}, "a Reordering or None"),
     "conversion costs a half": ({"conversion": lambda *_: Reordering(cost=0.5)}, "float: 0.5"),  # type: ignore[arg-type]
     "a conversion is not written": ({"conversion": lambda *_: Reordering(5, fail)}, "failed in a rewrite"),
-    "a conversion gives nothing": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not give it"),
+    "a conversion sets no result": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not set it"),
     "a conversion has no node": ({"conversion": lambda *_: Reordering(5, lambda w: w.node)}, "has no node"),
     "is_satisfied_by raises": ({"is_satisfied_by": fail}, "failed in is_satisfied_by"),
     "prepare raises": ({"prepare": fail}, "failed in prepare"),
     "finish raises": ({"finish": fail}, "failed in finish"),
     "a rewrite raises": ({"implementations": written(fail)}, "failed in a rewrite"),
-    "a rewrite gives nothing": ({"implementations": written(lambda _: None)}, "does not give it"),
+    "a rewrite sets no result": ({"implementations": written(lambda _: None)}, "does not set it"),
     "a rewrite reads what is not there": ({"implementations": written(lambda w: w.read(7))}, "IndexError"),
-    "a rewrite lays out data": ({"implementations": written(lambda w: w.laid(0, []))}, "input 0 is no constant"),
+    "a rewrite relays data": (
+        {"implementations": written(lambda w: w.relaid_constant(0, []))},
+        "input 0 is no constant",
+    ),
     "a rewrite gives another tensor": ({"implementations": written(give_too_little)}, "a tensor of [1, 2, 3]"),
 }
 
 
 @pytest.mark.parametrize("what", FAILURES)
-def test_what_a_backend_does_wrong_is_its_own_fault(what: str) -> None:
+def test_an_error_in_a_plugin_is_a_backend_error(what: str) -> None:
     members, said = FAILURES[what]
     with pytest.raises(BackendError) as caught:
         relayout.legalize(model(), type("Broken", (Pools,), {"name": "broken", **members}))
@@ -102,7 +105,7 @@ def test_the_rules_of_a_table_hold_though_what_it_extends_is_not_enabled() -> No
     assert [node.op_type for node in legal.graph.node if node.domain] == ["MaxPool"]
 
 
-def test_what_a_kernel_would_be_is_told_in_the_letters_of_kernels() -> None:
+def test_a_kernel_format_is_reported_in_kernel_axis_names() -> None:
     def ask(self: Backend, node: Any, n: int) -> str:
         return "NHWC" if node.op_type == "Conv" and n < 2 else "*"
 
@@ -139,7 +142,7 @@ MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("fault", MEMBERS)
 @pytest.mark.parametrize("door", [relayout.legalize, relayout.verify, relayout.explain])
-def test_what_a_backend_says_of_itself_is_checked_at_every_door(door: Callable[..., Any], fault: str) -> None:
+def test_a_backends_own_declarations_are_checked_at_every_entry_point(door: Callable[..., Any], fault: str) -> None:
     members, problem, found = MEMBERS[fault]
     kind: type[Backend] = type("Odd", (Pools,), members)
     for backend in (kind, kind()):
@@ -150,12 +153,12 @@ def test_what_a_backend_says_of_itself_is_checked_at_every_door(door: Callable[.
         assert found in caught.value.found
 
 
-def test_a_backend_that_was_never_made_is_told_what_its_constructor_lacks() -> None:
+def test_an_uninstantiated_backend_is_an_error_with_the_missing_arguments() -> None:
     with pytest.raises(BackendError, match=r"calls super\(\)"):
         relayout.legalize(model(), Silent)
 
 
-def test_a_way_to_run_a_node_is_at_a_place_that_the_backend_has() -> None:
+def test_an_implementation_runs_on_a_device_of_the_backend() -> None:
     members = {"devices": lambda self: ("a", "b"), "at": lambda self, device: Pools()}
     with pytest.raises(BackendError) as caught:
         relayout.legalize(model(), type("Odd", (Pools,), members))

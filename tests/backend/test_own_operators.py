@@ -19,7 +19,7 @@ NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
 
 def pack(writing: Any) -> None:
     shape = writing.shape_of(0, is_result=True)
-    writing.give(0, writing.emit("Pack", [writing.read(0)], shape=shape, domain="com.acme"))
+    writing.set_result(0, writing.emit("Pack", [writing.read(0)], shape=shape, domain="com.acme"))
 
 
 class Acme(Backend):

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from relayout import Backend, legalize, read_model, verify
-from relayout.backend import ask, own_layout, written_node
+from relayout.backend import Writing, ask, own_layout, written_node
 from relayout.backend.interface import Implementation
 
 EIGHT = {"name": "t", "rule": [{"op": "Conv", "data": "NCHWc[tile:8]"}]}
@@ -113,12 +113,12 @@ class Tiled(Backend):
         return [Implementation(usual.inputs, usual.results, rewrite=self._write)] if node.op_type == "Conv" else [usual]
 
     @staticmethod
-    def _write(writing: object) -> None:
-        node = writing.node  # type: ignore[attr-defined]
+    def _write(writing: Writing) -> None:
+        node = writing.node
         assert node.domain == ""
-        inputs = [writing.read(0), writing.laid(1, ())]  # type: ignore[attr-defined]
-        shape = writing.shape_of(0, is_result=True)  # type: ignore[attr-defined]
-        writing.give(0, writing.emit("Conv", inputs, dict(node.attributes), shape=shape))  # type: ignore[attr-defined]
+        inputs = [writing.read(0), writing.relaid_constant(1, ())]
+        shape = writing.shape_of(0, is_result=True)
+        writing.set_result(0, writing.emit("Conv", inputs, dict(node.attributes), shape=shape))
 
 
 def test_a_rewrite_reads_the_operands_as_onnx_has_them() -> None:

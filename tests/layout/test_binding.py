@@ -6,7 +6,7 @@ import pytest
 
 from relayout.layout.binding import bind, carrying, fill, layout_of, names_for
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Boxed, order_of
+from relayout.layout.memory_format import Atom, BlackBoxFormat, order_of
 
 BLOCKED = (Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16))
 
@@ -55,5 +55,5 @@ def test_a_memory_format_is_written_as_a_layout() -> None:
 
 
 def test_black_boxes_are_written_on_their_dimensions() -> None:
-    format_ = Boxed(order_of((1, 0)), [(0, 1, "acme", "x")])
+    format_ = BlackBoxFormat(order_of((1, 0)), [(0, 1, "acme", "x")])
     assert str(carrying(Layout.parse("CN"), format_)) == "CN[acme:x]"

@@ -12,7 +12,7 @@ from memory_oracle import lay_out
 
 from relayout.layout.memory_format import (
     Atom,
-    Boxed,
+    BlackBoxFormat,
     atom_extent,
     is_padded,
     normal_form,
@@ -57,7 +57,7 @@ def test_an_outer_stride_beyond_the_extent_is_padding() -> None:
 
 
 def test_a_format_with_black_boxes_differs_from_the_one_without() -> None:
-    boxed = Boxed(source_order(2), [(0, 1, "acme", "x")])
+    boxed = BlackBoxFormat(source_order(2), [(0, 1, "acme", "x")])
     assert boxed != source_order(2)
-    assert boxed == Boxed(source_order(2), [(0, 1, "acme", "x")])
-    assert len({boxed, Boxed(source_order(2), [(0, 1, "acme", "y")])}) == 2
+    assert boxed == BlackBoxFormat(source_order(2), [(0, 1, "acme", "x")])
+    assert len({boxed, BlackBoxFormat(source_order(2), [(0, 1, "acme", "y")])}) == 2

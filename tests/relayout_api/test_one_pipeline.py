@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"convert-layout": {"desired_layouts": {"Co
 
 def plain(report: Any) -> Any:
     """The report without the seconds."""
-    loaded = report if isinstance(report, dict) else json.loads(report.model_dump_json(by_alias=True))
+    loaded = report if isinstance(report, dict) else json.loads(report.model_dump_json())
     loaded["solver"].pop("seconds")
     return loaded
 

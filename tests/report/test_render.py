@@ -117,7 +117,7 @@ def test_a_misspelt_field_is_an_error() -> None:
 
 
 def test_a_report_cannot_be_changed() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(AttributeError, match="immutable"):
         BEFORE.nodes = 3  # type: ignore[misc]
 
 

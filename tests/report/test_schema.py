@@ -17,7 +17,7 @@ NOTE = "python tests/report/test_schema.py writes docs/report.schema.json anew"
 
 
 def schema() -> str:
-    made = Report.model_json_schema(by_alias=True, mode="serialization")
+    made = Report.model_json_schema(mode="serialization")
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
     return json.dumps(whole, indent=2) + "\n"
 

@@ -89,7 +89,7 @@ class OneNode:
             return fed
         return self.emit("Reshape", [fed, self.constant("shape", np.array(shape, np.int64))], shape=shape)
 
-    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+    def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         source = self._node.inputs[index]
         assert source is not None
         assert source.const_value is not None
@@ -124,7 +124,7 @@ class OneNode:
             self.imports[domain] = version
         return result
 
-    def give(self, index: int, value: ir.Value) -> None:
+    def set_result(self, index: int, value: ir.Value) -> None:
         extents = self.shape_of(index, is_result=True)
         assert value.shape is not None
         assert np.prod(value.shape.numpy()) == np.prod(extents), "not the same memory"  # type: ignore[arg-type]

@@ -239,11 +239,11 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
 
 
 def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, **_facts(report))
+    return Answer(model, _json(report.model_dump(mode="json")), repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
-    whole = _json({**members, "report": report.model_dump(mode="json", by_alias=True)})
+    whole = _json({**members, "report": report.model_dump(mode="json")})
     return Answer(whole, b"", repeats, **_facts(report))
 
 

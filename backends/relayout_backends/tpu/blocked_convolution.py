@@ -103,7 +103,7 @@ class BlockedConvolution:
     def _write(self, writing: Writing) -> None:
         batch, *blocks = writing.shape_of(0)[: len(self.axes) + 1]
         steps = kernel_steps(self.axes, self.source.kernel_perm, self.source.channels, self.source.outputs)
-        inputs = [writing.read(0, (batch, *blocks, self.depth)), writing.laid(1, steps)]
+        inputs = [writing.read(0, (batch, *blocks, self.depth)), writing.relaid_constant(1, steps)]
         inputs += [writing.read(n) for n in range(2, len(writing.node.inputs)) if writing.node.inputs[n] is not None]
         attributes = {
             "data_layout": f"N{self._spatial}C",
@@ -116,7 +116,7 @@ class BlockedConvolution:
         }
         shape = (batch, *(axis.given for axis in self.axes), self.source.outputs)
         result = writing.emit("Conv", inputs, attributes, shape=shape, domain="relayout")
-        writing.give(0, self._cropped(writing, result, batch) if self._is_cropped else result)
+        writing.set_result(0, self._cropped(writing, result, batch) if self._is_cropped else result)
 
     def _cropped(self, writing: Writing, value: ir.Value, batch: int | str | None) -> ir.Value:
         """The results of the source's convolution, without those that the last blocks add."""

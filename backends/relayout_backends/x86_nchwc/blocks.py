@@ -83,7 +83,7 @@ class Blocks:
         shape = shape or self.hidden(writing.shape_of(0, is_result=True))
         result = writing.emit(operator, inputs, attributes, shape=shape, domain=DOMAIN)
         self.note(result, channels)
-        writing.give(0, result)
+        writing.set_result(0, result)
 
     def note(self, made: ir.Value, channels: int) -> None:
         """Write the block's size, and the number of channels in use, to the metadata of a value's producer."""

@@ -106,7 +106,7 @@ def _blocked_implementation(node: ir.Node, shape: _Shape, blocks: Blocks, reads_
 
     def rewrite(writing: Writing) -> None:
         data = blocks.read(writing) if reads_blocks else writing.read(0)
-        operands: list[ir.Value | None] = [data, writing.laid(1, steps)]
+        operands: list[ir.Value | None] = [data, writing.relaid_constant(1, steps)]
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             operands.append(_bias(writing, shape.outputs, blocks.padded(shape.outputs)))
         blocks.write(writing, "Conv", operands, {**attributes(node, *ATTRIBUTES), "group": groups}, shape.outputs)
@@ -120,7 +120,7 @@ def _bias(writing: Writing, outputs: int, padded: int) -> ir.Value:
     """The bias with zeros after it, so that it is `padded` long; the model's caller may give it."""
     extra = padded - outputs
     if is_known(writing.node.inputs[2]):
-        return writing.laid(2, [{"op": "pad", "pads": [0, extra]}] if extra else [])
+        return writing.relaid_constant(2, [{"op": "pad", "pads": [0, extra]}] if extra else [])
     return zeros_after(writing, writing.read(2), (padded,), 0, extra) if extra else writing.read(2)
 
 

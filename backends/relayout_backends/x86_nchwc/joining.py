@@ -40,7 +40,7 @@ def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
         place = _place(writing)
         operands = [_read(writing, blocks, index, place) for index in range(len(node.inputs))]
         shape = _shape(writing, blocks, 0, place)
-        writing.give(0, writing.emit("Concat", operands, {"axis": place}, shape=shape))
+        writing.set_result(0, writing.emit("Concat", operands, {"axis": place}, shape=shape))
 
     return _way(node, blocks, range(len(node.inputs)), rewrite)
 
@@ -65,7 +65,7 @@ def splitting(node: ir.Node, blocks: Blocks) -> Implementation | None:
             # One Slice a part: an emitted node has one result.
             part = _sliced(writing, data, place, start, start + length, shape)
             start += length
-            writing.give(index, part)
+            writing.set_result(index, part)
 
     return _way(node, blocks, (0,), rewrite)
 
@@ -88,7 +88,7 @@ def slicing(node: ir.Node, blocks: Blocks) -> Implementation | None:
         length = shape[place]
         assert isinstance(length, int)
         data = _read(writing, blocks, 0, place)
-        writing.give(0, _sliced(writing, data, place, start, start + length, shape))
+        writing.set_result(0, _sliced(writing, data, place, start, start + length, shape))
 
     return _way(node, blocks, (0,), rewrite)
 

@@ -91,4 +91,4 @@ def _fused(writing: Writing, *, operand_order: _OperandOrder) -> None:
     chosen = {"transA": a, "transBatchA": batch_a, "transB": b, "transBatchB": batch_b, "alpha": 1.0}
     shape = writing.shape_of(0, is_result=True)
     operands = [writing.read(index) for index in operand_order.indices]
-    writing.give(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))
+    writing.set_result(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))

@@ -42,4 +42,4 @@ def _channels_last(writing: Writing) -> None:
     operands = [writing.read(i) if value is not None else None for i, value in enumerate(node.inputs)]
     chosen = {**attributes(node, *_ATTRIBUTES), "channels_last": 1}
     shape = writing.shape_of(0, is_result=True)
-    writing.give(0, writing.emit(node.op_type, operands, chosen, shape=shape, domain=_DOMAIN))
+    writing.set_result(0, writing.emit(node.op_type, operands, chosen, shape=shape, domain=_DOMAIN))

@@ -143,4 +143,4 @@ def _to_plain(writing: Writing, *, channels_last: bool, blocks: Blocks, shape: E
     data = writing.read(0, shape=shape)
     plain = writing.emit("ReorderOutput", [data], chosen, shape=result, domain=DOMAIN)
     blocks.note(plain, channels)
-    writing.give(0, plain)
+    writing.set_result(0, plain)

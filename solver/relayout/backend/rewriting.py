@@ -1,10 +1,10 @@
 """The rewriter: the interface that a backend's own rewrite of a node or of a conversion is called with.
 
     def rewrite(writing: Writing) -> None:
-        kernel = writing.laid(1, [{"op": "transpose", "perm": [2, 3, 1, 0]}])
+        kernel = writing.relaid_constant(1, [{"op": "transpose", "perm": [2, 3, 1, 0]}])
         shape = writing.shape_of(0, is_result=True)
         result = writing.emit("Conv", [writing.read(0), kernel], domain="com.acme", shape=shape)
-        writing.give(0, result)
+        writing.set_result(0, result)
 
 A rewrite runs only after the solver has chosen the implementation, so it may be slow.
 """
@@ -46,7 +46,7 @@ class Writing(Protocol):
         dimensions. Extents of None are in the order of their axes. A constant input is in ONNX's order.
         """
 
-    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+    def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         """Constant input `index`, in ONNX's order, after `steps` (see `relayout.layout.relaid_constant`); its data is
         read when the file is written."""
 
@@ -69,7 +69,7 @@ class Writing(Protocol):
         The operator set `domain` is imported in `version`.
         """
 
-    def give(self, index: int, value: ir.Value) -> None:
+    def set_result(self, index: int, value: ir.Value) -> None:
         """Define result `index` as `value`, in the layout of the implementation.
 
         Its shape may be that of the layout, or any other of the same memory.

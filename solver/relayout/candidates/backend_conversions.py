@@ -11,7 +11,7 @@ from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import dims_shape, one_each, path
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Boxed, Extent, MemoryFormat, atom_extent, with_units
+from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, with_units
 
 __all__ = ["ConversionQuery", "conversion_query", "native_conversion", "transpose_query"]
 
@@ -65,7 +65,7 @@ def transpose_query(
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:
     """Whether the format has its unit dimensions where full orders have them. A black box cannot be reshaped."""
-    return not isinstance(order, Boxed) or order.units == tuple(extents[atom.axis] == 1 for atom in order)
+    return not isinstance(order, BlackBoxFormat) or order.units == tuple(extents[atom.axis] == 1 for atom in order)
 
 
 def native_conversion(backend: Backend, query: ConversionQuery | None) -> Reordering | None:

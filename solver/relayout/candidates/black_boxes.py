@@ -15,7 +15,7 @@ from relayout.candidates.backend_requirements import Requirement, RequirementChe
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Box, Boxed, MemoryFormat, boxes_of
+from relayout.layout.memory_format import BlackBoxFormat, Box, MemoryFormat, boxes_of
 
 __all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_boxes", "without_unreachable"]
 
@@ -52,7 +52,7 @@ def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) 
             return None
         found += [(own[0].axis, group[0].inner, *box) for box in boxes]
     units = tuple([view.extents[group[0].axis] == 1 for group in own_dims])
-    return Boxed(format_, found, units) if found else format_
+    return BlackBoxFormat(format_, found, units) if found else format_
 
 
 def without_unreachable(

@@ -24,7 +24,7 @@ from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
+from relayout.layout.memory_format import Atom, BlackBoxFormat, MemoryFormat, normal_form, source_order, with_units
 
 __all__ = [
     "Boundary",
@@ -216,7 +216,7 @@ class _Ends:
             if format_ is None:
                 raise misfit(None, wanted, where)
             boxes = operand.boxes(format_)
-            yield _single(own, format_, Boxed(order, boxes) if boxes else order, [wanted])
+            yield _single(own, format_, BlackBoxFormat(order, boxes) if boxes else order, [wanted])
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
         """The ends of this name (a graph may output a value twice). Only coupled ends may be on the other side."""

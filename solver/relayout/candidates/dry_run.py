@@ -77,7 +77,7 @@ class DryRun:
         self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self._source.name))
         return result
 
-    def give(self, index: int, value: ir.Value, dims: Places) -> None:
+    def set_result(self, index: int, value: ir.Value, dims: Places) -> None:
         """Nothing to do: the operators' requirements do not depend on the consumers of the results."""
 
     def count(self, axes: Collection[int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError, first_few
-from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
+from relayout.layout.memory_format import Atom, BlackBoxFormat, MemoryFormat, with_units
 
 __all__ = ["contradiction", "format_text", "operand_name", "relaxed", "required"]
 
@@ -56,7 +56,7 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
     own = operand.view.from_base(format_)
     boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
-        full = Boxed(with_units(own, operand.view.extents), boxes) if own is not None else None
+        full = BlackBoxFormat(with_units(own, operand.view.extents), boxes) if own is not None else None
         layout = names.layout(operand, full) if full is not None else None
         return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
     axes = [a.axis for a in own]

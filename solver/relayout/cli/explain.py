@@ -65,7 +65,7 @@ def _sum(report: Report) -> str:
     from relayout.report.schema import Account
 
     account, unit = report.account or Account(), "bytes" if report.objective == "bytes" else "conversions"
-    entries = {name: getattr(account, name) for name in type(account).model_fields}
+    entries = {name: getattr(account, name) for name in account.__struct_fields__}
     parts = [f"{_counted(each.count, name[:-1])} ({each.cost})" for name, each in entries.items() if each.cost]
     total = f"cost {report.cost} {unit} for the backend {report.backend}{': ' * bool(parts)}{', '.join(parts)}"
     return f"{total}\n{report.status}: {report.proof}"

@@ -120,7 +120,7 @@ def save(outcome: Outcome, source: Path, target: Path) -> None:
     constants = (value.const_value for value in outcome.model.graph.initializers.values())
     is_other = outcome.changed or source == STDIN or source.suffix != target.suffix
     if is_other or any(is_in_file(constant) for constant in constants):
-        write_model(outcome.model, target)
+        write_model(outcome.model, target, outcome.written)
     elif not (target.exists() and target.samefile(source)):
         with source.open("rb") as original, replace_file(target) as copy:
             shutil.copyfileobj(original, copy, _CHUNK)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 __all__ = [
     "Atom",
+    "BlackBoxFormat",
     "Box",
-    "Boxed",
     "Extent",
     "MemoryFormat",
     "atom_extent",
@@ -63,7 +63,7 @@ Box = tuple[int, int, str, str]
 """A black box: the axis and the inner stride of the atom that carries it, its namespace, its data."""
 
 
-class Boxed(tuple[Atom, ...]):
+class BlackBoxFormat(tuple[Atom, ...]):
     """A memory format whose dimensions carry black boxes, sorted.
 
     It differs from the same format without black boxes, and only the backend can convert between the two. Functions of
@@ -74,13 +74,13 @@ class Boxed(tuple[Atom, ...]):
     boxes: tuple[Box, ...]
     units: tuple[bool, ...]
 
-    def __new__(cls, format_: MemoryFormat, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> Boxed:
+    def __new__(cls, format_: MemoryFormat, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> BlackBoxFormat:
         self = super().__new__(cls, format_)
         self.boxes, self.units = tuple(sorted(boxes)), units
         return self
 
     def __eq__(self, other: object) -> bool:
-        has_same_boxes = isinstance(other, Boxed) and (self.boxes, self.units) == (other.boxes, other.units)
+        has_same_boxes = isinstance(other, BlackBoxFormat) and (self.boxes, self.units) == (other.boxes, other.units)
         return has_same_boxes and super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
@@ -92,7 +92,7 @@ class Boxed(tuple[Atom, ...]):
 
 def boxes_of(format_: MemoryFormat) -> tuple[Box, ...]:
     """The black boxes that a memory format carries."""
-    return format_.boxes if isinstance(format_, Boxed) else ()
+    return format_.boxes if isinstance(format_, BlackBoxFormat) else ()
 
 
 @cache
@@ -153,7 +153,9 @@ def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryForm
         if axis not in present:
             before = [index for index, atom in enumerate(found) if atom.axis < axis]
             found.insert(max(before, key=lambda index: (found[index].axis, index)) + 1 if before else 0, Atom(axis))
-    return Boxed(tuple(found), format_.boxes, format_.units) if isinstance(format_, Boxed) else tuple(found)
+    if isinstance(format_, BlackBoxFormat):
+        return BlackBoxFormat(tuple(found), format_.boxes, format_.units)
+    return tuple(found)
 
 
 @cache

@@ -119,6 +119,8 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     onnx stores the values of integers as one vector, also those of [1, 3] and of [3, 1]: it would add these element by
     element. A value of unknown rank is treated as a vector.
     """
+    if not any(node.op_type in _ORDER_KEEPING for node in graph.node):
+        return {}
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.tensor_type.HasField("shape"):

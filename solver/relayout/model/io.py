@@ -129,7 +129,7 @@ def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
 
 
 @collector_paused()
-def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
+def write_model(model: ir.Model, path: str | os.PathLike[str], written: onnx.ModelProto | None = None) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
     ONNX: constants are written to the file one at a time, or to `<name>.data` beside it if they came from such a file
@@ -139,7 +139,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     if path.suffix not in FORMATS:
         expected = f"a name ending in {' or '.join(FORMATS)}"
         raise UsageError("unknown kind of file", where=f"file {path}", expected=expected)
-    FORMATS[path.suffix].write(model, path)
+    FORMATS[path.suffix].write(model, path, written)
 
 
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _load_json(data: bytes, where: str) -> dict[str, Any]:
     return load_json(data, where)
 
 
-def _write_json(model: ir.Model, path: Path) -> None:
+def _write_json(model: ir.Model, path: Path, written: onnx.ModelProto | None) -> None:
     text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     with replace_file(path) as file:
         file.write(text.encode())
@@ -295,7 +295,7 @@ class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
     parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]
-    write: Callable[[ir.Model, Path], None]
+    write: Callable[[ir.Model, Path, onnx.ModelProto | None], None]
     largest: float = math.inf
 
 

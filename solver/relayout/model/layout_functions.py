@@ -34,8 +34,8 @@ from relayout.ops.operand_roles import (
 
 __all__ = [
     "DOMAIN",
+    "OperandConversion",
     "Signature",
-    "Turn",
     "ensure_body",
     "ensure_function",
     "name_overloads",
@@ -48,7 +48,7 @@ OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
 
 
-class Turn(Struct, frozen=True):
+class OperandConversion(Struct, frozen=True):
     """One operand of a body, from `source` to `target`: dimensions as groups of atoms of its axes, which are numbered
     as ONNX's operator has them. Extents are None where no number is needed; those of padded axes are known."""
 
@@ -57,13 +57,13 @@ class Turn(Struct, frozen=True):
     extents: tuple[Extent, ...]
 
     @classmethod
-    def inward(cls, lies: Dims, extents: tuple[Extent, ...]) -> Turn:
+    def inward(cls, lies: Dims, extents: tuple[Extent, ...]) -> OperandConversion:
         """From an operand that lies so to what ONNX's operator reads."""
         kept = _needed(lies, extents)
         return cls(lies, one_each(source_order(len(extents))), kept)
 
-    def outward(self) -> Turn:
-        return Turn(self.target, self.source, self.extents)
+    def outward(self) -> OperandConversion:
+        return OperandConversion(self.target, self.source, self.extents)
 
 
 def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
@@ -78,8 +78,8 @@ class Signature(Struct, frozen=True):
 
     operator: str
     layouts: tuple[tuple[str, str], ...]
-    inputs: tuple[Turn | None, ...]
-    results: tuple[Turn | None, ...]
+    inputs: tuple[OperandConversion | None, ...]
+    results: tuple[OperandConversion | None, ...]
 
 
 def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -104,11 +104,11 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
     node.overload = ensure_function(model, _signature(node))
 
 
-def name_overloads(model: ir.Model) -> None:
+def name_overloads(model: ir.Model) -> bool:
     """Write the overloads of our functions as parts of their names, `Conv_NHWC_HWIO`: tools that edit ONNX files drop
-    overloads. `read_model` reads them back."""
+    overloads. `read_model` reads them back. The result: whether there were any."""
     if not any(domain == DOMAIN and overload for domain, _, overload in model.functions):
-        return
+        return False
     functions = list(model.functions.values())
     model.functions.clear()
     for function in functions:
@@ -118,6 +118,7 @@ def name_overloads(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if node.domain == DOMAIN and node.overload:
             node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
+    return True
 
 
 def use_onnx_operator(node: ir.Node) -> None:
@@ -162,18 +163,18 @@ def _signature(node: ir.Node) -> Signature:
     out = given.get("out_layout", given["data_layout"])
     reads = {DATA: data, KERNEL: kernel}
 
-    def turn(text: str, native: str) -> Turn:
-        return Turn.inward(one_each(_bound(text, native) or ()), (None,) * len(native))
+    def conversion(text: str, native: str) -> OperandConversion:
+        return OperandConversion.inward(one_each(_bound(text, native) or ()), (None,) * len(native))
 
-    def inward(role: str) -> Turn | None:
-        return turn(lies[role], reads[role]) if role in reads else None
+    def inward(role: str) -> OperandConversion | None:
+        return conversion(lies[role], reads[role]) if role in reads else None
 
     return Signature(
         node.op_type,
         tuple(given.items()),
         tuple(inward(native_role(node.op_type, 0, n)) for n in range(len(node.inputs))),
         tuple(
-            turn(out, data).outward() if native_role(node.op_type, 1, n) == DATA else None
+            conversion(out, data).outward() if native_role(node.op_type, 1, n) == DATA else None
             for n in range(len(node.outputs))
         ),
     )
@@ -234,8 +235,8 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     ]
     emitter = Emitter({value.name or "" for value in inputs}, opset, in_function=True)
     read = [
-        value if turn is None else _turned(emitter, value, turn, f"{value.name}{NATIVE}")
-        for value, turn in zip(inputs, signature.inputs, strict=True)
+        value if conversion is None else _converted(emitter, value, conversion, f"{value.name}{NATIVE}")
+        for value, conversion in zip(inputs, signature.inputs, strict=True)
     ]
     attributes = [
         ir.RefAttr(name, name, ir.AttributeType(attribute_number(attribute)))
@@ -244,10 +245,10 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.results))
     emitter.emitted.append(inner)
     outputs: list[ir.Value] = []
-    for place, (value, turn) in enumerate(zip(inner.outputs, signature.results, strict=True)):
+    for place, (value, conversion) in enumerate(zip(inner.outputs, signature.results, strict=True)):
         name = emitter.fresh(schema.outputs[min(place, len(schema.outputs) - 1)].name)
         value.name = emitter.fresh(f"{name}{NATIVE}")
-        made = value if turn is None else _turned(emitter, value, turn, f"{name}_turned")
+        made = value if conversion is None else _converted(emitter, value, conversion, f"{name}_turned")
         if made is value:
             made = ir.Value()
             emitter.emitted.append(ir.Node("", "Identity", [value], outputs=[made]))
@@ -259,6 +260,6 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     return ir.Function(DOMAIN, signature.operator, overload, graph=graph, attributes=declared)
 
 
-def _turned(emitter: Emitter, value: ir.Value, turn: Turn, stem: str) -> ir.Value:
+def _converted(emitter: Emitter, value: ir.Value, conversion: OperandConversion, stem: str) -> ir.Value:
     """`value` in another order; one that keeps its order is read as it is."""
-    return emitter.convert(Physical(value, turn.source), turn.target, turn.extents, stem).value
+    return emitter.convert(Physical(value, conversion.source), conversion.target, conversion.extents, stem).value

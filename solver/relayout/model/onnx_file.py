@@ -37,9 +37,13 @@ GRAPH_INITIALIZER = 5
 TENSOR_RAW_DATA = 9
 
 
-def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one."""
-    skeleton = _skeleton(model)
+def write_onnx(model: ir.Model, path: Path, written: onnx.ModelProto | None = None) -> None:
+    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one.
+
+    `written` is the model as a protobuf, where the caller has it; its initializers are not read, and it is used up.
+    """
+    skeleton = written or _skeleton(model)
+    del skeleton.graph.initializer[:]
     graph = skeleton.graph.SerializeToString(deterministic=True)
     skeleton.ClearField("graph")
     tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
@@ -104,9 +108,7 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
         name=graph.name,
         metadata_props=graph.metadata_props,
     )
-    skeleton = ir.to_proto(light)
-    del skeleton.graph.initializer[:]
-    return skeleton
+    return ir.to_proto(light)
 
 
 def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:

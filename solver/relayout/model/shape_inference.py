@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor
@@ -26,10 +27,18 @@ from relayout.model.inference_placeholders import (
     needs_placeholders,
 )
 from relayout.model.operator_schema import has_body
-from relayout.model.tensor_types import check_type
+from relayout.model.tensor_types import check_type, is_absent
 from relayout.ops import nested_graphs
 
-__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
+__all__ = [
+    "LARGEST_KEPT",
+    "Weightless",
+    "all_graphs",
+    "infer_shapes",
+    "is_onnx_to_blame",
+    "subgraphs_of",
+    "without_weights",
+]
 
 ROUNDS = 16
 """At most so many times are the shapes of Loops' results inferred anew from each other."""
@@ -48,17 +57,27 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from nested_graphs(graph)
 
 
-def without_weights(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only.
+class Weightless(Struct, frozen=True):
+    """A model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only.
+    `is_in_nodes`: an attribute, or an initializer of a nested graph or of a function's body, may be one of them."""
+
+    proto: onnx.ModelProto
+    is_in_nodes: bool
+
+
+def without_weights(model: ir.Model) -> Weightless:
+    """The model without its weights, as a protobuf.
 
     The model is changed while it is written and then as before: a copy would take as long as the writing.
     """
     stored: list[tuple[ir.Value, ir.TensorProtocol | None]] = []
     attributes: list[tuple[ir.Node, str, ir.Attr]] = []
+    is_in_nodes = False
     try:
         for graph in all_graphs(model):
             for value in graph.initializers.values():
                 light = _weightless(value.const_value, value.name)
+                is_in_nodes |= graph is not model.graph and _lacks_data(light)
                 if light is not value.const_value:
                     stored.append((value, value.const_value))
                     value.const_value = light
@@ -66,10 +85,11 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
                 for name, attribute in list(node.attributes.data.items()):
                     if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
+                        is_in_nodes |= _lacks_data(tensor)
                         if tensor is not attribute.value:
                             attributes.append((node, name, attribute))
                             node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
-        return ir.to_proto(model)
+        return Weightless(ir.to_proto(model), is_in_nodes)
     finally:
         for value, constant in stored:
             value.const_value = constant
@@ -202,6 +222,10 @@ def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.Tensor
     if tensor.nbytes <= LARGEST_KEPT or isinstance(tensor, AbsentTensor):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
+
+
+def _lacks_data(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(tensor, AbsentTensor) or (isinstance(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
 
 
 def _contradiction(message: str, graph: str) -> InputError:

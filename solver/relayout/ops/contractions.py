@@ -127,7 +127,7 @@ class _Product(Struct, frozen=True):
         data = writing.read(0, [*batch, (at,), *inner])
         other = writing.read(1, [*(batch if self.batched else []), (at - 1,), (at,)])
         dims = [*batch, (at - 1,), *inner]
-        writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
+        writing.set_result(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
 
     def extra(self, order: Axes) -> Traffic:
         """The extra traffic: a matrix shared by the whole batch is read once for each product of the batch."""
@@ -198,8 +198,8 @@ def einsum(node: Reading) -> Free:
 
     def edit(order: Axes) -> Edit:
         names = list(zip(order, _subscripts_of_tiles(subscripts, order), strict=True))
-        laid = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
-        return Edit({"equation": ",".join(laid[:-1]) + "->" + laid[-1]})
+        terms = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
+        return Edit({"equation": ",".join(terms[:-1]) + "->" + terms[-1]})
 
     even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
     return free(

@@ -74,7 +74,7 @@ def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collect
     whole = _whole(writing)
     left = _reduced(writing, spatial)
     made = _reduce(writing, operator, writing.read(0, whole), spatial, left)
-    writing.give(0, made, whole)
+    writing.set_result(0, made, whole)
 
 
 def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
@@ -101,11 +101,11 @@ def channelwise(writing: DecompositionWriter, channel: int) -> None:
     kind = mean.dtype
     made = writing.read(0, whole)
     for operator, array in (("Mul", factor), ("Add", bias - mean * factor)):
-        laid = np.zeros_like(array)
-        laid[writing.places(channel)] = array
-        constant = writing.constant(operator.lower(), laid.astype(kind).reshape(shape))
+        permuted = np.zeros_like(array)
+        permuted[writing.places(channel)] = array
+        constant = writing.constant(operator.lower(), permuted.astype(kind).reshape(shape))
         made = writing.emit_dims(operator, [made, constant], {}, whole)
-    writing.give(0, made, whole)
+    writing.set_result(0, made, whole)
 
 
 def _numbers(value: ir.Value | None) -> np.ndarray[Any, Any]:
@@ -127,7 +127,7 @@ def _read(writing: DecompositionWriter, index: int, dims: Places) -> ir.Value:
 
 def _give(writing: DecompositionWriter, index: int, value: ir.Value, dims: Places) -> None:
     """A result, cast to its own type."""
-    writing.give(index, _cast(writing, value, writing.node.outputs[index].dtype, dims), dims)
+    writing.set_result(index, _cast(writing, value, writing.node.outputs[index].dtype, dims), dims)
 
 
 def _cast(writing: DecompositionWriter, value: ir.Value, dtype: ir.DataType | None, dims: Places) -> ir.Value:

@@ -111,7 +111,7 @@ class DecompositionWriter(Protocol):
     ) -> ir.Value:
         """A new node of ONNX with one result of these dimensions, of the type of `like` (default: the first input)."""
 
-    def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
+    def set_result(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """Define result `index` as `value`, which has these dimensions."""
 
     def count(self, axes: Collection[int]) -> int:

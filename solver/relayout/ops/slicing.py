@@ -62,13 +62,13 @@ def pad(node: Reading) -> Free:
     def edit_steps(order: Axes, strides: Axes) -> Edit:
         def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
             # The inner tiles of an axis are not padded themselves.
-            laid = zip(order, strides, strict=True)
-            return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in laid)
+            steps = zip(order, strides, strict=True)
+            return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in steps)
 
-        laid = along(begins) + along(ends)
+        reordered = along(begins) + along(ends)
         if not as_input:
-            return Edit({"pads": laid})
-        constants = {1: np.array(laid, np.int64)}
+            return Edit({"pads": reordered})
+        constants = {1: np.array(reordered, np.int64)}
         if named:
             constants[3] = np.arange(len(order), dtype=np.int64)
         return Edit(constants=constants)

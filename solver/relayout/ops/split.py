@@ -79,4 +79,4 @@ class _Parts(Struct, frozen=True):
             wanted = writing.constant("part", index[start : start + size])
             start += size
             if writing.node.outputs[n].uses() or writing.node.outputs[n].is_graph_output():
-                writing.give(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, dims), dims)
+                writing.set_result(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, dims), dims)

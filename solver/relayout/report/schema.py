@@ -6,9 +6,12 @@ the written one. Sizes are bytes, costs are integers in the objective's unit.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import field
+from msgspec.structs import force_setattr
+
+from relayout.report.record import AtLeast, Record
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -47,13 +50,10 @@ Part = Literal["operand", "result", "node", "boundary"]
 Severity = Literal["error", "warning", "note"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True, ser_json_inf_nan="strings"
-    )
+Count = Annotated[int, AtLeast(0)]
 
 
-class Totals(_Record):
+class Totals(Record, frozen=True, kw_only=True):
     """The totals of a graph: its nodes, and its conversions by kind with the bytes that they read and write.
 
     `transposes` are the Transposes that run on data, and `bytes` are theirs alone. `reorders` are the backend's own
@@ -64,17 +64,17 @@ class Totals(_Record):
     of extent 1, and no bytes.
     """
 
-    nodes: int = Field(ge=0)
-    transposes: int = Field(ge=0)
-    bytes: int = Field(ge=0)
-    reorders: int = Field(default=0, ge=0)
-    reorder_bytes: int = Field(default=0, ge=0)
-    pads: int = Field(default=0, ge=0)
-    pad_bytes: int = Field(default=0, ge=0)
-    transposes_in_file: int = Field(default=0, ge=0)
-    transposes_of_constants: int = Field(default=0, ge=0)
-    transposes_in_functions: int = Field(default=0, ge=0)
-    transposes_of_units: int = Field(default=0, ge=0)
+    nodes: Count
+    transposes: Count
+    bytes: Count
+    reorders: Count = 0
+    reorder_bytes: Count = 0
+    pads: Count = 0
+    pad_bytes: Count = 0
+    transposes_in_file: Count = 0
+    transposes_of_constants: Count = 0
+    transposes_in_functions: Count = 0
+    transposes_of_units: Count = 0
 
     @property
     def conversions(self) -> int:
@@ -87,18 +87,18 @@ class Totals(_Record):
         return self.bytes + self.reorder_bytes + self.pad_bytes
 
 
-class Entry(_Record):
+class Entry(Record, frozen=True, kw_only=True):
     """A part of the cost: how many, the bytes that they read and write, and their cost in the objective's unit.
 
     The cost is the bytes unless the backend states prices of its own, or the objective counts conversions.
     """
 
-    count: int = Field(default=0, ge=0)
-    bytes: int = Field(default=0, ge=0)
-    cost: int = Field(default=0, ge=0)
+    count: Count = 0
+    bytes: Count = 0
+    cost: Count = 0
 
 
-class Account(_Record):
+class Account(Record, frozen=True, kw_only=True):
     """The parts of the cost of a legal model, which add up to `cost`.
 
     `transposes` are passes over a tensor: a conversion between tiles that do not nest has two. `pads` are the zeros
@@ -115,18 +115,18 @@ class Account(_Record):
     @property
     def cost(self) -> int:
         """The sum of the parts."""
-        return sum(getattr(self, name).cost for name in type(self).model_fields)
+        return sum(getattr(self, name).cost for name in self.__struct_fields__)
 
 
-class RequiredBy(_Record):
+class RequiredBy(Record, frozen=True, kw_only=True):
     """A consumer of a converted value: `node` requires `layout` of its input `operand` (counted from 0)."""
 
     node: str
-    operand: int = Field(ge=0)
+    operand: Count
     layout: str
 
 
-class Saving(_Record):
+class Saving(Record, frozen=True, kw_only=True):
     """The difference of the optimum without some requirements: `cost`, in the objective's unit, and conversions.
 
     The cost is never negative. The number of transposes or bytes may be, if the other or the nodes then cost less.
@@ -139,7 +139,7 @@ class Saving(_Record):
     exact: bool = True
 
 
-class Reason(_Record):
+class Reason(Record, frozen=True, kw_only=True):
     """A requirement behind a conversion, and the saving without it alone.
 
     `part` is the part of the graph without requirements then: the `operand` or `result` of number `operand`, all
@@ -148,35 +148,35 @@ class Reason(_Record):
 
     node: str
     part: Part
-    operand: int | None = Field(None, ge=0)
+    operand: Count | None = None
     layout: str
     by: Literal["backend", "operator", "boundary"]
     saved: Saving
 
 
-class SharedReason(_Record):
+class SharedReason(Record, frozen=True, kw_only=True):
     """All reasons of one kind: the number of requirements and conversions, and the saving without all of them."""
 
     operator: str
     part: Part
-    operand: int | None = Field(None, ge=0)
+    operand: Count | None = None
     layout: str
-    requirements: int = Field(ge=1)
-    conversions: int = Field(ge=1)
+    requirements: Annotated[int, AtLeast(1)]
+    conversions: Annotated[int, AtLeast(1)]
     saved: Saving
 
 
-class Explanation(_Record):
+class Explanation(Record, frozen=True, kw_only=True):
     """The search for reasons: `solved` problems, each without a requirement or a set of them, at most `limit`, and
     `unsolved` further ones. `shared` has the reasons by kind, the largest saving first."""
 
-    solved: int = Field(ge=0)
-    limit: int = Field(ge=0)
-    unsolved: int = Field(ge=0)
+    solved: Count
+    limit: Count
+    unsolved: Count
     shared: tuple[SharedReason, ...] = ()
 
 
-class Conversion(_Record):
+class Conversion(Record, frozen=True, kw_only=True):
     """One change of a value's format in the legal model, with the value's producer and the consumers that require it.
 
     `kind` is a `transpose`, with Reshapes and a Pad where the format needs them; a `pad`, which only pads or crops; the
@@ -187,19 +187,19 @@ class Conversion(_Record):
     """
 
     value: str
-    from_: str = Field(alias="from")
+    from_: str
     to: str
     kind: ConversionKind
-    bytes: int = Field(ge=0)
-    passes: int = Field(1, ge=1)
-    padding: int = Field(0, ge=0)
+    bytes: Count
+    passes: Annotated[int, AtLeast(1)] = 1
+    padding: Count = 0
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()
     saved: Saving | None = None
     reasons: tuple[Reason, ...] = ()
 
 
-class BoundaryValue(_Record):
+class BoundaryValue(Record, frozen=True, kw_only=True):
     """The format of an input or output of the legal model.
 
     `order` is the axes of the source's value, outermost first: numpy.transpose(value, order) is the input to feed.
@@ -220,20 +220,20 @@ class BoundaryValue(_Record):
     coupled_with: tuple[str, ...] = ()
 
 
-class Transfer(_Record):
+class Transfer(Record, frozen=True, kw_only=True):
     """A copy of a value from one device to another, with its layout, bytes, cost, and consumers there."""
 
     value: str
-    from_: str = Field(alias="from")
+    from_: str
     to: str
     layout: str
-    bytes: int = Field(ge=0)
-    cost: int = Field(ge=0)
+    bytes: Count
+    cost: Count
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()
 
 
-class DevicePlacement(_Record):
+class DevicePlacement(Record, frozen=True, kw_only=True):
     """One device with its backend, and the source's nodes that run there, by name or else by their first result."""
 
     device: str
@@ -241,16 +241,16 @@ class DevicePlacement(_Record):
     nodes: tuple[str, ...] = ()
 
 
-class SolverFacts(_Record):
+class SolverFacts(Record, frozen=True, kw_only=True):
     """The size of the problem, the choices that remain after exact reduction, the engine, and the seconds by stage."""
 
-    choices: int = Field(ge=0)
-    kernel_choices: int = Field(ge=0)
+    choices: Count
+    kernel_choices: Count
     engine: str
-    seconds: dict[str, float] = Field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Finding(_Record):
+class Finding(Record, frozen=True, kw_only=True):
     """One finding of the verifier: the violated rule, its location, and the expected and the found value.
 
     `operand` counts from 0 and is None for a finding on a node, a value or the whole model.
@@ -265,7 +265,7 @@ class Finding(_Record):
     message: str
 
 
-class OutputDifference(_Record):
+class OutputDifference(Record, frozen=True, kw_only=True):
     """One output of two models on the same inputs.
 
     `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance` the
@@ -286,14 +286,14 @@ class OutputDifference(_Record):
     tolerance_in_float64: float | None = None
 
 
-class NotCompared(_Record):
+class NotCompared(Record, frozen=True, kw_only=True):
     """An output that no run says anything about, and why."""
 
     name: str
     reason: str
 
 
-class Numeric(_Record):
+class Numeric(Record, frozen=True, kw_only=True):
     """The comparison on random inputs, or the reason why there was none.
 
     `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
@@ -313,7 +313,7 @@ class Numeric(_Record):
     float64: str | None = None
 
 
-class Price(_Record):
+class Price(Record, frozen=True, kw_only=True):
     """The cost of the legal model as the verifier computes it again, in the objective's unit.
 
     `claimed` is the report's cost, or without a report the one that the model records. `computed` is the sum that the
@@ -325,7 +325,7 @@ class Price(_Record):
     not_computed: tuple[str, ...] = ()
 
 
-class Verification(_Record):
+class Verification(Record, frozen=True, kw_only=True):
     """All findings; `passed`: none of them is an error. `price` is None where no cost is claimed."""
 
     passed: bool
@@ -334,7 +334,7 @@ class Verification(_Record):
     price: Price | None = None
 
 
-class Report(_Record):
+class Report(Record, frozen=True, kw_only=True):
     """The report of a run. `cost` and `bound` are None without a solution, and so are `account`, the parts of the cost,
     and `proof`, the sentence that says what the bound proves.
 
@@ -354,7 +354,7 @@ class Report(_Record):
     before: Totals
     after: Totals
     account: Account | None = None
-    assumed: dict[str, int] = Field(default_factory=dict)
+    assumed: dict[str, int] = field(default_factory=dict)
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     transfers: tuple[Transfer, ...] = ()
@@ -364,15 +364,9 @@ class Report(_Record):
     verification: Verification | None = None
     warnings: tuple[str, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_gap(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict) or "gap" in fields:
-            return fields
-        cost, bound = fields.get("cost"), fields.get("bound")
-        if not isinstance(cost, int) or not isinstance(bound, int):
-            return fields
-        return {**fields, "gap": (cost - bound) / cost if cost else 0.0}
+    def __post_init__(self) -> None:
+        if self.gap is None and self.cost is not None and self.bound is not None:
+            force_setattr(self, "gap", (self.cost - self.bound) / self.cost if self.cost else 0.0)
 
     @property
     def ok(self) -> bool:

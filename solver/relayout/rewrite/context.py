@@ -14,7 +14,7 @@ from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Boxed, MemoryFormat, boxes_of
+from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
 from relayout.model.unpacking import names_in
 from relayout.rewrite.annotations import annotate, noted_view
@@ -73,7 +73,7 @@ class RewriteContext:
     def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: MemoryFormat) -> None:
         """Write the format of the value into its metadata."""
         rank, earlier, boxes = len(operand.view.axes), self._earlier.get(operand.value), operand.boxes(format_)
-        order = Boxed(flat(own), boxes) if boxes else flat(own)
+        order = BlackBoxFormat(flat(own), boxes) if boxes else flat(own)
         layout = self.plan.names.layout(operand, order)
         if layout is None and boxes and len(order) == len(own):
             layout = carrying(Layout.any(len(own)), order)

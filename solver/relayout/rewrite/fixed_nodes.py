@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import FixedLowering
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent
-from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
+from relayout.model.layout_functions import DOMAIN, OperandConversion, use_onnx_operator
 from relayout.ops import Edit, Fixed, Free
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.rewrite.context import RewriteContext
@@ -62,10 +62,10 @@ def write_fixed(
     if result != data:
         layouts.append(("out_layout", result))
 
-    def turns(
+    def conversions(
         axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
-    ) -> tuple[Turn | None, ...]:
-        found: list[Turn | None] = []
+    ) -> tuple[OperandConversion | None, ...]:
+        found: list[OperandConversion | None] = []
         for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
             if names is None or native is None or dims is None:
                 found.append(None)
@@ -78,6 +78,6 @@ def write_fixed(
         context,
         node,
         tuple(layouts),
-        turns(rule.inputs, rule.native_inputs, lowering.inputs, False),
-        turns(rule.outputs, rule.native_outputs, lowering.outputs, True),
+        conversions(rule.inputs, rule.native_inputs, lowering.inputs, False),
+        conversions(rule.outputs, rule.native_outputs, lowering.outputs, True),
     )

@@ -10,7 +10,7 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
+from relayout.model.layout_functions import DOMAIN, OperandConversion, use_onnx_operator
 from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
 from relayout.rewrite.annotations import forget
@@ -101,7 +101,7 @@ def _stays_onnx(
     positions = tuple(native.index(letter) for letter in rule.axis_names)
     extents = operand_extents(planned)
 
-    def turn(axes: Axes | None, index: int, *, is_result: bool) -> Turn | None:
+    def conversion(axes: Axes | None, index: int, *, is_result: bool) -> OperandConversion | None:
         if axes is None or len(axes) != len(positions):
             return None
         return permuted(lowering.dims, positions, extents.get((is_result, index)))
@@ -110,8 +110,8 @@ def _stays_onnx(
         context,
         node,
         (("data_layout", layout),),
-        tuple(turn(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
-        tuple(turn(axes, index, is_result=True) for index, axes in enumerate(rule.outputs)),
+        tuple(conversion(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
+        tuple(conversion(axes, index, is_result=True) for index, axes in enumerate(rule.outputs)),
     )
     return False
 

@@ -11,7 +11,7 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent
-from relayout.model.layout_functions import DOMAIN, Signature, Turn, ensure_function, use_onnx_operator
+from relayout.model.layout_functions import DOMAIN, OperandConversion, Signature, ensure_function, use_onnx_operator
 from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
@@ -23,13 +23,13 @@ def call_function(
     context: RewriteContext,
     node: ir.Node,
     layouts: tuple[tuple[str, str], ...],
-    inputs: tuple[Turn | None, ...],
-    results: tuple[Turn | None, ...],
+    inputs: tuple[OperandConversion | None, ...],
+    results: tuple[OperandConversion | None, ...],
 ) -> None:
     """Turn the node into a `relayout::` operator. `inputs` and `results`: from the operands to ONNX's order."""
     # Unused results stay as in the source: a runtime may have another kernel for fewer results.
     named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
-    outward = [turn.outward() if turn is not None else None for turn in results[:named]]
+    outward = [each.outward() if each is not None else None for each in results[:named]]
     signature = Signature(node.op_type, layouts, inputs, tuple(outward))
     use_onnx_operator(node)
     node.resize_outputs(len(signature.results))
@@ -60,7 +60,7 @@ def operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent
     return found
 
 
-def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] | None) -> Turn:
+def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] | None) -> OperandConversion:
     """The permutation from an operand with `dims` to ONNX's order, in which axis i of the source is axis
     `positions[i]`."""
     atoms = tuple(
@@ -72,4 +72,4 @@ def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] |
     native: list[Extent] = [None] * len(positions)
     for axis, position in enumerate(positions):
         native[position] = extents[axis] if extents is not None else None
-    return Turn.inward(atoms, tuple(native))
+    return OperandConversion.inward(atoms, tuple(native))

@@ -51,7 +51,7 @@ class _Writer:
             rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
             if index not in self.defined:
-                expected, found = f"result {index}, by `give`", "a rewrite that does not give it"
+                expected, found = f"result {index}, by `set_result`", "a rewrite that does not set it"
                 raise wrong_answer(backend, "rewrite", where, expected, found)
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -116,14 +116,14 @@ class NodeWriter(_Writer):
             value = self._node.inputs[index]
             if value is None:
                 raise BackendError(f"{self._planned.label} has no input {index} to read")
-            return value if lies_as(self._node, index) is None else self.laid(index, ())
+            return value if lies_as(self._node, index) is None else self.relaid_constant(index, ())
         port, format_ = known
         tensor, dims, stem = port.operand.tensor, self._dims(port), stem_of(port.operand.tensor)
         if shape is None:
             return self._context.copies.read(tensor, format_, dims, stem=stem).value
         return self._context.copies.read_as(tensor, format_, dims, shape, stem=stem).value
 
-    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+    def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
         if value is None or not self._context.tensors.is_constant(value):
             raise BackendError(f"{self._planned.label}: input {index} is no constant")
@@ -137,7 +137,7 @@ class NodeWriter(_Writer):
             return ()
         return ({"op": "transpose", "perm": [layout.names.index(letter) for letter in letters]},)
 
-    def give(self, index: int, value: ir.Value) -> None:
+    def set_result(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
         dims = self._dims(port)
         self.defined[index] = _physical(value, dims, port.operand.tensor.extents)
@@ -174,10 +174,10 @@ class ConversionWriter(_Writer):
             return self._context.copies.read(tensor, format_, self._source, stem=stem).value
         return self._context.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
 
-    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+    def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         raise BackendError("a conversion has no constants")
 
-    def give(self, index: int, value: ir.Value) -> None:
+    def set_result(self, index: int, value: ir.Value) -> None:
         self.defined[index] = _physical(value, self._target, self._conversion.tensor.extents)
 
 
@@ -238,7 +238,7 @@ class SpaceWriter(_Writer):
         shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
         return self.emit(operator, inputs, attributes, shape=shape, like=like)
 
-    def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
+    def set_result(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         axes = self._rule.outputs[index]
         port, _ = self._ports[True, index]
         extents = port.operand.tensor.extents

@@ -19,10 +19,10 @@ from relayout.verification.requirements import known_extents, node_label
 __all__ = ["check_annotations"]
 
 
-def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
+def check_annotations(model: ir.Model, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
     seen: set[ir.Value] = set()
-    names = CommonNames(model, beside_pieces=True)
+    names = common.beside_pieces()
     inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
     for value in (*model.graph.inputs, *inward, *model.graph.initializers.values(), *_made_values(model)):
         if value in seen:

@@ -14,9 +14,9 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.verification.axis_names import passes, walk
+from relayout.verification.axis_names import AxisPaths, walk
 from relayout.verification.constants import computed_ahead
-from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, is_pooled
+from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, named
 from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["CommonNames"]
@@ -29,12 +29,18 @@ class CommonNames:
     """The names of all axes of a model, computed on first use."""
 
     def __init__(
-        self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
+        self,
+        model: ir.Model,
+        *,
+        beside_pieces: bool = False,
+        given: Mapping[ir.Value, AxisNames] | None = None,
+        paths: AxisPaths | None = None,
     ) -> None:
         """`beside_pieces`: names pass through a Reshape along the axes that it does not split or fuse. `given`: names
         of values, independent of their operators; without them, operators on constants give no names, as a constant
-        follows the data that it meets."""
+        follows the data that it meets. `paths` are the model's, where the caller has them."""
         self._model = model
+        self.paths = paths or AxisPaths()
         self._given = given or {}
         self.silent: Set[ir.Node] = computed_ahead(model.graph) if given is None else frozenset()
         """The operators on constants, which give no names."""
@@ -47,6 +53,13 @@ class CommonNames:
         names = self._names
         places = [(value, axis) for axis in range(len(value.shape or ()))]
         return tuple(frozenset(names.get(self._first(place), ())) for place in places)
+
+    def beside_pieces(self) -> CommonNames:
+        """The same names, which also pass through a Reshape along the axes that it does not split or fuse."""
+        reshapes = (node for node in walk(self._model.graph) if node.op_type == "Reshape")
+        if not any(self.paths.of(node, 0, 0) is None and any(beside_reshaped(node) or ()) for node in reshapes):
+            return self
+        return CommonNames(self._model, beside_pieces=True, paths=self.paths)
 
     @property
     def written(self) -> Set[ir.Value]:
@@ -76,7 +89,7 @@ class CommonNames:
     def _join_node(self, node: ir.Node) -> None:
         for m, result in enumerate(node.outputs):
             for n, operand in enumerate(node.inputs):
-                sources = passes(node, n, m) if operand is not None else None
+                sources = self.paths.of(node, n, m) if operand is not None else None
                 if sources is None and self._beside_pieces and node.op_type == "Reshape" and (n, m) == (0, 0):
                     sources = beside_reshaped(node)
                 if operand is not None and sources is not None:
@@ -95,14 +108,16 @@ class CommonNames:
         for node in nodes:
             self._join_node(node)
         found: dict[_Place, set[str]] = {}
-        telling = [node for node in nodes if node not in self.silent]
-        for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
+        telling = [node for node in nodes if node not in self.silent and named(node) is not None]
+        by_place = [node for node in telling if is_by_place(node)]
+        others = (_named(node) for node in telling if not is_by_place(node))
+        for value, names in chain(self._given.items(), *others):
             self._enter(found, value, names)
-        for node in telling if not self._given else ():
+        for node in by_place if not self._given else ():
             # The layout attribute of a position-wise node names only axes that have no other name.
-            named = list(_named(node)) if is_by_place(node) else []
-            if not any(self._first((v, axis)) in found for v, names in named for axis in range(len(names))):
-                for value, names in named:
+            own = list(_named(node))
+            if not any(self._first((v, axis)) in found for v, names in own for axis in range(len(names))):
+                for value, names in own:
                     self._enter(found, value, names)
                     self._written.add(value)
         return found
@@ -121,7 +136,8 @@ class CommonNames:
 
 def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
     """The names of the operands' axes by the node itself. ONNX's global pools determine none."""
-    if is_pooled(node) and node.domain != OURS:
+    facts = named(node)
+    if facts is None or (facts.pooled and node.domain != OURS):
         return
     for side, values in (("input", node.inputs), ("result", node.outputs)):
         for n, value in enumerate(values):

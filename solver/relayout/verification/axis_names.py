@@ -17,7 +17,7 @@ from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, graphs_of, region_edges
 
-__all__ = ["Derivation", "derive", "fed", "passes", "walk"]
+__all__ = ["AxisPaths", "Derivation", "derive", "fed", "walk"]
 
 
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
@@ -63,6 +63,7 @@ def derive(
     given: Mapping[ir.Value, AxisNames] | None = None,
     written: Set[ir.Value] = frozenset(),
     ahead: Set[ir.Node] | None = None,
+    paths: AxisPaths | None = None,
 ) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
@@ -70,8 +71,9 @@ def derive(
     axes by its layout attribute if no other name is known; its counterpart in another model has no such attribute.
     Operators on constants do not name axes, as a constant has the names of the data that it is combined with. For a
     node that reads no axis by name, the first rule applies only to the results in `written`. `ahead` are the operators
-    on constants, where the caller has them.
+    on constants, and `paths` the model's, where the caller has them.
     """
+    paths = paths or AxisPaths()
     constant_nodes: Set[ir.Node] = frozenset()
     if given is None:
         constant_nodes = ahead if ahead is not None else computed_ahead(model.graph)
@@ -79,9 +81,9 @@ def derive(
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
-    _carry_forward(model.graph, (), made, constant_nodes, written if takes_written else None)
+    _carry_forward(model.graph, (), made, constant_nodes, written if takes_written else None, paths)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
-    _carry_back(model.graph, read, constant_nodes)
+    _carry_back(model.graph, read, constant_nodes, paths)
     return Derivation(made, read)
 
 
@@ -91,6 +93,7 @@ def _carry_forward(
     made: dict[ir.Value, AxisNames],
     constant_nodes: Set[ir.Node],
     written: Set[ir.Value] | None,
+    paths: AxisPaths,
 ) -> None:
     """Add the names of all values of the graph.
 
@@ -103,10 +106,10 @@ def _carry_forward(
     for node in graph:
         edges = list(region_edges(node))
         for inner in graphs_of(node):
-            _carry_forward(inner, edges, made, constant_nodes, written)
+            _carry_forward(inner, edges, made, constant_nodes, written, paths)
         for m, result in enumerate(node.outputs):
             if result.shape is not None and node not in constant_nodes:
-                made[result] = with_whole_parts(_forward(node, m, made, written), result.shape)
+                made[result] = with_whole_parts(_forward(node, m, made, written, paths), result.shape)
                 if not any(made[result]):
                     _enter_from_edges(result, edges, made)
 
@@ -130,7 +133,9 @@ def _has_place(value: ir.Value, axis: int, other: ir.Value, its_axis: int) -> bo
     return own != 1 or its == 1
 
 
-def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], constant_nodes: Set[ir.Node]) -> None:
+def _carry_back(
+    graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], constant_nodes: Set[ir.Node], paths: AxisPaths
+) -> None:
     """Enter the names that readers give all values that the graph, and those inside it, read; `constant_nodes` name
     nothing."""
 
@@ -150,12 +155,14 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], con
         edges, results = list(region_edges(node)), set(node.outputs)
         propagate([each for each in edges if each[1] in results])
         for inner in graphs_of(node):
-            _carry_back(inner, read, constant_nodes)
+            _carry_back(inner, read, constant_nodes, paths)
         propagate([each for each in edges if each[1] not in results])
+        facts = named(node)
+        tells = facts is not None and facts.names_axes and node not in constant_nodes
         for n, operand in enumerate(node.inputs):
             if operand is not None and operand.shape is not None:
-                own = axis_names(node, "input", n) if _names_axes(node) and node not in constant_nodes else None
-                enter(operand, _backward(node, n, own, read))
+                own = axis_names(node, "input", n) if tells else None
+                enter(operand, _backward(node, n, own, read, paths))
 
 
 def declared_names(value: ir.Value) -> AxisNames | None:
@@ -176,25 +183,27 @@ def declared_layout(value: ir.Value) -> Layout | None:
     return layout if layout.rank == len(value.shape) else None
 
 
-def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None) -> AxisNames:
-    rank = len(node.outputs[m].shape or ())
-    own = axis_names(node, "result", m) or (None,) * rank
+def _forward(
+    node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None, paths: AxisPaths
+) -> AxisNames:
+    rank, facts = len(node.outputs[m].shape or ()), named(node)
+    own = (axis_names(node, "result", m) if facts is not None else None) or (None,) * rank
     channels_only = node.op_type in _CHANNELS_ONLY
-    if all(own) and _names_axes(node) and not channels_only:
+    if facts is not None and facts.names_axes and not channels_only and all(own):
         return own
     known: list[set[str]] = [set() for _ in range(rank)]
     for n, operand in enumerate(node.inputs):
         names = made.get(operand) if operand is not None else None
-        sources = passes(node, n, m) if names else None
+        sources = paths.of(node, n, m) if names else None
         for axis, source in enumerate(sources or ()):
             if names and source is not None and (name := names[source]) is not None:
                 known[axis].add(name)
     carried = [_agreed(names) for names in known]
-    if not _names_axes(node):
-        is_told = node.outputs[m] in (written or ()) and not any(carried) and None not in own and not is_pooled(node)
-        return own if is_told else tuple(carried)
-    if is_pooled(node):
+    if facts is None or facts.pooled:
         return tuple(carried)
+    if not facts.names_axes:
+        is_told = node.outputs[m] in (written or ()) and not any(carried) and None not in own
+        return own if is_told else tuple(carried)
     if channels_only:
         # It reads the channels alone by name; the operand names the rest.
         rest = own if written is not None else (None,) * rank
@@ -215,7 +224,11 @@ def _agreed(names: set[str]) -> str | None:
 
 
 def _backward(
-    node: ir.Node, n: int, own: AxisNames | None, read: Mapping[ir.Value, frozenset[AxisNames]]
+    node: ir.Node,
+    n: int,
+    own: AxisNames | None,
+    read: Mapping[ir.Value, frozenset[AxisNames]],
+    paths: AxisPaths,
 ) -> frozenset[AxisNames]:
     """The names of the n-th operand by the node itself (`own`), if any, and by the readers of its results."""
     operand = node.inputs[n]
@@ -224,7 +237,7 @@ def _backward(
     if own is not None and all(own):
         return frozenset(readings)
     for m, result in enumerate(node.outputs):
-        sources = passes(node, n, m) if read.get(result) else None
+        sources = paths.of(node, n, m) if read.get(result) else None
         for names in read.get(result, ()) if sources is not None else ():
             carried: list[str | None] = list(own) if own is not None else [None] * rank
             for axis, source in enumerate(sources or ()):
@@ -238,9 +251,22 @@ def _backward(
 _CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
 
 
-def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
-    """For each axis of the m-th result, the axis of the n-th input that it is, also where the operator names some axes
-    itself; None as a whole where that is unknown."""
+class AxisPaths:
+    """The axes that the operators of a model pass on, each computed once: the model must not change in between."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[ir.Node, int, int], tuple[int | None, ...] | None] = {}
+
+    def of(self, node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+        """For each axis of the m-th result, the axis of the n-th input that it is, also where the operator names some
+        axes itself; None as a whole where that is unknown."""
+        key = node, n, m
+        if key not in self._found:
+            self._found[key] = _passes(node, n, m)
+        return self._found[key]
+
+
+def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     if node.op_type not in _CHANNELS_ONLY and _names_axes(node):
         return axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]

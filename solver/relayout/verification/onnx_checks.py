@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.model.inference_placeholders import hide
-from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import walk
@@ -29,19 +29,22 @@ __all__ = ["Skeleton", "check_channels", "check_onnx", "check_shapes", "skeleton
 @dataclass(frozen=True, slots=True)
 class Skeleton:
     """A model as a protobuf whose large or absent weights are inputs, so that no check reads one; `hidden` is the same
-    as shape inference can read it."""
+    as shape inference can read it. `written` is what the checks were made of, for the writer of a file: the model with
+    all that its nodes have, whose constants may lack data. None: a node's own constant may lack it."""
 
     proto: onnx.ModelProto
     hidden: onnx.ModelProto
+    written: onnx.ModelProto | None
 
 
 def skeleton_of(model: ir.Model) -> Skeleton | Finding:
     """The skeleton of a model, or a finding where it cannot be written."""
     try:
-        proto = _skeleton(model)
+        light = without_weights(model)
+        proto = _skeleton(light)
         hidden = _copied(proto)
         hide(hidden.graph)
-        return Skeleton(proto, hidden)
+        return Skeleton(proto, hidden, None if light.is_in_nodes else light.proto)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return _invalid(error)
 
@@ -148,11 +151,11 @@ def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter
     return extent if isinstance(extent, int) else None
 
 
-def _skeleton(model: ir.Model) -> onnx.ModelProto:
+def _skeleton(light: Weightless) -> onnx.ModelProto:
     """The model as a protobuf whose large or absent weights are inputs, so that no check reads one."""
-    proto = without_weights(model)
+    proto = _copied(light.proto)
     given: dict[str, onnx.TensorProto] = {}
-    _take_absent(proto.graph, given)
+    _take_absent(proto.graph, given, in_nodes=light.is_in_nodes)
     present = {value.name for value in proto.graph.input}
     for name, tensor in sorted(given.items()):
         if name not in present:
@@ -166,14 +169,14 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> None:
+def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto], *, in_nodes: bool) -> None:
     # From the end, so that the places of the others stay.
     for place in reversed(range(len(graph.initializer))):
         if is_absent(graph.initializer[place]):
             # Protobuf frees the contents of an entry that is deleted.
             given[graph.initializer[place].name] = _copied(graph.initializer[place])
             del graph.initializer[place]
-    for place in reversed(range(len(graph.node))):
+    for place in reversed(range(len(graph.node) if in_nodes else 0)):
         node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
@@ -182,7 +185,7 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> 
             continue
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _take_absent(subgraph, given)
+                _take_absent(subgraph, given, in_nodes=True)
 
 
 def _copied(message: Message) -> Message:

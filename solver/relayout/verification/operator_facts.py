@@ -106,7 +106,9 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
+_KNOWN_DOMAINS = frozenset({*_STANDARD, OURS})
 _DECLARED = "relayout.operator_layouts"
+_OF_CHANNELS, _OF_POSITIONS, _BY_PLACE = Named(spatial=False), Named(), Named(by_place=True)
 
 
 def is_elementwise(node: ir.Node) -> bool:
@@ -116,14 +118,13 @@ def is_elementwise(node: ir.Node) -> bool:
 
 def named(node: ir.Node) -> Named | None:
     """The facts of a node that reads axes by name, else None."""
-    if node.op_type == "BatchNormalization" and node.domain in (*_STANDARD, OURS):
+    domain, kind = node.domain, node.op_type
+    if domain not in _KNOWN_DOMAINS:
+        return node.meta.get(_DECLARED)
+    if kind == "BatchNormalization":
         # Before opset 9 it may have parameters for each position.
-        return Named(spatial=not node.attributes.get_int("spatial", 1))
-    if node.domain in _STANDARD:
-        return _NAMED.get(node.op_type)
-    if node.domain == OURS:
-        return _NAMED.get(node.op_type, Named(by_place=True))
-    return node.meta.get(_DECLARED)
+        return _OF_CHANNELS if node.attributes.get_int("spatial", 1) else _OF_POSITIONS
+    return _NAMED.get(kind, _BY_PLACE if domain == OURS else None)
 
 
 def enter_backend_operators(model: ir.Model, backend: Backend) -> None:

@@ -15,20 +15,22 @@ RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """The value at each end, and for each axis of the second the axis of the first that it is."""
 
 
-def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs inside a node."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+    found: list[ir.Graph] = []
+    # Every pass asks every node; the dict inside is read faster than through the mapping.
+    for attribute in node.attributes.data.values():
+        kind = attribute.type
+        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.as_graph())
+        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found += attribute.as_graphs()
+    return found
 
 
 def region_edges(node: ir.Node) -> Iterator[RegionEdge]:
     """Every region edge, those into the graphs first, of values whose ranks are known and fit."""
-    if node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("If", "Loop", "Scan") or node.domain not in ("", "ai.onnx"):
         return
     graphs = [attribute.as_graph() for attribute in node.attributes.values() if _is_graph(attribute)]
     if node.op_type == "If":

@@ -21,18 +21,18 @@ from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
 from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
-from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.constant_data import check_constants
+from relayout.verification.cost.accounting import check_report
+from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
-from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes, skeleton_of
+from relayout.verification.onnx_checks import Skeleton, check_channels, check_onnx, check_shapes, skeleton_of
 from relayout.verification.operator_facts import enter_backend_operators
-from relayout.verification.price import check_price, check_recorded_price
 from relayout.verification.requirements import Charges, check_requirements, node_label
 
 if TYPE_CHECKING:
@@ -116,16 +116,21 @@ def verify(
 
 
 def check_statically(
-    model: ir.Model, backend: Backend, report: Report | None = None, dims: Mapping[str, int] | None = None
+    model: ir.Model,
+    backend: Backend,
+    skeleton: Skeleton | Finding | None = None,
+    *,
+    report: Report | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> Verification:
     """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
 
     With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. The model
-    is neither read anew nor changed, so this is cheap.
+    is neither read anew nor changed, so this is cheap. `skeleton` is the model's, where the caller has it.
     """
     enter_backend_operators(model, backend)
     charges: Charges = {}
-    findings = list(_static(model, backend, charges))
+    findings = list(_static(model, backend, charges, skeleton))
     if report is None:
         return verification_of(findings)
     found, price = check_price(report, model, backend, charges, dims)
@@ -178,10 +183,12 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
         return None
 
 
-def _static(model: ir.Model, backend: Backend, charges: Charges) -> Iterator[Finding]:
+def _static(
+    model: ir.Model, backend: Backend, charges: Charges, skeleton: Skeleton | Finding | None = None
+) -> Iterator[Finding]:
     common = CommonNames(model)
-    derivation = derive(model, written=common.written, ahead=common.silent)
-    skeleton = skeleton_of(model)
+    derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
+    skeleton = skeleton or skeleton_of(model)
     if isinstance(skeleton, Finding):
         yield skeleton
     else:
@@ -189,7 +196,7 @@ def _static(model: ir.Model, backend: Backend, charges: Charges) -> Iterator[Fin
         yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
-    yield from check_annotations(model, derivation)
+    yield from check_annotations(model, derivation, common)
     yield from check_requirements(model, backend, derivation, common, charges)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)

@@ -36,10 +36,10 @@ from relayout.layout.metadata_keys import (
 from relayout.report.schema import Conversion, Entry, Finding, Price, Report
 from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
+from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes
 from relayout.verification.devices import transferred
 from relayout.verification.requirements import Charges, node_label
-from relayout.verification.stated_prices import charges_for_orders, prices_conversions, stated_prices
 
 __all__ = ["check_price", "check_recorded_price"]
 
@@ -350,7 +350,9 @@ class _Bill:
             return (found.bytes,)
         if len(found.nodes) > 1:
             return ()
-        stated = stated_prices(backend, found.nodes[0], found.source, found.result, self._paired.get(found))
+        stated = stated_prices(
+            backend, found.nodes[0], found.source, found.result, self._paired.get(found), self._extent_of
+        )
         return tuple(sorted({cost if cost is not None else found.bytes for cost in stated}))
 
 
