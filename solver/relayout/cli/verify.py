@@ -270,6 +270,8 @@ def read_budget(path: Path) -> dict[str, int]:
 
 def finding_lines(report: Report) -> Iterator[str]:
     """One line per finding, then the comparison and the verdict."""
+    from relayout.report.render import price_line
+
     verification = report.verification
     assert verification is not None
     for finding in verification.findings:
@@ -288,6 +290,8 @@ def finding_lines(report: Report) -> Iterator[str]:
             f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
             f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
         )
+    if unknown := price_line(verification.price):
+        yield unknown
     errors = sum(finding.severity == "error" for finding in verification.findings)
     verdict = "passed" if verification.passed else f"failed: {errors} error{'s' if errors != 1 else ''}"
     yield f"verification for the backend {report.backend} {verdict}"
