@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -35,7 +36,7 @@ from relayout.rewrite.annotations import annotate_boundary, annotate_run
 from relayout.solve.certificate import certificate_of
 
 if TYPE_CHECKING:
-    from relayout.report.drawing import DrawnChoice
+    from relayout.report.drawing_schema import DrawnChoice
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -164,16 +165,21 @@ def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
 
 def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
     """The facts of a run that the legal model records. They are the same in each run."""
-    from importlib.metadata import version
-
     return {
-        VERSION_KEY: version("relayout"),
+        VERSION_KEY: _version(),
         OBJECTIVE_KEY: report.objective,
         COST_KEY: report.cost,
         BOUND_KEY: report.bound,
         # A legal model that is made legal again keeps the hash of the first source.
         SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
     }
+
+
+@cache
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("relayout")
 
 
 def finish(

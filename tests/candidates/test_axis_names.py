@@ -7,6 +7,7 @@ import onnx
 import pytest
 from graphs import Net
 
+from relayout import legalize, verify
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand, collect_tensors
 from relayout.layout.layout import Layout
@@ -128,6 +129,18 @@ def test_a_unit_axis_does_not_name_the_longer_axis_that_it_broadcasts_to() -> No
     assert names.of(operands["x"]) == "NCHW"
     assert names.of(operands["y"]) is None
     assert names.filled(operands["y"], Layout.from_names("NCHW")) == "NCWH"
+
+
+def test_an_axis_of_extent_1_gives_the_blocks_made_of_it_no_name() -> None:
+    """SpaceToDepth makes channels of it, and calls them so itself; another axis may have come with that name."""
+    net = Net()
+    mean = net.transpose(net.node("GlobalAveragePool", net.input("x", (4, 6, 3, 2))), 0, 3, 1, 2)
+    twice = net.node("Concat", mean, mean, axis=3)
+    blocks = net.node("SpaceToDepth", twice, blocksize=2)
+    net.output(net.node("LogSoftmax", blocks, axis=1))
+    model = net.model()
+    legal, _ = legalize(model, "canonical")
+    assert not verify(legal, "canonical", against=model, static=True).findings
 
 
 def test_a_unit_axis_takes_the_name_of_the_longer_axis() -> None:

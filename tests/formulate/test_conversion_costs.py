@@ -84,6 +84,34 @@ def test_a_transpose_between_formats_without_names_is_asked_for_by_its_perm() ->
     assert ((2, 3, 64), "012", "210") in backend.asked
 
 
+def test_a_conversion_costs_the_same_once_its_axes_have_lost_their_names() -> None:
+    """The Transpose of the legal model works on tiles without names: it costs as much as a conversion between names."""
+    net = Net(opset=11)
+    joined = net.node("Relu", net.input("x", (6, 12, 1, 6)))
+    deep = net.node("DepthToSpace", joined, blocksize=2)
+    net.output(net.node("ReduceMax", deep, axes=[1], keepdims=0))
+    model = net.model()
+    legal, first = legalize(model, "x86-nchwc", output_layouts={model.graph.output[0].name: "WHN"})
+    again, second = legalize(legal, "x86-nchwc")
+    assert first.cost == second.cost > 0
+    assert len(again.graph.node) == len(legal.graph.node)
+
+
+def test_a_backend_prices_the_sizes_that_are_assumed_for_open_extents() -> None:
+    class Prices(CountsTransposes):
+        def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+            self.asked.add((tensor.shape, source.names, target.names))
+            return None
+
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", ("batch", 3, "rows", "columns")), kernel_shape=[2, 2]))
+    backend = Prices()
+    _, report = legalize(net.model(), backend, dims={"rows": 7})
+    assert ((1, 3, 7, 64), "NCHW", "NHWC") in backend.asked
+    assert ((1, 3, 7, 64), "0123", "0231") in backend.asked
+    assert report.cost == report.after.bytes
+
+
 def test_a_conversion_reads_and_writes_the_tensor() -> None:
     _, report = legalize(image(), ChannelsLast)
     assert (report.cost, report.bound) == (2 * 3072, 2 * 3072)

@@ -109,6 +109,23 @@ def test_every_kind_of_problem_is_declared_where_it_may_come_up() -> None:
     assert declared == {(name, kind.status) for name, kind in KINDS.items() if name not in undeclared}
 
 
+def test_a_key_may_go_with_every_operation_that_may_refuse_one(tmp_path: Path) -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    kinds = {(each["type"], each.get("scheme"), each.get("name")) for each in schemes.values()}
+    assert kinds == {("http", "bearer", None), ("apiKey", None, "X-API-Key")}
+    for document, least in ((DOCUMENT, [{}]), (create_app(Settings(auth="required", data=tmp_path)).openapi(), [])):
+        keyless = set()
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if "security" not in operation:
+                    keyless.add(path)
+                    continue
+                scope = "read" if method == "get" or path == "/v1/layouts/parse" else "legalize"
+                assert operation["security"] == [*least, *({name: [scope]} for name in schemes)]
+                assert operation["responses"].keys() >= {"401", "403"}
+        assert keyless == {"/healthz", "/readyz", "/problems/{kind}"}
+
+
 def test_nothing_of_the_page_is_inline_and_nothing_comes_from_elsewhere(client: httpx.Client) -> None:
     answer = client.get("/")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

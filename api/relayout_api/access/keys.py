@@ -13,12 +13,9 @@ from sqlalchemy import Column, DateTime, Engine, Float, Integer, MetaData, Strin
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from relayout.errors import UsageError
-from relayout_api.access.callers import SCOPES, Caller
+from relayout_api.access.callers import PREFIX, SCOPES, Caller
 
-__all__ = ["PREFIX", "Key", "Keys"]
-
-PREFIX = "relayout_"
-"""How every key starts, so that a scanner of secrets finds one that was published."""
+__all__ = ["Key", "Keys"]
 
 _TABLE = Table(
     "relayout_keys",

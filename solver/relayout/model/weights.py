@@ -5,6 +5,7 @@ In between, structure, functions and shapes are processed in a protobuf that is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
@@ -136,9 +137,12 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
-    size = tensor.ByteSize()
-    vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS and size <= LARGEST_VECTOR_KEPT
-    return size <= LARGEST_KEPT or vector or tensor.data_type == onnx.TensorProto.STRING
+    if tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor):
+        return True
+    is_vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS
+    most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT
+    # Protobuf encodes a message to tell its size, so a large one is told by its shape: its data fits that.
+    return bool(math.prod(tensor.dims) <= 8 * most and tensor.ByteSize() <= most)
 
 
 def _copy_fields(source: Any, target: Any, left_out: str) -> None:
