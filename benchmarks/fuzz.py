@@ -5,7 +5,9 @@
 A seed determines a graph and random settings: backend, options, objective, boundary layouts.
 `tests/support/fuzzing.py` has the checks. Prints the counts, every failing seed, and how often each row of the op table
 occurred. The exit status is 1 if a check failed. `--only SEED` repeats one seed with every check, and `--save FILE`
-keeps its model. The backend is a shipped one; `--backends table` or `devices` draws one for the graph.
+keeps its model. The backend is a shipped one; `--backends table` or `devices` draws one for the graph. For `--backends
+open`, graphs have extents that are computed while they run, and the backend is `onnx`: at no drawn size may the legal
+model move more bytes than the source.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import onnx
 from fuzzing import Failure, check, runs
 from random_graphs import RandomGraph, Rejected
+from random_open_extents import draw_open, worse_sizes
 from random_patterns import draw_graph
 from random_settings import Settings, draw_settings
 from random_tables import KINDS, draw_specified
@@ -58,7 +61,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, help="this seed alone, with every check")
     parser.add_argument("--save", type=Path, help="where the model of --only goes")
-    parser.add_argument("--backends", choices=("shipped", *KINDS), default="shipped")
+    parser.add_argument("--backends", choices=("shipped", "open", *KINDS), default="shipped")
     parser.add_argument("--rows", action="store_true", help="print how often each row occurred")
     arguments = parser.parse_args()
     if arguments.only is not None:
@@ -80,6 +83,10 @@ def _settings(graph: RandomGraph, backends: str) -> Settings:
 
 
 def _repeat(seed: int, backends: str, save: Path | None) -> int:
+    if backends == "open":
+        print(onnx.printer.to_text(draw_open(seed)))
+        print(*(failures := worse_sizes(seed)), sep="\n")
+        return 1 if failures else 0
     graph = draw_graph(seed)
     settings = _settings(graph, backends)
     print(settings)
@@ -106,6 +113,10 @@ def _examine(backends: str, seeds: range) -> Tally:
     warnings.simplefilter("ignore")
     tally = Tally()
     for seed in seeds:
+        if backends == "open":
+            tally.counts["legalized"] += 1
+            tally.failures += [(seed, "onnx", Failure("open extents", each)) for each in worse_sizes(seed)]
+            continue
         try:
             graph = draw_graph(seed)
         except Rejected:

@@ -158,7 +158,7 @@ def test_the_library_has_few_packages_and_few_modules_beside_them() -> None:
     assert len(list(LIBRARY.glob("*.py"))) <= 6
 
 
-def test_no_package_has_more_modules_than_one_can_know() -> None:
+def test_no_package_has_too_many_modules() -> None:
     sizes = Counter(package_of(name) for name in modules() if modules()[name].name != "__init__.py")
     assert {name: size for name, size in sizes.items() if size > 25} == {}
 

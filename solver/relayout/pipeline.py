@@ -5,7 +5,7 @@ Each stage takes frozen data and returns frozen data. Only `rewrite` changes any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -17,14 +17,15 @@ from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
-from relayout.candidates.tensors import Tensors, collect_tensors
+from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
 from relayout.errors import OutOfTimeError
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
 from relayout.formulate.plan import Plan, plan
+from relayout.formulate.source_places import in_source_places, moved_for_worse
 from relayout.model.io import warnings_of
-from relayout.model.tensor_sizes import tensor_bytes
+from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
@@ -48,10 +49,7 @@ from relayout.solve.solver import Solution, solve
 if TYPE_CHECKING:
     from relayout.report.drawing_schema import DrawnChoice
 
-__all__ = ["Elements", "Result", "describe", "run"]
-
-Elements = Callable[[ir.Shape | None], int]
-"""The number of elements of a shape, with a size assumed for each symbolic dim."""
+__all__ = ["Result", "describe", "run"]
 
 
 class Result(Struct, frozen=True):
@@ -75,7 +73,7 @@ def run(
     model: ir.Model,
     backend: Backend,
     options: Options,
-    elements: Elements,
+    elements: DimSizes,
     progress: Progress,
     improved: Improved | None = None,
     *,
@@ -95,12 +93,22 @@ def run(
         found = candidates(model, backend, options, elements)
         formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    solution = solved(formulation, backend, options, deadline, improved)
-    for stage, spent in solution.seconds.items():
-        seconds[stage] = seconds.get(stage, 0.0) + spent
+    fixed: frozenset[Tensor] = frozenset()
+    while True:
+        solution = solved(formulation, backend, options, deadline, improved)
+        for stage, spent in solution.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + spent
+        with _timed("rewrite", seconds):
+            planned = plan(formulation, solution)
+        further = frozenset() if backend.devices() else moved_for_worse(formulation, planned, elements) - fixed
+        if not further:
+            break
+        fixed |= further
+        with _timed("build", seconds):
+            found = in_source_places(found, fixed)
+            formulation = build(found, elements, backend, objective_named(options.objective))
     progress("rewrite")
     with _timed("rewrite", seconds):
-        planned = plan(formulation, solution)
         conversions, explanation = conversions_of(planned), None
     if options.limit is not None:
         with _timed("explain", seconds):
@@ -124,7 +132,7 @@ def run(
         devices,
         boundary,
         explanation,
-        tuple(dict.fromkeys((*warnings, *found.warnings))),
+        tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(fixed)))),
         seconds,
         is_changed,
         choices,
@@ -137,7 +145,14 @@ def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnCh
     return drawn_choices(formulation, solution)
 
 
-def candidates(model: ir.Model, backend: Backend, options: Options, elements: Elements) -> Requirements:
+def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
+    if tensors:
+        first, *others = sorted(str(tensor.base.name) for tensor in tensors)
+        more = f" and {len(others)} more" if others else ""
+        yield f"in the source's layout, because at some sizes another costs more: '{first}'{more}, of unknown extents"
+
+
+def candidates(model: ir.Model, backend: Backend, options: Options, elements: DimSizes) -> Requirements:
     """Every node's alternatives, with the graph's inputs and outputs as the options or the model declare them."""
     inputs, outputs = boundary_layouts(model.graph, options.input_layouts, options.output_layouts)
     tensors = collect_tensors(model.graph, model.opset_imports)
@@ -234,7 +249,7 @@ def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
     )
 
 
-def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
+def _is_in_place(planned: Plan, backend: Backend, elements: DimSizes) -> bool:
     """Whether the source already is the plan: it changes no node, and the source's view ops spend as much as the
     conversions."""
     tensors = planned.tensors
@@ -245,7 +260,7 @@ def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
     return not backend.devices() or is_placed(planned)
 
 
-def _spent_by_transposes(tensors: Tensors, elements: Elements) -> tuple[int, int]:
+def _spent_by_transposes(tensors: Tensors, elements: DimSizes) -> tuple[int, int]:
     """The number of Transposes of data that are views, and the bytes that they move.
 
     Each is priced by its base tensor, like a conversion, because a Reshape in between may have lost a dim's name.

@@ -84,12 +84,40 @@ def test_a_transpose_between_formats_without_names_is_asked_for_by_its_perm() ->
     assert ((2, 3, 64), "012", "210") in backend.asked
 
 
+def test_a_conversion_costs_the_same_once_its_axes_have_lost_their_names() -> None:
+    """The Transpose of the legal model works on tiles without names: it costs as much as a conversion between names."""
+    net = Net(opset=11)
+    joined = net.node("Relu", net.input("x", (6, 12, 1, 6)))
+    deep = net.node("DepthToSpace", joined, blocksize=2)
+    net.output(net.node("ReduceMax", deep, axes=[1], keepdims=0))
+    model = net.model()
+    legal, first = legalize(model, "x86-nchwc", output_layouts={model.graph.output[0].name: "WHN"})
+    again, second = legalize(legal, "x86-nchwc")
+    assert first.cost == second.cost > 0
+    assert len(again.graph.node) == len(legal.graph.node)
+
+
+def test_a_backend_prices_the_sizes_that_are_assumed_for_open_extents() -> None:
+    class Prices(CountsTransposes):
+        def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+            self.asked.add((tensor.shape, source.names, target.names))
+            return None
+
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", ("batch", 3, "rows", "columns")), kernel_shape=[2, 2]))
+    backend = Prices()
+    _, report = legalize(net.model(), backend, dims={"rows": 7})
+    assert ((1, 3, 7, 64), "NCHW", "NHWC") in backend.asked
+    assert ((1, 3, 7, 64), "0123", "0231") in backend.asked
+    assert report.cost == report.after.bytes
+
+
 def test_a_conversion_reads_and_writes_the_tensor() -> None:
     _, report = legalize(image(), ChannelsLast)
     assert (report.cost, report.bound) == (2 * 3072, 2 * 3072)
 
 
-def test_what_a_backend_does_by_an_operator_of_its_own_costs_what_it_says() -> None:
+def test_a_conversion_by_the_backends_own_operator_has_its_stated_cost() -> None:
     backend = WithAnOperator()
     _, report = legalize(image(), backend)
     assert (report.cost, report.bound) == (100 + 3072, 100 + 3072)
@@ -97,7 +125,7 @@ def test_what_a_backend_does_by_an_operator_of_its_own_costs_what_it_says() -> N
     assert (lies, "NCHW", "NHWC") in backend.asked
 
 
-def test_what_a_backend_prices_itself_costs_that() -> None:
+def test_a_conversion_priced_by_the_backend_has_that_price() -> None:
     _, report = legalize(image(), WithAPrice)
     assert (report.cost, report.bound) == (3000, 3000)
 
@@ -112,12 +140,12 @@ def test_what_a_backend_prices_itself_costs_that() -> None:
         ((Atom(0, 1, 3), Atom(1, 1, 32)), 96),
     ],
 )
-def test_the_zeros_that_a_format_pads_with_are_paid_for(format_: tuple[Atom, ...], elements: int) -> None:
+def test_the_padding_of_a_format_is_priced(format_: tuple[Atom, ...], elements: int) -> None:
     assert padded_elements(2 * 24, format_, (2, 24)) == elements
     assert padded_elements(0, format_, (0, 24)) == 0
 
 
-def test_no_blocks_are_proposed_for_an_axis_whose_extent_only_a_view_has() -> None:
+def test_no_tiles_are_proposed_for_an_axis_whose_extent_only_a_view_knows() -> None:
     net = Net()
     image = net.node("Reshape", net.node("Softplus", net.input("x", ("rows", 3, 3))), net.constant([1, 5, 3, 3]))
     scales = net.constant(np.array([1, 1, 2, 2], np.float32))

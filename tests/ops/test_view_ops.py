@@ -9,10 +9,12 @@ import onnx
 import onnx.reference
 import onnx_ir as ir
 import pytest
+from graphs import Net, assert_same_numbers
 from memory_oracle import lay_out
 
 from relayout.layout.memory_format import Atom, MemoryFormat, source_order
 from relayout.layout.view import View
+from relayout.legalization import legalize
 from relayout.ops.node_reader import Reading
 from relayout.ops.view_ops import blocks, factor
 
@@ -41,7 +43,7 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
 @pytest.mark.parametrize("operator", ["SpaceToDepth", "DepthToSpace"])
 @pytest.mark.parametrize(("channels", "block"), [(1, 2), (3, 2), (5, 3), (2, 1), (1, 4)])
 @pytest.mark.parametrize("letters", ["NCHW", "NHWC"])
-def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, operator: str, mode: str | None) -> None:
+def test_space_to_depth_is_a_view(letters: str, channels: int, block: int, operator: str, mode: str | None) -> None:
     attributes = {"blocksize": block} if mode is None else {"blocksize": block, "mode": mode}
     depth = channels if operator == "SpaceToDepth" else channels * block**2
     shape = (2, depth, 4 * block, block)
@@ -62,10 +64,23 @@ def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, ope
 
 
 @pytest.mark.parametrize("shape", [("N", 4, "H", 8), (1, "C", 4, 4), (1, 4, 0, 4), (1, 4, 5, 4), (1, 3, 4, 4, 4)])
-def test_blocks_of_space_are_no_view_where_an_extent_is_unknown_or_they_do_not_go_into_it(
+def test_space_to_depth_with_unknown_or_indivisible_extents_is_no_view(
     shape: tuple[int | str, ...],
 ) -> None:
     value = ir.Value(name="x", shape=ir.Shape(shape))
     size = ir.convenience.convert_attribute("blocksize", 2)
     letters = "NCHW" if len(shape) == 4 else "NCDHW"
     assert blocks(Reading(ir.Node("", "SpaceToDepth", [value], [size]), 13), letters) is None
+
+
+def test_a_reshape_to_another_rank_than_its_result_declares_stays_as_it_is() -> None:
+    """A text recognizer that people install declares a matrix, and computes three dimensions."""
+    net = Net(opset=11)
+    target = net.input("target", (3,), onnx.TensorProto.INT64)
+    rows = net.transpose(net.node("Relu", net.input("x", ("n", 6))), 0, 1)
+    reshaped = net.node("Reshape", rows, target)
+    net.output(reshaped)
+    model = net.model()
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(reshaped, onnx.TensorProto.FLOAT, [1, "size"]))
+    legal, _ = legalize(model)
+    assert_same_numbers(model, legal, {"x": np.ones((4, 6), np.float32), "target": np.array([4, 2, 3])})

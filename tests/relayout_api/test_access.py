@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import httpx
@@ -16,6 +18,8 @@ from command_line import process
 from http_bodies import GRAPH
 from http_server import Server, serving
 from playwright.sync_api import expect, sync_playwright
+
+from relayout.cli import main
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
 
@@ -26,9 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def keys(folder: Path, *arguments: str) -> str:
-    done = process("serve", "keys", *arguments, RELAYOUT_DATA=str(folder / "data"))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with pytest.MonkeyPatch.context() as environment, redirect_stdout(out):
+        environment.setenv("RELAYOUT_DATA", str(folder / "data"))
+        assert main(["serve", "keys", *arguments]) == 0
+    out.seek(0)
+    return out.read().strip()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +167,7 @@ def test_every_answer_has_the_headers_that_protect_a_browser(client: httpx.Clien
         assert "access-control-allow-origin" not in client.get(path, headers={"Origin": "https://elsewhere"}).headers
 
 
-def test_listening_to_others_needs_keys_or_the_word(tmp_path: Path) -> None:
+def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relayout", "serve", "--host", "0.0.0.0", "--port", "1"]
     environment = {"PATH": "", "HOME": str(tmp_path), "RELAYOUT_DATA": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

@@ -120,14 +120,14 @@ def test_a_body_that_does_not_come_is_not_waited_for(server: Server, client: htt
     assert still_works(client)
 
 
-def test_bodies_that_are_held_back_take_no_place(server: Server, client: httpx.Client) -> None:
+def test_stalled_bodies_occupy_no_worker(server: Server, client: httpx.Client) -> None:
     with contextlib.ExitStack() as callers:
         for _ in range(WORKERS + QUEUE):
             callers.enter_context(connection(server)).sendall(head("Content-Length: 100") + b"{")
         assert still_works(client)
 
 
-def test_a_caller_has_not_all_workers_and_not_all_of_the_queue(server: Server, client: httpx.Client) -> None:
+def test_one_caller_cannot_occupy_all_workers_or_the_whole_queue(server: Server, client: httpx.Client) -> None:
     other = httpx.Client(base_url=server.address, timeout=60, transport=httpx.HTTPTransport(local_address="127.0.0.2"))
     with contextlib.ExitStack() as callers, other:
         for _ in range(WORKERS - 1 + QUEUE // 2):
@@ -178,7 +178,7 @@ def test_requests_at_once_are_all_answered_each_its_own(client: httpx.Client) ->
     assert [response.json()["graph"]["inputs"][0]["shape"][1] for response in answers] == list(range(1, 25))
 
 
-def test_a_graph_that_swells_when_it_is_unfolded_is_refused(client: httpx.Client) -> None:
+def test_a_graph_that_expands_too_far_is_rejected(client: httpx.Client) -> None:
     answer = client.post("/v1/legalize", json={"graph": swelling_functions()})
     assert answer.status_code == 422
     assert still_works(client)

@@ -56,7 +56,7 @@ def test_callers_take_turns_and_none_has_all_places() -> None:
     assert order.count("many") == 20
 
 
-def test_who_waits_too_many_or_too_long_is_told_when_to_come_again() -> None:
+def test_too_many_or_too_long_waits_get_a_retry_time() -> None:
     async def main() -> None:
         queue = FairQueue(places=1, share=1, waiting=4)
         refused: list[RefusedError] = []

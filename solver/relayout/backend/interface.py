@@ -189,8 +189,9 @@ class Backend:
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         """The cost of a conversion from `source` to `target`, in bytes of memory traffic; None: the default cost.
 
-        `tensor` has the shape of `source`. If the axes have no names, dimensions are numbered: `source` has them in
-        ascending order, and `target` is the perm of the Transpose, outermost first.
+        `tensor` has the shape of `source`, with a size assumed for each extent that is not known. Where the axes have
+        no names, or the answer by their names is None, dimensions are numbered: `source` has them in ascending order,
+        and `target` is the perm of the Transpose, outermost first. So a price by numbers holds for all Transposes.
         """
         return None
 

@@ -9,7 +9,17 @@ import onnx_ir as ir
 
 from relayout.ops import Free, extents_of, rows
 
-__all__ = ["Axis", "AxisClasses", "join", "kept_by", "kept_whole", "repeated_by", "same_axes_operators", "take_members"]
+__all__ = [
+    "Axis",
+    "AxisClasses",
+    "join",
+    "kept_by",
+    "kept_whole",
+    "long_axes",
+    "repeated_by",
+    "same_axes_operators",
+    "take_members",
+]
 
 Axis = tuple[ir.Value, int]
 """An axis of a value."""
@@ -55,11 +65,21 @@ def same_axes_operators() -> frozenset[str]:
     return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "Dropout", "ScatterND"}
 
 
-def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Axis]:
-    """The axes of extent 1 that are broadcast. Their names are not evidence for the other operands."""
+def long_axes(rule: Free, members: Sequence[tuple[ir.Value, Sequence[int]]]) -> frozenset[int]:
+    """The axes of the rule that are longer than 1 in some member: SpaceToDepth makes channels of an axis of extent 1,
+    and a broadcast repeats it."""
+    found = {axis for axis, extent in enumerate(rule.extents) if extent != 1}
+    for value, axes in members:
+        extents = value.shape.dims if value.shape is not None else ()
+        found.update([axis for extent, axis in zip(extents, axes, strict=False) if extent != 1])
+    return frozenset(found)
+
+
+def repeated_by(long: Collection[int], value: ir.Value, axes: Sequence[int]) -> list[Axis]:
+    """The axes of extent 1 that are longer elsewhere. Their names are not evidence for the other operands."""
     extents = value.shape.dims if value.shape is not None else ()
     pairs = enumerate(zip(extents, axes, strict=False))
-    return [(value, index) for index, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
+    return [(value, index) for index, (extent, axis) in pairs if extent == 1 and axis in long]
 
 
 def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> Sequence[int | None]:

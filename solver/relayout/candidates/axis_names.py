@@ -19,6 +19,7 @@ from relayout.candidates.axis_classes import (
     join,
     kept_by,
     kept_whole,
+    long_axes,
     repeated_by,
     same_axes_operators,
     take_members,
@@ -50,7 +51,7 @@ class AxisNames:
         self._class_of: list[int] = []
         self._conflicting: set[int] = set()
         # The index of the first assumed name; those before it are stated.
-        self._first_assumed = 0
+        self._first_assumed = self._first_elidable = 0
         self._shared: AxisClasses = {}
         self._views: AxisClasses = {}
         self._stated: list[tuple[Axis, str]] = []
@@ -74,6 +75,7 @@ class AxisNames:
         self._spread(self._stated)
         self._first_assumed = len(self._given)
         self._spread(self._assumed)
+        self._first_elidable = len(self._given)
         self._spread(self._of_elidable)
 
     @property
@@ -87,12 +89,12 @@ class AxisNames:
         axis_names = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
         return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
 
-    def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
+    def key(self, value: ir.Value) -> tuple[tuple[int, str, int], ...]:
         """A key of everything known about a value's axis names: equal keys give equal results of `of` and `filled`."""
         own = self._letters.get(value)
         if own is None:
             return ()
-        return tuple(sorted([(axis, self._given[name], name >= self._first_assumed) for axis, name in own.items()]))
+        return tuple(sorted([(axis, self._given[name], self._claim(name)) for axis, name in own.items()]))
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
@@ -109,16 +111,17 @@ class AxisNames:
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def _known_names(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one;
-        where two axes have equal claims, neither gets the name."""
-        found: dict[str, list[tuple[bool, int]]] = {}
+        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one, and
+        of those an elidable operator's, which only axes without another name have. Where two axes have equal claims,
+        neither gets the name."""
+        found: dict[str, list[tuple[int, int]]] = {}
         for axis, name in self._letters.get(operand.value, {}).items():
             if operand.view.extents[axis] != 1:
-                found.setdefault(self._given[name], []).append((name >= self._first_assumed, axis))
+                found.setdefault(self._given[name], []).append((self._claim(name), axis))
         known: dict[int, str] = {}
         for letter in [letter for letter in asked if letter in found]:
-            (is_assumed, axis), *others = sorted(found[letter])
-            if not others or others[0][0] != is_assumed:
+            (claim, axis), *others = sorted(found[letter])
+            if not others or others[0][0] != claim:
                 known[axis] = letter
         return known
 
@@ -139,6 +142,10 @@ class AxisNames:
         layout = layout_of(order, axis_names, operand.view.extents if padded else None)
         return layout if layout is None else carrying(layout, order)
 
+    def _claim(self, name: int) -> int:
+        """The precedence of a name: 0 stated, 1 an elidable operator's, 2 assumed."""
+        return 0 if name < self._first_assumed else 1 if name >= self._first_elidable else 2
+
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
             if value is not None and axis_names is not None and self._has_names(value):
@@ -155,7 +162,8 @@ class AxisNames:
             if value is not None and axes is not None and self._has_names(value)
         ]
         kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
-        non_propagating = {place for value, axes in members for place in repeated_by(rule, value, axes)}
+        long = long_axes(rule, members)
+        non_propagating = {place for value, axes in members for place in repeated_by(long, value, axes)}
         join(self._shared, kept, len(rule.extents), non_propagating)
         if rule.axis_names:
             for value, axes in members:

@@ -30,16 +30,23 @@ class ConversionQuery(NamedTuple):
 
 
 def conversion_query(
-    names: AxisNames, base: Operand | None, source: MemoryFormat, target: MemoryFormat
+    names: AxisNames,
+    base: Operand | None,
+    source: MemoryFormat,
+    target: MemoryFormat,
+    sizes: tuple[Extent, ...] | None = None,
 ) -> ConversionQuery | None:
-    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions."""
+    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions.
+
+    `sizes`: the extents that the query's tensor has in place of the operand's own, some of which may be unknown.
+    """
     if base is None or not base.view.extents:
         return None
     extents = base.view.extents
     whole = with_units(source, extents), with_units(target, extents)
     if max(map(len, whole)) > MAX_RANK or not all(_stands_in_full(order, extents) for order in whole):
         return None
-    source_type = TensorType(element_size(base.value), tuple(atom_extent(atom, extents) for atom in whole[0]))
+    source_type = TensorType(element_size(base.value), tuple(atom_extent(atom, sizes or extents) for atom in whole[0]))
     given, wanted = [names.layout(base, order, padded=True) or Layout.any(len(order)) for order in whole]
     return ConversionQuery(source_type, given, wanted)
 

@@ -62,12 +62,14 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
 
 
 class _Size(NamedTuple):
-    """The properties of a tensor that costs depend on. `layout` names its axes if a backend states its own costs."""
+    """The properties of a tensor that costs depend on. If a backend states its own costs, `layout` names the axes, and
+    `sizes` are the extents with a size assumed for each that is not known."""
 
     elements: int
     dtype: ir.DataType | None
     extents: tuple[Extent, ...]
     layout: Layout | None
+    sizes: tuple[Extent, ...]
 
 
 class ConversionCosts:
@@ -128,20 +130,29 @@ class ConversionCosts:
     def _size_of(self, tensor: Tensor) -> _Size:
         size = self._sizes.get(tensor)
         if size is None:
-            count, layout = self._elements(tensor.base.shape), None
+            count, layout, sizes = self._elements(tensor.base.shape), None, tensor.extents
             base = self._operands[tensor.base]
             if self._own and base is not None:
-                layout = self._names.layout(base, source_order(len(tensor.extents)))
-            size = _Size(count, tensor.base.dtype, tensor.extents, layout)
+                layout = self._names.layout(base, source_order(len(sizes)))
+                if not all(isinstance(extent, int) for extent in sizes):
+                    sizes = self._sizes_of(tensor.base.shape)
+            size = _Size(count, tensor.base.dtype, tensor.extents, layout, sizes)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
         return size
+
+    def _sizes_of(self, shape: ir.Shape | None) -> tuple[int, ...]:
+        """The extents of a shape, with a size assumed for each symbolic dim."""
+        dims = shape.dims if shape is not None else ()
+        return tuple([self._elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(dims)])
 
     def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
         """The tensor read in one format and written in another."""
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
-    def _query(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionQuery | None:
-        return conversion_query(self._names, self._operands[tensor.base], source, target)
+    def _query(
+        self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, sizes: tuple[Extent, ...] | None = None
+    ) -> ConversionQuery | None:
+        return conversion_query(self._names, self._operands[tensor.base], source, target, sizes)
 
     def _sum_stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
         """The backend's stated cost of all passes; None unless it states one for each."""
@@ -150,18 +161,21 @@ class ConversionCosts:
         return sum(stated) if len(stated) == len(costs) else None
 
     def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """The backend's stated cost of one pass; None: the cost is the traffic."""
-        query = self._query(tensor, source, target)
+        """The backend's stated cost of one pass, asked by the names of the axes and then by their numbers: a model
+        whose axes have lost their names costs the same. None: the cost is the traffic."""
+        backend, sizes = self._at[device], self._size_of(tensor).sizes
+        query = self._query(tensor, source, target, sizes)
         if query is None:
             return None
-        backend = self._at[device]
-        if query.is_nameless:
-            numbered = transpose_query(query.tensor.element_size, tensor.extents, source, target)
-            return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
-        own = conversion_of(backend, *query, tensor.base.name)
-        if own is not None and own.cost is not None:
-            return own.cost
-        return conversion_cost_of(backend, *query, tensor.base.name)
+        if not query.is_nameless:
+            own = conversion_of(backend, *query, tensor.base.name)
+            if own is not None and own.cost is not None:
+                return own.cost
+            named = conversion_cost_of(backend, *query, tensor.base.name)
+            if named is not None or own is not None:
+                return named
+        numbered = transpose_query(query.tensor.element_size, sizes, source, target)
+        return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
 
 
 def _prices_itself(backend: Backend) -> bool:

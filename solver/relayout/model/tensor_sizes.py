@@ -7,7 +7,8 @@ a Slice, Pad or pool that of the operand. Any other counts 64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -15,13 +16,40 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.ops import all_nodes
 
-__all__ = ["BATCH", "DYNAMIC", "DimSizes", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
+__all__ = [
+    "BATCH",
+    "DYNAMIC",
+    "Bounds",
+    "DimSizes",
+    "OpenExtent",
+    "elements_of",
+    "padded_elements",
+    "price_dims",
+    "tensor_bytes",
+]
 
 BATCH = 1
 DYNAMIC = 64
 
-_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool", "Pad", "Slice"})
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_WINDOWS = _POOLS | {"Pad", "Slice"}
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+class Bounds(NamedTuple):
+    """The smallest and the largest size of a dim; None: any."""
+
+    low: int
+    high: int | None
+
+
+class OpenExtent(NamedTuple):
+    """An extent that is computed while the model runs: its symbol, the size that is assumed, and its bounds."""
+
+    name: str
+    assumed: int
+    low: int
+    high: int | None
 
 
 class DimSizes:
@@ -39,7 +67,8 @@ class DimSizes:
         self._batches = {name for name in batches if name is not None} - given.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **given}
         self._formulas: dict[tuple[str, int], int] = {}
-        _size_reshaped(model, self._sizes, self)
+        self._bounds: dict[str, Bounds] = {}
+        _size_reshaped(model, self._sizes, self._bounds, self)
         self._formulas.clear()  # so that those read later are entered into `assumed`
         self.assumed.clear()
 
@@ -50,6 +79,32 @@ class DimSizes:
         for axis, dim in enumerate(shape.dims):
             count *= dim if isinstance(dim, int) else self._extent(dim, axis)
         return count
+
+    def bounds(self, dim: int | ir.SymbolicDim) -> Bounds | None:
+        """The smallest and the largest size of a dim that is computed while the model runs; None for one that the
+        shapes of the inputs, as given or assumed, determine."""
+        if isinstance(dim, int):
+            return None
+        if dim.value is None:
+            return Bounds(1, None)
+        if dim.value in self._bounds or dim.value in self._sizes or dim.value.isidentifier():
+            return self._bounds.get(dim.value)
+        try:
+            names = dim.free_symbols()
+        except Exception:  # see `_evaluated`
+            return Bounds(1, None)
+        return Bounds(1, None) if names & self._bounds.keys() else None
+
+    def open_extents(self, shape: ir.Shape | None) -> tuple[OpenExtent, ...]:
+        """The dims of a shape that are computed while the model runs, sorted by name. One without a name is none of
+        its own: its extent is compared with no other."""
+        found = []
+        for axis, dim in enumerate(shape.dims if shape is not None else ()):
+            bounds = self.bounds(dim)
+            if bounds is not None and not isinstance(dim, int):
+                name = dim.value if dim.value is not None else f"?{id(shape)}.{axis}"
+                found.append(OpenExtent(name, self(ir.Shape([*[1] * axis, dim])), *bounds))
+        return tuple(sorted(found))
 
     def _extent(self, dim: ir.SymbolicDim, axis: int) -> int:
         name = dim.value
@@ -90,8 +145,9 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> DimSizes:
     return DimSizes(model, dims)
 
 
-def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[ir.Shape | None], int]) -> None:
-    """Add the sizes of symbols that a reshape introduces: its result has as many elements as its operand."""
+def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bounds], elements: DimSizes) -> None:
+    """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
+    those of a window. `bounds` gets what is known of all symbols that nodes introduce."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
     for node in all_nodes(model.graph):
         for value in node.outputs:
@@ -100,6 +156,7 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[i
                 continue
             new = [name for name in names if name not in seen]
             seen.update(new)
+            bounds.update(_bounds_of(node, value, new, elements))
             if node.op_type in _WINDOWS and node.inputs[0] is not None:
                 sizes.update(_as_long(node.inputs[0].shape, value.shape, new, elements))
                 continue
@@ -113,6 +170,12 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[i
             )
             if name.isidentifier() and rest and read % rest == 0:
                 sizes[name] = read // rest
+                dims = (
+                    *source.shape.dims,
+                    *(dim for dim in value.shape.dims if isinstance(dim, int) or dim.value != name),
+                )
+                if all(elements.bounds(dim) is None for dim in dims):
+                    del bounds[name]
 
 
 def _as_long(
@@ -127,6 +190,50 @@ def _as_long(
         return {}
     pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
     return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in new}
+
+
+def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: DimSizes) -> Iterator[tuple[str, Bounds]]:
+    """The bounds of each symbol that a node introduces."""
+    read = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    made = value.shape
+    assert made is not None
+    for name in new:
+        if not name.isidentifier() and elements.bounds(ir.SymbolicDim(name)) is None:
+            continue  # a formula of known sizes
+        axis = next(axis for axis, dim in enumerate(made) if not isinstance(dim, int) and dim.value == name)
+        dim = read[axis] if read is not None and len(read) == len(made) else None
+        bounds = Bounds(1, None)
+        if node.op_type in _WINDOWS and dim is not None:
+            known = elements.bounds(dim)
+            size = elements(ir.Shape([*[1] * axis, dim]))
+            bounds = _after_window(node, axis, known or Bounds(size, size), len(made))
+        yield name, bounds
+
+
+def _after_window(node: ir.Node, axis: int, read: Bounds, rank: int) -> Bounds:
+    """The bounds of an axis behind a Slice, a Pad or a pool, by those of the axis before it."""
+    if node.op_type == "Slice":
+        return Bounds(1, read.high)
+    if node.op_type == "Pad":
+        pads = node.attributes.get_ints("pads", ())
+        if len(pads) != 2 * rank:
+            return Bounds(1, None)  # an input may state negative pads
+        more = pads[axis] + pads[axis + rank]
+        return Bounds(max(read.low + more, 1), None if read.high is None else read.high + more)
+    kernel = node.attributes.get_ints("kernel_shape", ())
+    place, count = axis - 2, len(kernel)
+    if not 0 <= place < count:
+        return read
+    stride = node.attributes.get_ints("strides", (1,) * count)[place]
+    pads = node.attributes.get_ints("pads", (0,) * 2 * count)
+    covered = node.attributes.get_ints("dilations", (1,) * count)[place] * (kernel[place] - 1)
+    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return Bounds(1, None if read.high is None else -(-read.high // stride))
+    # Rounded up, as with `ceil_mode`.
+    rest = pads[place] + pads[place + count] - covered - 1
+    return Bounds(
+        max((read.low + rest) // stride + 1, 1), None if read.high is None else -(-(read.high + rest) // stride) + 1
+    )
 
 
 def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:

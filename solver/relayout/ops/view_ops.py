@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops.axis_ops import without
-from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Edit, Free, Relabel, free
 
@@ -80,7 +80,13 @@ def unsqueeze(node: Reading) -> Relabel:
 
 @row("relabel", "Reshape", "Flatten")
 def reshape(node: Reading) -> Relabel:
-    """Axes map one to one, are inserted or removed with extent 1, and merge or split where the factors nest."""
+    """Axes map one to one, are inserted or removed with extent 1, and merge or split where the factors nest.
+
+    A model may declare a result of another rank than the target has: then what it computes is not what it says.
+    """
+    target = extents_of(wanted) if node.has(1) and (wanted := node.node.inputs[1]) is not None else None
+    if target is not None and None not in target and target != (node.result_rank(),):
+        raise NoRuleError
     atoms = factor(node.extents(0), node.result_extents())
     if atoms is None:
         raise NoRuleError

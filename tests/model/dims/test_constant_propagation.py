@@ -30,6 +30,21 @@ def test_a_shape_from_a_computed_value_replaces_a_generated_dim() -> None:
     assert shapes[joined] == [1, 10, 4]
 
 
+def test_a_result_of_a_custom_operator_keeps_its_declared_shape() -> None:
+    """Where its dims have the names that inference makes up, and computed values make other shapes known."""
+    net = Net()
+    packed = net.node("Pack", net.input("x", ("n", 8, 3)), domain="acme")
+    extent = net.node("Gather", net.node("Shape", net.input("y", ("m", 4))), net.constant(np.int64(1)))
+    size = net.node("Concat", net.constant([-1]), net.node("Unsqueeze", extent, net.constant([0])), axis=0)
+    net.output(net.node("Relu", packed))
+    net.output(net.node("Relu", net.node("Reshape", net.input("z", ("k", 8)), size)))
+    model = net.model()
+    model.graph.value_info.append(helper.make_tensor_value_info(packed, TensorProto.FLOAT, ["unk__0", 2, 3, 4]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, None))
+    shapes = {v.name: v.shape for node in read_model(model).graph for v in node.outputs}
+    assert [len(shapes[name] or ()) for name in (packed, model.graph.output[0].name)] == [4, 4]
+
+
 def test_the_target_of_a_reshaped_constant_determines_the_shape_of_its_reader() -> None:
     """Where it is told in the model that it has a shape which nobody knows."""
     net = Net()
@@ -87,7 +102,7 @@ def test_a_squeeze_takes_out_the_axes_of_its_attribute_alone() -> None:
     assert next(node for node in model.graph if node.op_type == "Squeeze").outputs[0].shape == [1]
 
 
-def test_an_unknown_index_is_no_fault() -> None:
+def test_an_unknown_index_is_no_error() -> None:
     net = Net(opset=10)
     x = net.input("x", (6, 4, 4, 1))
     places = net.node("Concat", net.node("Gather", net.node("Shape", x), net.constant([0])), net.constant([-1]), axis=0)
@@ -160,7 +175,7 @@ def test_integers_that_broadcast_in_a_body_are_no_contradiction() -> None:
     assert verify(legal, "onnx", against=model).passed
 
 
-def test_values_of_two_dimensions_tell_no_shape_as_if_they_were_a_vector() -> None:
+def test_a_matrix_of_values_is_not_taken_for_a_shape() -> None:
     """Of [[2, 3], [3, 4]] onnx's inference makes [2, 4], and its first entry is no row."""
     net = Net(18)
     vector = net.node("Identity", net.node("Shape", net.input("x", (1, "n"))))

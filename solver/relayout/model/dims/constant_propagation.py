@@ -406,7 +406,10 @@ def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Copy the shapes of the better-informed inference into `graph` and its subgraphs."""
+    """Copy the shapes of the better-informed inference into `graph` and its subgraphs.
+
+    It lacks the shapes that only the model declares, such as results of functions whose bodies say nothing of them.
+    """
     for inner, informed in zip(_inner_graphs(graph), _inner_graphs(better), strict=True):
         carry_over(informed, inner)
     known = {value.name: value for value in (*better.value_info, *better.output)}
@@ -415,7 +418,7 @@ def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
     known |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
     listed = {value.name for value in graph.value_info}
     for value in (*graph.value_info, *graph.output):
-        if value.name in known:
+        if value.name in known and known[value.name].type.tensor_type.HasField("shape"):
             value.type.CopyFrom(known[value.name].type)
     outputs = {value.name for value in graph.output}
     graph.value_info.extend(v for name, v in known.items() if name not in listed and name not in outputs)

@@ -1,0 +1,100 @@
+"""Extents that are computed while the model runs: conversions stay in place unless a move never costs more.
+
+A solution is the cheapest for the sizes that are assumed. At other sizes it may cost more than the source: one
+Transpose before two Slices replaces those behind them, and moves more where both parts are short. `moved_for_worse`
+finds the tensors concerned, and `in_source_places` leaves these as the source has them. The problem is then solved
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from fractions import Fraction
+from math import prod
+
+from msgspec.structs import replace
+
+from relayout.candidates.alternatives import NodeAlternatives
+from relayout.candidates.requirements import Requirements
+from relayout.candidates.tensors import Tensor
+from relayout.formulate.formulation import Formulation
+from relayout.formulate.plan import Plan, PlannedNode, plan_of
+from relayout.model.tensor_sizes import DimSizes, OpenExtent
+
+__all__ = ["in_source_places", "moved_for_worse"]
+
+_Key = tuple[OpenExtent, ...]
+
+
+def moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:
+    """The tensors whose conversions may make the plan cost more bytes than the source at some sizes.
+
+    Empty where the plan never costs more, where the source is not legal, and where more than conversions has a price.
+    """
+    source = formulation.source_assignment()
+    if source is None or formulation.scale.objective.unit != "bytes":
+        return frozenset()
+    opened = {each.tensor: sizes.open_extents(each.tensor.base.shape) for each in formulation.def_use}
+    if not any(opened.values()):
+        return frozenset()
+    before = plan_of(formulation, source)
+    if any(each.chosen.cost for each in before.nodes):
+        return frozenset()
+    more = _growth(before, planned, opened)
+    if sum(_most(key, growth) for key, growth in more.items()) <= 0:
+        return frozenset()
+    dearer = {key for key, growth in more.items() if key and growth > 0} or {key for key in more if key}
+    return frozenset(tensor for tensor, key in opened.items() if key in dearer)
+
+
+def in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:
+    """The requirements without the alternatives that have one of these tensors in another format than the source."""
+    return replace(requirements, choices=tuple([_kept(choice, tensors) for choice in requirements.choices]))
+
+
+def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
+    places = [place for place, port in enumerate(choice.ports) if port.operand.tensor in tensors]
+    stays = [
+        n
+        for n, each in enumerate(choice.alternatives)
+        if all(choice.ports[place].is_source_format(each.formats[place]) for place in places)
+    ]
+    if len(stays) == len(choice.alternatives):
+        return choice
+    layouts = tuple([choice.layouts[n] for n in stays]) if choice.layouts else ()
+    return replace(choice, alternatives=tuple([choice.alternatives[n] for n in stays]), layouts=layouts)
+
+
+def _growth(before: Plan, after: Plan, opened: dict[Tensor, _Key]) -> dict[_Key, Fraction]:
+    """The bytes of the plan beyond the source's, by the open extents with which they grow: of one element in each."""
+    old, new = ({(c.tensor, c.source, c.target): c for c in each.conversions} for each in (before, after))
+    more: dict[_Key, Fraction] = {}
+
+    def add(key: _Key, cost: int, sign: int) -> None:
+        share = Fraction(sign * cost, prod(max(extent.assumed, 1) for extent in key))
+        more[key] = more.get(key, Fraction(0)) + share
+
+    for use, conversion in new.items():
+        if use not in old:
+            add(opened[conversion.tensor], conversion.cost, 1)
+    for use, conversion in old.items():
+        if use not in new:
+            add(opened[conversion.tensor], conversion.cost, -1)
+    for node in after.nodes:
+        if node.chosen.cost:
+            add(_extents_at(node, opened), node.chosen.cost, 1)
+    return more
+
+
+def _extents_at(node: PlannedNode, opened: dict[Tensor, _Key]) -> _Key:
+    """The open extents of all operands of a node."""
+    found = dict.fromkeys(each for port in node.ports for each in opened.get(port.operand.tensor, ()))
+    return tuple(sorted(found))
+
+
+def _most(key: _Key, growth: Fraction) -> Fraction | float:
+    """The most that this growth can be in bytes."""
+    if growth <= 0:
+        return growth * prod(extent.low for extent in key)
+    highest = [extent.high for extent in key]
+    return float("inf") if None in highest else growth * prod(high for high in highest if high is not None)
