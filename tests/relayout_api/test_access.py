@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from command_line import Run
 from http_bodies import GRAPH
 from http_server import Server, serving
+from playwright.sync_api import expect, sync_playwright
 
 from relayout.cli import main
 
@@ -88,6 +90,25 @@ def test_jobs_are_seen_by_their_own_caller_and_by_admins(client: httpx.Client, t
     listed = {name: client.get("/v1/jobs", headers=bearer(texts[name])).json()["jobs"] for name in ("read", "admin")}
     assert listed["read"] == []
     assert made.json()["id"] in {job["id"] for job in listed["admin"]}
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium on the path")
+def test_the_page_asks_for_a_key_and_works_with_it(guarded: Server, texts: dict[str, str]) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(guarded.address)
+        for key, problem in (("relayout_wrong", "this service needs a key"), (texts["legalize"], "no such key")):
+            expect(page.locator("#problem")).to_contain_text(problem)
+            page.get_by_label("API key of this server").fill(key)
+            page.click("#use-key")
+        expect(page.locator("#backend option")).not_to_have_count(0)
+        expect(page.locator("#problem")).to_be_hidden()
+        page.click("#example")
+        page.get_by_role("button", name="Legalize").click()
+        # The job, its events, its report and its drawing, all with the key.
+        expect(page.locator(".view[aria-busy=false]")).not_to_have_count(0, timeout=20_000)
+        browser.close()
 
 
 def test_a_rate_is_kept_and_the_answer_says_when_to_come_back(client: httpx.Client, texts: dict[str, str]) -> None:
