@@ -1,6 +1,6 @@
 """`relayout batch` over a folder with one process and with several, in turn: wall seconds of each run.
 
-    python benchmarks/batch.py FOLDER [--backend nhwc] [--jobs 2] [--repeat 3]
+python benchmarks/batch.py FOLDER [--backend nhwc] [--jobs 2] [--repeat 3]
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     given = parser.parse_args()
-    runs = [
-        [seconds(given.folder, given.backend, jobs) for jobs in (1, given.jobs)] for _ in range(given.repeat)
-    ]
+    runs = [[seconds(given.folder, given.backend, jobs) for jobs in (1, given.jobs)] for _ in range(given.repeat)]
     one, several = (min(times) for times in zip(*runs, strict=True))
     print(f"{len(list(given.folder.glob('*.onnx')))} models: {one:.2f} s with 1 process, {several:.2f} s with "
           f"{given.jobs}: {one / several:.2f} times as fast (least of {given.repeat})")  # fmt: skip

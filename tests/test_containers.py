@@ -60,13 +60,13 @@ def test_the_dockerfile_has_no_fault_that_hadolint_knows() -> None:
     assert run(BIN / "hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
 
 
-def test_the_image_runs_the_service_as_nobody_special_and_asks_for_its_health() -> None:
+def test_the_image_runs_the_service_unprivileged_with_a_health_check() -> None:
     final = DOCKERFILE.read_text().rpartition("\nFROM ")[2]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK .*/healthz", final, re.MULTILINE | re.DOTALL)
 
 
-def test_the_image_is_built_from_files_that_are_there_and_sent() -> None:
+def test_the_files_that_the_image_copies_exist_and_are_in_the_context() -> None:
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
         name
@@ -95,7 +95,7 @@ def test_the_services_have_no_privilege_and_write_to_their_volumes_alone() -> No
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
 
 
-def test_the_workers_fit_in_the_memory_and_the_grace_in_the_time_to_stop() -> None:
+def test_the_limits_cover_the_workers_and_the_grace_period() -> None:
     service = services()["relayout"]
     given = service["environment"]
     # A gigabyte is for the server and the bodies in flight.

@@ -170,7 +170,7 @@ def read(page: Path, folder: Path, *, tools_first: bool = False) -> Reader:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     assert read(page, tmp_path).stale == [], "python tests/test_docs.py brings the pages up to date"
 
 
@@ -212,7 +212,7 @@ def test_every_hook_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
+def test_every_internal_link_has_a_target(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 

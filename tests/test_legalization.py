@@ -61,7 +61,7 @@ def test_layout_requirements_are_checked_where_the_operators_state_layouts() -> 
     assert found.numeric.status == "compared"
 
 
-def test_a_wrong_model_does_not_pass_without_its_functions_either() -> None:
+def test_an_inlined_wrong_model_does_not_pass_either() -> None:
     outcome = legalized()
     [relu] = [node for node in outcome.model.graph if node.op_type == "Relu"]
     relu.op_type = "Neg"

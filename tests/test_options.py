@@ -80,7 +80,7 @@ def sample(option: Option) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize(("verb", "option"), CASES)
-def test_a_value_arrives_the_same_from_everywhere(verb: str, option: Option) -> None:
+def test_a_value_is_the_same_from_every_interface(verb: str, option: Option) -> None:
     text, value = sample(option)
     expected = given_options(verb, {option.name: value})
     assert getattr(expected, option.name) == value != option.default
@@ -119,7 +119,7 @@ def test_options_are_given_by_name_and_only_to_verbs_that_have_them() -> None:
         relayout.legalize({}, skip=["conv"])
 
 
-def test_the_engines_are_the_solvers() -> None:
+def test_the_choices_of_engine_are_those_of_the_solver() -> None:
     [engine] = [option for option in options_of("legalize") if option.name == "engine"]
     assert engine.choices == ENGINES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -16,8 +17,9 @@ from starlette.requests import ClientDisconnect
 from relayout.errors import UsageError
 from relayout_api.problems import MalformedBodyError, RefusedError
 from relayout_api.settings import Settings
+from relayout_api.workers.messages import Content
 
-__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "files_in", "media_type"]
+__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "files_in", "media_type"]
 
 JSON = "application/json"
 ONNX = "application/octet-stream"
@@ -31,6 +33,24 @@ _DRAIN_BYTES = 1 << 20
 _SLOW_START_SECONDS = 5.0
 # Bytes that are decompressed at once, while other requests wait.
 _PIECE = 1 << 20
+
+
+class Body(Content):
+    """A body in a file, from which a worker reads it, and its SHA-256."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        super().__init__()
+
+    def add(self, part: bytes) -> None:
+        """Append a part that belongs to the body. Raises OSError."""
+        self._hash.update(part)
+        self.write(part)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the body."""
+        return self._hash.hexdigest()
 
 
 def media_type(request: Request, *accepted: str) -> str:
@@ -55,7 +75,7 @@ def media_type(request: Request, *accepted: str) -> str:
     return name
 
 
-async def files_in(request: Request, body: bytes) -> tuple[bytes, int | None]:
+async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
     """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
 
     The number is the length of the first where there are two. Raises MalformedBodyError, UsageError.
@@ -64,7 +84,7 @@ async def files_in(request: Request, body: bytes) -> tuple[bytes, int | None]:
         return body, None
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        yield body
+        yield bytes(body.view())
 
     expected = "a form with the files `model` and, to compare with, `against`"
     try:
@@ -75,7 +95,10 @@ async def files_in(request: Request, body: bytes) -> tuple[bytes, int | None]:
     await form.close()
     if "model" not in found or found.keys() - {"model", "against"}:
         raise UsageError("the form has other files", where="body", expected=expected, found=", ".join(found) or "none")
-    return found["model"] + found.get("against", b""), len(found["model"]) if "against" in found else None
+    whole = Body()
+    for name in ("model", "against"):
+        whole.add(found.get(name, b""))
+    return whole, len(found["model"]) if "against" in found else None
 
 
 class Bodies:
@@ -86,7 +109,7 @@ class Bodies:
         self._settings = settings
 
     @asynccontextmanager
-    async def read(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+    async def read(self, request: Request, most: int | None = None) -> AsyncIterator[Body]:
         """The whole body, of at most `most` bytes. Its bytes count as held until the block ends.
 
         Raises RefusedError if it is too large, with any Content-Length, too slow, or one too many; ClientDisconnect if
@@ -96,24 +119,23 @@ class Bodies:
         try:
             yield await reading.body()
         finally:
-            self.held -= reading.size
+            self.held -= reading.content.size
 
 
 class _Reading:
-    """One body while it arrives. `size`: the bytes held so far."""
+    """One body while it arrives. `content`: the part that is held."""
 
     def __init__(self, request: Request, bodies: Bodies, settings: Settings, most: int) -> None:
-        self.size = 0
+        self.content = Body()
         self._request = request
         self._bodies = bodies
         self._settings = settings
         self._most = most
-        self._chunks: list[bytes] = []
         self._refusal: RefusedError | None = None
         compressed = request.headers.get("content-encoding", "").strip().lower() == "gzip"
         self._inflater = zlib.decompressobj(wbits=31) if compressed else None
 
-    async def body(self) -> bytes:
+    async def body(self) -> Body:
         declared = self._request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > self._most:
             self._refuse(self._too_large(f"{declared} bytes"))
@@ -123,8 +145,8 @@ class _Reading:
         if self._refusal is not None:
             raise self._refusal
         if self._inflater is not None and (not self._inflater.eof or self._inflater.unused_data):
-            raise MalformedBodyError("one gzip file", f"{self.size} bytes, and then another end")
-        return b"".join(self._chunks)
+            raise MalformedBodyError("one gzip file", f"{self.content.size} bytes, and then another end")
+        return self.content
 
     async def _read(self) -> None:
         started = anyio.current_time()
@@ -176,22 +198,20 @@ class _Reading:
             await anyio.sleep(0)
 
     def _hold(self, chunk: bytes) -> None:
-        if self.size + len(chunk) > self._most:
+        if self.content.size + len(chunk) > self._most:
             self._refuse(self._too_large(f"more than {self._most} bytes"))
         elif self._bodies.held + len(chunk) > self._settings.bodies_bytes:
             self._refuse(
                 RefusedError("busy", "the bodies of other requests fill the memory", hint="retry later", retry_after=5)
             )
         else:
-            self._chunks.append(chunk)
-            self.size += len(chunk)
+            self.content.add(chunk)
             self._bodies.held += len(chunk)
 
     def _refuse(self, refusal: RefusedError) -> None:
         self._refusal = refusal
-        self._chunks.clear()
-        self._bodies.held -= self.size
-        self.size = 0
+        self._bodies.held -= self.content.size
+        self.content = Body()
 
     def _too_large(self, found: str) -> RefusedError:
         return RefusedError("too-large", "the body is too large", expected=f"at most {self._most} bytes", found=found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -10,10 +11,11 @@ from relayout_api import openapi
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON
 from relayout_api.job_routes import Existing
+from relayout_api.pieces import Pieces
 from relayout_api.query import GraphQuery
 from relayout_api.routes import answer, unless_gone
 from relayout_api.service import Service
-from relayout_api.workers.messages import Task
+from relayout_api.workers.messages import Content
 
 __all__ = ["router"]
 
@@ -31,22 +33,28 @@ async def draw_graph(request: Request, query: Annotated[GraphQuery, Query()]) ->
 
 
 @router.get("/v1/jobs/{job}/graph", **openapi.JOB_GRAPH)
-async def draw_job(request: Request, job: Existing) -> Response:
+async def draw_job(
+    request: Request,
+    job: Existing,
+    of: Annotated[Literal["both", "source", "legal"], Query(description="the graphs to draw")] = "both",
+) -> Response:
     """The graph of a job that succeeded and its legal graph, to be drawn, and the alternatives of each node.
 
-    The problem is solved again for it, and the report is that of the drawing.
+    They are drawn from the job's own model and report.
     """
     service: Service = request.app.state.service
-    settings = service.settings
-    arguments, body = await service.jobs.request(job)
-    # Without the original that a model was compared with, which follows it.
-    body = body[: arguments["split"]]
-    task = Task("draw", arguments["parameters"], settings.job_time_limit, settings.memory_bytes)
-    key = service.results.key(task, body)
+    task, key, (body, *others) = await service.jobs.drawn(job)
     found = await service.results.known(key)
     if found is None:
-        working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+        wait = service.settings.queue_seconds
+        working = service.pool.run(task, Content(body), caller_of(request).name, *others, wait=wait)
         found = await unless_gone(request, service, working)
-        if found.repeats:
-            await service.results.learn(key, found)
-    return Response(found.content, media_type=JSON)
+        await service.results.learn(key, found)
+    return Pieces(_part(found.view, of), media_type=JSON)
+
+
+def _part(drawn: memoryview, of: Literal["both", "source", "legal"]) -> bytes | memoryview:
+    if of == "both":
+        return drawn
+    # The members are in JSON already, so they need no check.
+    return json.dumps({of: json.loads(bytes(drawn))[of]}, separators=(",", ":")).encode()

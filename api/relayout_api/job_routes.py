@@ -15,6 +15,7 @@ from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, files_in
 from relayout_api.jobs.jobs import Jobs
 from relayout_api.jobs.schema import Job, JobList, Verb
+from relayout_api.pieces import Pieces
 from relayout_api.problems import RefusedError
 from relayout_api.query import given_parameters, query_of
 from relayout_api.service import Service
@@ -121,8 +122,8 @@ def _jobs(request: Request) -> Jobs:
     return service.jobs
 
 
-def _result(request: Request, content: bytes, media: str, digest: str) -> Response:
+def _result(request: Request, content: memoryview, media: str, digest: str) -> Response:
     headers = {"ETag": f'"{digest}"'}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(content, media_type=media if media in (JSON, ONNX) else ONNX, headers=headers)
+    return Pieces(content, media_type=media if media in (JSON, ONNX) else ONNX, headers=headers)

@@ -272,11 +272,15 @@ def describe(app: FastAPI) -> dict[str, Any]:
             [(model, "validation", TypeAdapter(model)) for model in _MODELS],
             ref_template="#/components/schemas/{model}",
         )
-        document.setdefault("components", {})["schemas"] = schemas["$defs"]
+        document["components"] = {"schemas": schemas["$defs"], "securitySchemes": _SCHEMES}
+        is_required = app.state.service.settings.auth == "required"
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _correct(operation["responses"])
-                if needed_scope(method.upper(), path) is not None:
+                scope = needed_scope(method.upper(), path)
+                if scope is not None:
+                    # An empty requirement: a request needs no key.
+                    operation["security"] = [*([] if is_required else [{}]), *({name: [scope]} for name in _SCHEMES)]
                     operation["responses"] |= {str(status): said for status, said in _errors(*_ACCESS).items()}
         app.openapi_schema = document
     return app.openapi_schema
@@ -293,4 +297,12 @@ def _correct(responses: dict[str, Any]) -> None:
                 media["schema"] = {"type": "string"}
 
 
+_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "an API key of the service, or a token of the OpenID Connect issuer that it trusts",
+    },
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "an API key of the service"},
+}
 _LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}

@@ -12,14 +12,18 @@ from typing import Any
 
 from anyio import to_thread
 
+from relayout_api.bodies import Body
 from relayout_api.settings import Settings
-from relayout_api.store import Store, digest_of
-from relayout_api.workers.messages import Answer, Task
+from relayout_api.store import Store
+from relayout_api.workers.messages import Answer, Content, Task
 from relayout_api.workers.pool import Pool
 
-__all__ = ["Results"]
+__all__ = ["PARTS", "Results"]
 
 _log = logging.getLogger("relayout_api")
+
+PARTS = ("model", "report", "choices")
+"""The parts of a job's result, each a content of its own, or none."""
 
 
 class Results:
@@ -29,49 +33,56 @@ class Results:
         self._settings = settings
         self._store = store
 
-    async def keep(self, content: bytes) -> str:
+    async def keep(self, content: Body) -> str:
         """Keep a content and return its digest. Raises OSError."""
-        return await to_thread.run_sync(self._store.put, content)
+        await to_thread.run_sync(self._store.put_as, content.digest, content.view())
+        return content.digest
 
-    async def content(self, digest: str) -> bytes | None:
+    async def content(self, digest: str) -> memoryview | None:
         """The content of a digest, or None."""
         return await to_thread.run_sync(self._store.get, digest)
 
     async def answer(
         self,
         task: Task,
-        body: bytes,
+        body: memoryview,
         caller: str,
         *,
         pool: Pool,
         take: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
-        """The digests of a job's `report` and `model`, with `cost` and `bound`. Raises as `Pool.run`, and OSError."""
-        key = self.key(task, body, of_job=True)
+        """The digests of a job's `report`, `model` and `choices`, with `cost` and `bound`.
+
+        Raises as `Pool.run`, and OSError.
+        """
+        key = self.key(task)
         found = await to_thread.run_sync(self._store.recorded, key)
         if found is not None and await to_thread.run_sync(self._has, found):
             return found
-        answer = await pool.run(task, body, caller, take=take)
+        answer = await pool.run(task, Content(body), caller, take=take)
         return await to_thread.run_sync(self._keep_parts, key, answer)
 
     async def known(self, key: str) -> Answer | None:
         """The answer to the request of this key, where it was computed before."""
-        return await to_thread.run_sync(self._load_whole, key)
+        found = await to_thread.run_sync(self._store.answer, key)
+        return None if found is None else Answer(found[1], found[0]["report"].encode(), repeats=True)
 
     async def learn(self, key: str, answer: Answer) -> None:
         """Keep the answer to the request of this key."""
         try:
-            await to_thread.run_sync(self._keep_whole, key, answer)
+            facts = {"report": bytes(answer.report).decode()}
+            await to_thread.run_sync(self._store.put_answer, key, facts, answer.view)
         except OSError as error:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)
 
-    def key(self, task: Task, body: bytes, *, of_job: bool = False) -> str:
-        """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers.
+    def key(self, task: Task, *others: str | None) -> str:
+        """The digest of a task and of other contents that it is about.
 
+        It is made of the work, its form, the body, the parameters, and the versions of what answers.
         The results of a job are recorded in another form than the answer to a request, so its key is another.
         """
-        facts = [task.verb, task.form, task.parameters, task.split, of_job, digest_of(body), _versions()]
+        facts = [task.verb, task.form, task.parameters, task.split, task.of_job, task.digest, others, _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:
@@ -83,33 +94,19 @@ class Results:
         self._store.check()
 
     def _has(self, found: dict[str, Any]) -> bool:
-        return all(found[part] is None or self._store.get(found[part]) is not None for part in ("report", "model"))
+        digests = filter(None, map(found.get, PARTS))
+        return all(self._store.get(digest) is not None for digest in digests)
 
     def _keep_parts(self, key: str, answer: Answer) -> dict[str, Any]:
-        model = self._store.put(answer.content) if len(answer.content) else None
+        parts = zip(PARTS, (answer.view, answer.report, answer.choices), strict=True)
         found = {
-            "report": self._store.put(answer.report),
-            "model": model,
+            **{part: self._store.put(content) if len(content) else None for part, content in parts},
             "cost": answer.cost,
             "bound": answer.bound,
         }
         if answer.repeats:
             self._store.record(key, found)
         return found
-
-    def _keep_whole(self, key: str, answer: Answer) -> None:
-        if self._load_whole(key) is not None:
-            # Of two that worked at once, the first stands, so that later answers do not change.
-            return
-        content = self._store.put(answer.content, durable=False)
-        self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
-
-    def _load_whole(self, key: str) -> Answer | None:
-        found = self._store.recorded(key)
-        content = None if found is None else self._store.get(found["content"])
-        if found is None or content is None:
-            return None
-        return Answer(content, found["report"].encode(), repeats=True)
 
 
 @cache

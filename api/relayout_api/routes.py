@@ -24,6 +24,7 @@ from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
+from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, AnsweredError, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
@@ -88,7 +89,7 @@ async def parse_layout(request: Request) -> Response:
     """The parts of a layout string."""
     media_type(request, JSON)
     async with request.app.state.service.bodies.read(request, _MOST_LAYOUT_BYTES) as content:
-        layout = Layout.parse(validated(LayoutText, load_body(content)).layout)
+        layout = Layout.parse(validated(LayoutText, load_body(content.view())).layout)
     dims = [DimInfo(name=dim.name, extensions=list(dim.extensions), alignment=dim.alignment) for dim in layout.dims]
     info = LayoutInfo(layout=str(layout), names=layout.names, rank=layout.rank, dims=dims, tvm=_tvm(layout))
     return JSONResponse(info.model_dump())
@@ -147,8 +148,8 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
     form = _FORMS[preferred]
     async with service.bodies.read(request) as sent:
         body, split = await files_in(request, sent)
-        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split)
-        key = service.results.key(task, body)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, body.digest)
+        key = service.results.key(task)
         tag = f'"{key}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
@@ -165,15 +166,15 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         headers["ETag"] = tag
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
-    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
-    return Response(content, media_type=preferred, headers=headers, background=background)
+    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.view
+    return Pieces(content, media_type=preferred, headers=headers, background=background)
 
 
 def _zipped(answer: Answer) -> bytes:
     """A ZIP file with the model and the whole report, not compressed: weights hardly shrink."""
     packed = BytesIO()
     with ZipFile(packed, "w") as archive:
-        for name, content in (("model.onnx", answer.content), ("report.json", answer.report)):
+        for name, content in (("model.onnx", answer.view), ("report.json", answer.report)):
             # The same answer has the same bytes.
             archive.writestr(ZipInfo(name), bytes(content))
     return packed.getvalue()
@@ -184,7 +185,7 @@ async def unless_gone(request: Request, service: Service, answering: Awaitable[A
 
     Raises ClientDisconnect, RefusedError.
     """
-    answer: Answer | Exception = InternalError("no answer")
+    answer: Answer | Exception | None = None
 
     async def leave_when_gone() -> None:
         nonlocal answer
@@ -193,21 +194,17 @@ async def unless_gone(request: Request, service: Service, answering: Awaitable[A
         answer = ClientDisconnect()
         both.cancel_scope.cancel()
 
-    async def leave_when_stopped() -> None:
-        nonlocal answer
-        await service.stopped.wait()
-        answer = RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
-        both.cancel_scope.cancel()
-
     async with anyio.create_task_group() as both:
-        both.start_soon(leave_when_gone)
-        both.start_soon(leave_when_stopped)
-        try:
-            answer = await answering
-        except (RelayoutError, AnsweredError) as error:
-            # An exception that leaves this block becomes a group.
-            answer = error
+        with service.ends(both.cancel_scope):
+            both.start_soon(leave_when_gone)
+            try:
+                answer = await answering
+            except (RelayoutError, AnsweredError) as error:
+                # An exception that leaves this block becomes a group.
+                answer = error
         both.cancel_scope.cancel()
+    if answer is None:
+        raise RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from relayout.backend.declarative_schema import BackendTable
 from relayout.model.graph_json.schema import GraphJson
 from relayout.options import Option, options_of
-from relayout.report.drawing import Drawing
+from relayout.report.drawing_schema import Drawing
 from relayout.report.schema import Report
 
 __all__ = [
@@ -175,7 +175,7 @@ class GraphResponse(Strict):
     """The graph to draw, with the alternatives of each node if there is a backend; then also the legal graph, with the
     conversions of the report that each node performs, and the report."""
 
-    source: Drawing
+    source: Drawing | None = None
     legal: Drawing | None = None
     report: Report | None = None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 
 import anyio
@@ -29,7 +29,7 @@ _CHECK_SECONDS = 1.0
 class Service:
     """The settings, the workers, the store and the jobs of one server.
 
-    `stopping` is set when the server is told to stop; `stopped` when the grace after it is over.
+    `stopping` is set when the server is told to stop.
     """
 
     def __init__(self, settings: Settings, template: Template | None = None) -> None:
@@ -41,7 +41,8 @@ class Service:
         self.jobs = Jobs(settings, self.pool, self.results)
         self.metrics.watch(self.pool.gauges, self.jobs.gauges)
         self.stopping = anyio.Event()
-        self.stopped = anyio.Event()
+        self._working: set[anyio.CancelScope] = set()
+        self._is_over = False
         self._checked = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -63,10 +64,23 @@ class Service:
         self.jobs.stop_taking()
         self.stopping.set()
 
+    @contextmanager
+    def ends(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Cancel a scope, in which a request is answered, when the grace is over."""
+        self._working.add(scope)
+        if self._is_over:
+            scope.cancel()
+        try:
+            yield
+        finally:
+            self._working.discard(scope)
+
     async def _end_grace(self) -> None:
         await self.stopping.wait()
         await anyio.sleep(self.settings.grace)
-        self.stopped.set()
+        self._is_over = True
+        for scope in self._working:
+            scope.cancel()
 
     async def check(self) -> None:
         """Raise RefusedError unless work is accepted. An answer is kept for a second, as many may ask."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import tempfile
 import time
@@ -19,6 +20,8 @@ __all__ = ["Entry", "Store", "digest_of", "store_of"]
 
 _HOUR = 3600.0
 _CHECK_BYTES = 4096
+_LARGEST_READ = 1 << 20
+_LONGEST_HEAD = 1 << 16
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -38,9 +41,9 @@ class Entry:
 class Files(Protocol):
     """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged."""
 
-    def read(self, path: str) -> bytes | None: ...
+    def read(self, path: str) -> memoryview | None: ...
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None: ...
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None: ...
 
     def mark_used(self, path: str) -> bool: ...
 
@@ -61,11 +64,15 @@ class Store:
     def put(self, content: bytes | memoryview, *, durable: bool = True) -> str:
         """Keep a content and return its digest. When this returns, a durable content outlives a crash."""
         digest = digest_of(content)
-        if durable or not self._files.mark_used(_blob(digest)):
-            self._files.write(_blob(digest), content, durable=durable)
+        self.put_as(digest, content, durable=durable)
         return digest
 
-    def get(self, digest: str) -> bytes | None:
+    def put_as(self, digest: str, content: bytes | memoryview, *, durable: bool = True) -> None:
+        """Keep a content whose digest is known."""
+        if durable or not self._files.mark_used(_blob(digest)):
+            self._files.write(_blob(digest), content, durable=durable)
+
+    def get(self, digest: str) -> memoryview | None:
         """The content of a digest; None where it was deleted or is damaged."""
         content = self._files.read(_blob(digest))
         if content is None:
@@ -85,11 +92,35 @@ class Store:
         """The record of a key, or None."""
         text = self._files.read(_record(key))
         try:
-            value: dict[str, Any] = json.loads(text or b"")
+            value: dict[str, Any] = json.loads(bytes(text or b""))
         except ValueError:
             return None
         self._files.mark_used(_record(key))
         return value
+
+    def put_answer(self, key: str, facts: dict[str, Any], content: memoryview) -> None:
+        """Keep a content with facts about it, unless there is one. It may be lost in a crash."""
+        if not self._files.mark_used(_record(key)):
+            head = json.dumps([digest_of(content), facts]).encode() + b"\n"
+            self._files.write(_record(key), head, content, durable=False)
+
+    def answer(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
+        """The facts and the content of an answer; None where it was deleted or is damaged."""
+        found = self._files.read(_record(key))
+        if found is None:
+            return None
+        end = bytes(found[:_LONGEST_HEAD]).find(b"\n")
+        content = found[end + 1 :]
+        try:
+            digest, facts = json.loads(bytes(found[:end]))
+        except ValueError:
+            digest = facts = None
+        if digest != digest_of(content):
+            # A crash cut it off.
+            self._files.remove(_record(key))
+            return None
+        self._files.mark_used(_record(key))
+        return facts, content
 
     def check(self) -> None:
         """Write a small file and remove it. Raises OSError."""
@@ -137,19 +168,23 @@ class _Folder:
         self._root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str) -> memoryview | None:
         try:
-            return (self._root / path).read_bytes()
+            with open(self._root / path, "rb") as file:
+                # A file is never written again, only replaced, so a large one is mapped.
+                if os.fstat(file.fileno()).st_size > _LARGEST_READ:
+                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return memoryview(file.read())
         except FileNotFoundError:
             return None
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
         try:
             with os.fdopen(file, "wb") as stream:
-                stream.write(content)
+                stream.writelines(parts)
                 if durable:
                     stream.flush()
                     os.fsync(stream.fileno())
@@ -206,18 +241,18 @@ class _Remote:
             ) from error
         self._root = str(root).rstrip("/")
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str) -> memoryview | None:
         try:
             content: bytes = self._system.cat_file(f"{self._root}/{path}")
         except FileNotFoundError:
             return None
-        return content
+        return memoryview(content)
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = f"{self._root}/{path}"
         self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
         # An object store shows a new object when all of it is there.
-        self._system.pipe_file(target, bytes(content))
+        self._system.pipe_file(target, b"".join(parts))
 
     def mark_used(self, path: str) -> bool:
         return bool(self._system.exists(f"{self._root}/{path}"))

@@ -47,7 +47,7 @@ from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
 
 if TYPE_CHECKING:
-    from relayout.report.drawing import DrawnChoice
+    from relayout.report.drawing_schema import DrawnChoice
 
 __all__ = ["Result", "describe", "run"]
 

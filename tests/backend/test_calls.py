@@ -76,7 +76,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("what", FAILURES)
-def test_what_a_backend_does_wrong_is_its_own_fault(what: str) -> None:
+def test_an_error_in_a_plugin_is_a_backend_error(what: str) -> None:
     members, said = FAILURES[what]
     with pytest.raises(BackendError) as caught:
         relayout.legalize(model(), type("Broken", (Pools,), {"name": "broken", **members}))
@@ -105,7 +105,7 @@ def test_the_rules_of_a_table_hold_though_what_it_extends_is_not_enabled() -> No
     assert [node.op_type for node in legal.graph.node if node.domain] == ["MaxPool"]
 
 
-def test_what_a_kernel_would_be_is_told_in_the_letters_of_kernels() -> None:
+def test_a_kernel_format_is_reported_in_kernel_axis_names() -> None:
     def ask(self: Backend, node: Any, n: int) -> str:
         return "NHWC" if node.op_type == "Conv" and n < 2 else "*"
 
@@ -142,7 +142,7 @@ MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("fault", MEMBERS)
 @pytest.mark.parametrize("door", [relayout.legalize, relayout.verify, relayout.explain])
-def test_what_a_backend_says_of_itself_is_checked_at_every_door(door: Callable[..., Any], fault: str) -> None:
+def test_a_backends_own_declarations_are_checked_at_every_entry_point(door: Callable[..., Any], fault: str) -> None:
     members, problem, found = MEMBERS[fault]
     kind: type[Backend] = type("Odd", (Pools,), members)
     for backend in (kind, kind()):
@@ -153,12 +153,12 @@ def test_what_a_backend_says_of_itself_is_checked_at_every_door(door: Callable[.
         assert found in caught.value.found
 
 
-def test_a_backend_that_was_never_made_is_told_what_its_constructor_lacks() -> None:
+def test_an_uninstantiated_backend_is_an_error_with_the_missing_arguments() -> None:
     with pytest.raises(BackendError, match=r"calls super\(\)"):
         relayout.legalize(model(), Silent)
 
 
-def test_a_way_to_run_a_node_is_at_a_place_that_the_backend_has() -> None:
+def test_an_implementation_runs_on_a_device_of_the_backend() -> None:
     members = {"devices": lambda self: ("a", "b"), "at": lambda self, device: Pools()}
     with pytest.raises(BackendError) as caught:
         relayout.legalize(model(), type("Odd", (Pools,), members))

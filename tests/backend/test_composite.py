@@ -69,7 +69,7 @@ def table(**changes: Any) -> dict[str, Any]:
     return {**tomllib.loads(TABLE), **changes}
 
 
-def test_each_node_runs_where_it_is_told_in_the_layout_of_its_place() -> None:
+def test_each_node_runs_on_its_device_in_the_devices_layout() -> None:
     model = network()
     legal, report = legalize(model, table(), check=True)
     assert report.verification is not None
@@ -86,7 +86,7 @@ def test_each_node_runs_where_it_is_told_in_the_layout_of_its_place() -> None:
     assert_same_numbers(model, legal)
 
 
-def test_a_crossing_is_no_transpose_and_is_priced() -> None:
+def test_a_transfer_has_a_price_and_is_not_a_transpose() -> None:
     net = Net()
     net.output(net.node("Softmax", net.node("Relu", net.input("x", (2, 8)))))
     devices = [{"name": "npu", "op": "Relu", "transfer": 1.5, "transfer_fixed": 7}, {"name": "cpu", "transfer": 0}]
@@ -100,7 +100,7 @@ def test_a_crossing_is_no_transpose_and_is_priced() -> None:
     assert again.cost == report.cost
 
 
-def test_where_a_node_may_go_to_either_the_choice_is_made_together_with_the_layouts() -> None:
+def test_a_node_allowed_on_two_devices_is_placed_together_with_its_layouts() -> None:
     net = Net()
     value = net.transpose(net.input("x", (1, 64, 64, 3)), 0, 3, 1, 2)
     net.output(net.transpose(net.conv(value, 3, 3), 0, 2, 3, 1))
@@ -116,7 +116,7 @@ def test_where_a_node_may_go_to_either_the_choice_is_made_together_with_the_layo
         assert report.verification.passed
 
 
-def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_operator() -> None:
+def test_an_elided_operator_runs_on_the_device_of_its_data() -> None:
     net = Net()
     blocks = net.node("DepthToSpace", net.node("Relu", net.input("x", (1, 16, 4, 6))), blocksize=2)
     net.output(net.node("Relu", blocks))
@@ -132,7 +132,7 @@ def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_o
         assert_same_numbers(net.model(), legal)
 
 
-def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lies() -> None:
+def test_a_transferred_view_has_the_shape_of_the_elided_node() -> None:
     net = Net()
     made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
     net.output(net.node("Sigmoid", made))
@@ -152,7 +152,7 @@ def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lie
 
 
 @pytest.mark.parametrize("prices", [(1, 1, 1, 1, 1), (3, 0, 1, 2, 0), (0, 0, 0, 0, 0)])
-def test_of_many_places_a_left_out_node_is_at_one_and_the_crossings_are_those_of_the_model(
+def test_an_elided_node_is_on_one_device_and_the_transfers_are_those_of_the_model(
     prices: tuple[int, ...],
 ) -> None:
     net = Net()
@@ -174,7 +174,7 @@ def test_of_many_places_a_left_out_node_is_at_one_and_the_crossings_are_those_of
 
 
 @pytest.mark.parametrize("prices", [(3, 0, 0), (0, 0, 0), (3, 1, 1), (0, 0, 3)])
-def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: tuple[int, int, int]) -> None:
+def test_an_elided_result_is_transferred_only_from_its_producers_device(prices: tuple[int, int, int]) -> None:
     net = Net()
     made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
     net.output(net.node("Sigmoid", made))
@@ -191,7 +191,7 @@ def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: 
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_place_that_takes_some_ranks_alone_runs_a_node_in_pieces_only_in_those() -> None:
+def test_a_device_with_limited_ranks_runs_factored_nodes_only_in_those_ranks() -> None:
     net = Net()
     value = net.node("Reshape", net.input("x", (3, 1)), net.constant([1, 1, 3, 1]))
     for axis in (2, 3):
@@ -210,7 +210,7 @@ def test_a_place_that_takes_some_ranks_alone_runs_a_node_in_pieces_only_in_those
         assert_same_numbers(net.model(), legal)
 
 
-def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_twice_where_it_is_dear() -> None:
+def test_a_copy_for_two_devices_is_made_once_or_twice_as_the_transfer_costs() -> None:
     net = Net()
     given = net.node("Relu", net.input("x", (1, 4, 8, 8)))
     for kind in ("npu", "gpu"):
@@ -240,7 +240,7 @@ class Dear(type(load_backend("nhwc"))):  # type: ignore[misc]
         return 10**6
 
 
-def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_so() -> None:
+def test_a_tensor_transferred_in_two_formats_is_converted_in_the_order_of_its_readers() -> None:
     net = Net()
     given = net.node("Relu", net.input("x", (1, 3, 4, 6)))
     net.output(net.node("NonZero", given), onnx.TensorProto.INT64)
@@ -254,7 +254,7 @@ def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_s
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:
+def test_a_body_runs_on_the_device_of_its_node_or_pays_for_a_transfer() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
         g (bool c, float[2, 8] x) => (float[2, 8] y) {
@@ -271,7 +271,7 @@ def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:
     assert verification.passed, verification.findings
 
 
-def test_what_a_body_reads_from_outside_crosses_once_with_what_is_read_there() -> None:
+def test_an_outer_value_read_in_a_body_is_transferred_once() -> None:
     """The If runs where x is, which Exp and Abs read elsewhere: one inside the body, the other outside."""
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
@@ -291,7 +291,7 @@ def test_what_a_body_reads_from_outside_crosses_once_with_what_is_read_there() -
     assert verification.passed, verification.findings
 
 
-def test_a_format_that_crosses_from_one_branch_to_the_other_is_made_outside_of_both() -> None:
+def test_a_format_transferred_between_branches_is_made_outside_both() -> None:
     """The turned blocks are made where Relu runs, in one branch, and cross to Neg in the other."""
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
@@ -311,7 +311,7 @@ def test_a_format_that_crosses_from_one_branch_to_the_other_is_made_outside_of_b
     assert verification.passed, verification.findings
 
 
-def test_the_verifier_says_where_a_node_must_not_run() -> None:
+def test_the_verifier_finds_a_node_on_a_device_that_does_not_support_it() -> None:
     legal, report = legalize(network(), table())
     for node in legal.graph.node:
         for entry in node.metadata_props:
@@ -323,7 +323,7 @@ def test_the_verifier_says_where_a_node_must_not_run() -> None:
     assert any("no such device" in f.message for f in verify(legal, table()).findings)
 
 
-def test_the_verifier_counts_what_crosses() -> None:
+def test_the_verifier_counts_transfers() -> None:
     legal, report = legalize(network(), table())
     fewer = report.model_copy(update={"transfers": report.transfers[1:]})
     errors = [f for f in verify(legal, table(), report=fewer).findings if f.severity == "error"]
@@ -332,7 +332,7 @@ def test_the_verifier_counts_what_crosses() -> None:
     assert "from cpu to npu" in errors[1].message
 
 
-def test_legalizing_what_is_legal_leaves_every_node_where_it_is() -> None:
+def test_legalizing_a_legal_model_keeps_every_node_on_its_device() -> None:
     legal, report = legalize(network(), table())
     twice, again = legalize(legal, table())
     assert again.cost == report.cost
@@ -353,7 +353,7 @@ class Nosy(Backend):
         return self.context.nth_result_layout_requirements(producer, 0)
 
 
-def test_what_a_place_looks_up_of_its_neighbours_comes_from_the_outermost_backend() -> None:
+def test_a_devices_backend_looks_up_neighbours_through_the_outermost_backend() -> None:
     model = read_model(network())
     convolution, relu = model.graph[0], model.graph[1]
     composite = Composite([Device("npu", "nhwc", Nodes(("Conv",))), Device("cpu", Nosy)])
@@ -372,7 +372,7 @@ class Picky(Backend):
         return node.op_type != "Softmax"
 
 
-def test_a_node_that_no_place_takes_is_an_error_that_names_it() -> None:
+def test_a_node_that_no_device_supports_is_an_error_that_names_it() -> None:
     with pytest.raises(BackendError, match="no device can run Softmax 'n2'"):
         legalize(network(), Composite([Device("only", Picky)]))
     legal, _ = legalize(network(), Composite([Device("first", Picky), Device("last")], host="first"))
@@ -406,7 +406,7 @@ def test_the_first_assignment_that_fits_decides() -> None:
         ),
     ],
 )
-def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
+def test_a_wrong_table_of_devices_is_an_error_with_its_place(
     changes: dict[str, Any], where: str, expected: str
 ) -> None:
     with pytest.raises(BackendError) as caught:
@@ -415,7 +415,7 @@ def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
     assert expected in caught.value.expected
 
 
-def test_a_place_passes_options_to_its_backend() -> None:
+def test_a_device_passes_options_to_its_backend() -> None:
     def transposes(device: str) -> int:
         npu = {"name": "npu", "backend": "auto-nhwc", "options": {"device": device}}
         return legalize(network(), {"name": "board", "device": [npu]})[1].after.transposes
@@ -424,12 +424,12 @@ def test_a_place_passes_options_to_its_backend() -> None:
     assert transposes("cuda") > 0
 
 
-def test_a_place_is_one_device() -> None:
+def test_a_backend_of_a_device_has_no_devices_of_its_own() -> None:
     with pytest.raises(BackendError, match="the backend of a device has several devices itself"):
         Composite([Device("outer", Composite([Device("inner")]))])
 
 
-def test_the_command_takes_a_table_of_places(tmp_path: Path) -> None:
+def test_the_command_takes_a_table_of_devices(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "model.onnx")
     (tmp_path / "board.toml").write_text(TABLE)
     paths = [str(tmp_path / name) for name in ("model.onnx", "legal.onnx", "report.json", "board.toml")]

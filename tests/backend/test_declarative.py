@@ -129,7 +129,7 @@ def test_json_and_a_dict_say_the_same_as_toml(tmp_path: Path) -> None:
     assert layouts(load_backend(path), conv()) == layouts(load_backend(table), conv()) == ["NHWC HWIO -> NHWC @ 0"]
 
 
-def test_what_is_not_ruled_is_as_the_extended_backend_has_it() -> None:
+def test_operators_without_a_rule_follow_the_extended_backend() -> None:
     table = {"name": "mine", "extends": "canonical"}
     mine, canonical = load_backend(table), load_backend("canonical")
     assert str(mine.default_nd_layout(4)) == "NHWC"
@@ -188,14 +188,14 @@ def test_a_rule_without_a_domain_is_about_onnx_operators(domain: dict[str, str],
     assert found == (["NCHW OIHW -> NCHW @ 0"] if fits else ["**** **** -> **** @ 0"])
 
 
-def test_an_operator_of_another_domain_is_ruled_operand_by_operand() -> None:
+def test_a_rule_for_another_domain_gives_a_layout_per_operand() -> None:
     asked = node("(float[1,2,3,4] x, float[2,3] w) => (float[1,2,3,4] y) { y = mine.Swizzle (x, w) }")
     asked.outputs[0].shape = ir.Shape([1, 2, 3, 4])
     backend = ruled(op="Swizzle", domain="mine", inputs=["N[acme:z]HWC", "*"], results=["NHWC"])
     assert layouts(backend, asked) == ["N[acme:z]HWC ** -> NHWC @ 0"]
 
 
-def test_operands_past_the_list_are_as_the_node_has_them() -> None:
+def test_operands_beyond_the_list_keep_the_nodes_layout() -> None:
     assert layouts(ruled(op="Conv", inputs=["NHWC"]), conv()) == ["NHWC **** -> **** @ 0"]
 
 
@@ -243,7 +243,7 @@ def test_a_condition_must_hold_and_be_known(when: dict[str, Any], asked: ir.Node
     assert layouts(ruled(op="Conv", when=when, data="NHWC"), asked) == [expected]
 
 
-def test_conditions_read_a_re_laid_out_node_by_its_own_words() -> None:
+def test_conditions_read_a_relaid_node_in_its_own_layout() -> None:
     asked = node(
         """(float[1,9,7,8] x, float[3,5,8,4] w) => (float[1,7,3,4] y) {
             y = relayout.Conv <data_layout = "NHWC", kernel_layout = "HWIO"> (x, w) }"""
@@ -330,7 +330,7 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
         ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a valid list", "4"),
     ],
 )
-def test_a_fault_has_a_line_a_place_and_what_was_expected(
+def test_an_error_has_a_line_a_key_and_what_was_expected(
     right: str, wrong: str, line: int | None, where: str, expected: str, found: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "acme.toml"

@@ -24,7 +24,7 @@ def table(**rule: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_that_takes_any_order_runs_in_that_of_its_neighbours(operator: str) -> None:
+def test_an_operator_that_takes_any_order_runs_in_the_order_of_its_neighbours(operator: str) -> None:
     graph = between(operator)
     assert legalize(graph.model, table())[1].after.transposes == 4, "as ONNX has it"
     legal, report = legalize(graph.model, table(any_order=True))

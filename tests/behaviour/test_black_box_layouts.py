@@ -47,7 +47,7 @@ ALL = ({"op": "Conv", **SWIZZLED}, {"op": "Relu", "inputs": [BOXED], "results": 
        {"op": "MaxPool", "inputs": [BOXED], "results": [BOXED]})  # fmt: skip
 
 
-def test_an_order_in_boxes_is_other_memory_than_the_order() -> None:
+def test_an_order_with_black_boxes_differs_from_the_plain_order() -> None:
     plain = order_of((0, 1, 2))
     boxed = BlackBoxFormat(plain, [(1, 1, "acme", "x")])
     assert plain != boxed
@@ -59,7 +59,7 @@ def test_an_order_in_boxes_is_other_memory_than_the_order() -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_one_node_gives_in_a_box_another_takes(turned: bool) -> None:
+def test_a_black_box_that_one_node_produces_another_consumes(turned: bool) -> None:
     model, backend = chain(turned=turned), table(GIVES, TAKES)
     legal, report = checked(model, backend)
     assert operators(legal) == ["Conv", "Relu", "MaxPool"]
@@ -71,7 +71,7 @@ def test_what_one_node_gives_in_a_box_another_takes(turned: bool) -> None:
     assert again == legal
 
 
-def test_a_box_on_a_turned_tensor_is_on_the_axis_that_lies_there() -> None:
+def test_a_black_box_on_a_transposed_tensor_is_on_the_axis_at_that_dimension() -> None:
     model = chain()
     rules = (
         {"op": "Conv", "inputs": ["NHWC", "OIHW", "*"], "results": ["NH[acme:x]WC"]},
@@ -82,7 +82,7 @@ def test_a_box_on_a_turned_tensor_is_on_the_axis_that_lies_there() -> None:
     assert_same_numbers(model, legal)
 
 
-def test_a_box_on_a_dimension_that_has_no_name_may_be_on_any_axis() -> None:
+def test_a_black_box_on_an_unnamed_dimension_may_be_on_any_axis() -> None:
     net = Net()
     value = net.node("Tanh", net.transpose(net.input("x", (2, 3, 4)), 2, 0, 1))
     net.output(net.node("Neg", net.node("Sin", value)))
@@ -95,7 +95,7 @@ def test_a_box_on_a_dimension_that_has_no_name_may_be_on_any_axis() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-def test_where_nobody_gives_the_box_the_node_is_named() -> None:
+def test_a_black_box_without_a_producer_is_an_error_that_names_the_node() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), table(TAKES))
     assert caught.value.conflict == (f"Relu 'n1' input 0 requires {BOXED}",)
@@ -103,7 +103,7 @@ def test_where_nobody_gives_the_box_the_node_is_named() -> None:
 
 
 @pytest.mark.parametrize("shape", [[1, 8, 30], [8, 6, 5], [1, 8, 1, 6, 5]])
-def test_what_is_reshaped_comes_out_of_no_box(shape: list[int]) -> None:
+def test_a_reshape_produces_no_black_box(shape: list[int]) -> None:
     """Also where the axis that has the box stays whole: nobody knows what a Reshape of what is in it gives."""
     net = Net()
     value = net.conv(net.input("x", (1, 8, 6, 5)), 8, 8)
@@ -115,13 +115,13 @@ def test_what_is_reshaped_comes_out_of_no_box(shape: list[int]) -> None:
     assert caught.value.conflict == (f"Relu 'n2' input 0 requires {asked}",)
 
 
-def test_another_box_is_not_the_box() -> None:
+def test_black_boxes_with_other_data_do_not_match() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), table(GIVES, {**TAKES, "inputs": ["NC[acme:y]HW"]}))
     assert caught.value.conflict == ("Relu 'n1' input 0 requires NC[acme:y]HW",)
 
 
-def test_who_gives_and_who_takes_otherwise_contradict_each_other() -> None:
+def test_a_producer_and_a_consumer_with_different_black_boxes_conflict() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), table(GIVES))
     assert caught.value.conflict == (
@@ -131,7 +131,7 @@ def test_who_gives_and_who_takes_otherwise_contradict_each_other() -> None:
 
 
 @pytest.mark.parametrize(("cost", "is_boxed"), [(100, True), (0, False)])
-def test_a_way_in_boxes_is_weighed_with_the_others(cost: int, is_boxed: bool) -> None:
+def test_an_implementation_with_black_boxes_competes_by_cost(cost: int, is_boxed: bool) -> None:
     plain = {"inputs": ["NCHW"], "results": ["NCHW"]}
     ways = [{**plain, "cost": cost}, {**plain, "results": [BOXED], "cost": 50}]
     reader = [plain, {**plain, "inputs": [BOXED]}]
@@ -142,7 +142,7 @@ def test_a_way_in_boxes_is_weighed_with_the_others(cost: int, is_boxed: bool) ->
     assert notes["conv_0"] == ({"relayout.layout": BOXED} if is_boxed else {})
 
 
-def test_the_verifier_misses_a_box_that_is_noted_no_more() -> None:
+def test_the_verifier_finds_a_missing_black_box_annotation() -> None:
     ways = [{"inputs": ["NCHW"], "results": ["NCHW"], "cost": 100}, {"inputs": ["NCHW"], "results": [BOXED]}]
     rules = {"op": "Conv", "implementation": ways}, TAKES
     legal, _ = checked(chain(), table(*rules))
@@ -156,7 +156,7 @@ def test_the_verifier_misses_a_box_that_is_noted_no_more() -> None:
 # The caller's own boxes
 
 
-def test_inputs_and_outputs_may_be_in_boxes() -> None:
+def test_inputs_and_outputs_may_have_black_boxes() -> None:
     model = chain()
     backend = table(*ALL)
     out = model.graph.output[0].name
@@ -168,7 +168,7 @@ def test_inputs_and_outputs_may_be_in_boxes() -> None:
     assert again == legal
 
 
-def test_an_output_that_is_not_said_to_be_in_a_box_is_not() -> None:
+def test_an_output_without_a_declared_black_box_has_none() -> None:
     model = chain()
     backend = table(*ALL)
     out = model.graph.output[0].name
@@ -206,7 +206,7 @@ class Swizzling(Backend):
         writing.set_result(0, writing.emit("Identity", [writing.read(0)], shape=writing.shape_of(0, is_result=True)))
 
 
-def test_a_box_is_made_by_the_backends_own_conversion() -> None:
+def test_the_backends_own_conversion_produces_a_black_box() -> None:
     legal, report = checked(chain(), Swizzling())
     assert operators(legal) == ["Conv", "Identity", "Relu", "MaxPool"]
     (conversion,) = report.conversions
@@ -214,7 +214,7 @@ def test_a_box_is_made_by_the_backends_own_conversion() -> None:
     assert_same_numbers(chain(), legal)
 
 
-def test_a_price_alone_makes_no_box() -> None:
+def test_a_conversion_with_a_price_but_no_rewrite_produces_no_black_box() -> None:
     class Priced(Swizzling):
         writes = False
 
@@ -262,7 +262,7 @@ def _stored(value: ir.Value) -> bool:
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
-def test_ways_in_boxes_only_ever_save(first: int) -> None:
+def test_implementations_with_black_boxes_never_raise_the_cost(first: int) -> None:
     """Random graphs: what the solver makes of them is sound, says what it costs, and costs no more than without."""
     saved = 0
     for seed in range(first, first + 10):

@@ -98,7 +98,9 @@ def test_neighbours_whose_tiles_do_not_nest_are_converted_in_two_passes(
         (7, "4", "3", (8, 9)),
     ],
 )
-def test_padded_tiles_too(channels: int, one: str, other: str, reaches: tuple[int, int]) -> None:
+def test_padded_tiles_that_do_not_nest_are_converted_in_two_passes(
+    channels: int, one: str, other: str, reaches: tuple[int, int]
+) -> None:
     _, report = converted(neighbours(channels, one, other))
     plain, first, second = (2 * length * 6 * 5 * 4 for length in (channels, *reaches))
     middle = report.conversions[1]
@@ -141,7 +143,7 @@ def test_whole_axes_may_be_of_unknown_length() -> None:
     assert report.after.transposes == 4
 
 
-def test_convert_layout_may_be_told_so_for_two_operators() -> None:
+def test_convert_layout_accepts_tiles_that_do_not_nest_for_two_operators() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 12, 6, 6)), 12, 12)
     net.output(net.node("MaxPool", value, kernel_shape=[2, 2]))
@@ -152,7 +154,7 @@ def test_convert_layout_may_be_told_so_for_two_operators() -> None:
     assert [each.passes for each in report.conversions] == [1, 2, 1]
 
 
-def test_the_table_says_how_many_transposes_it_takes() -> None:
+def test_the_table_shows_the_number_of_transposes() -> None:
     _, report = converted(neighbours(6, "2", "3"))
     assert "2 transposes" in render_text(report)
 
@@ -175,7 +177,7 @@ def behind_a_view(operator: str, *, merged: tuple[int, ...]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("merged", [(4, 3), (3, 4), (2, 3, 3)])
 @pytest.mark.parametrize(("operator", "desired"), [("Conv", ["NCHW2c", "OIHW2o"]), ("MaxPool", ["NCHW2c"])])
-def test_tiles_that_do_not_nest_in_what_a_view_merges(
+def test_tiles_that_do_not_nest_behind_a_merging_view(
     operator: str, desired: list[str], merged: tuple[int, ...]
 ) -> None:
     model = behind_a_view(operator, merged=merged)
@@ -186,7 +188,7 @@ def test_tiles_that_do_not_nest_in_what_a_view_merges(
     assert (second.after, operators(again)) == (report.after, operators(legal))
 
 
-def test_tiles_that_do_not_nest_in_what_two_views_in_a_row_regroup() -> None:
+def test_tiles_that_do_not_nest_behind_two_regrouping_views() -> None:
     net = Net()
     value = reshaped(net, reshaped(net, net.input("x", (2, 5, 6, 4, 3)), 2, 5, 8, 9), 2, 30, 12)
     value = reshaped(net, net.node("Exp", net.transpose(value, 0, 2, 1)), 2, 12, 6, 5)
@@ -198,9 +200,7 @@ def test_tiles_that_do_not_nest_in_what_two_views_in_a_row_regroup() -> None:
 
 @pytest.mark.parametrize("perm", [(0, 1, 2, 3), (2, 1, 0, 3)])
 @pytest.mark.parametrize(("tile", "results"), [(3, 72), (6, 72), (4, 72), (3, 8)])
-def test_tiles_of_a_picture_of_one_point_lie_as_their_channels_and_do_not_nest_all_the_same(
-    tile: int, results: int, perm: tuple[int, ...]
-) -> None:
+def test_tiles_of_a_one_pixel_image_do_not_nest_either(tile: int, results: int, perm: tuple[int, ...]) -> None:
     net = Net()
     value = net.transpose(net.node("Relu", net.input("x", (6, 6, 6, 4))), *perm)
     net.output(net.node("Conv", reshaped(net, value, 6, 144, 1, 1), net.weight(results, 144, 1, 1)))
@@ -223,14 +223,14 @@ class Pairs(Backend):
         return super().nth_input_layout_requirements(node, n)
 
 
-def test_channels_that_no_tile_divides_are_refused_behind_a_view_too() -> None:
+def test_channels_that_no_tile_divides_are_rejected_behind_a_view_too() -> None:
     checked(behind_a_view("MaxPool", merged=(4, 3)), Pairs)
     with pytest.raises(relayout.InfeasibleError, match="NCHWc"):
         relayout.legalize(behind_a_view("MaxPool", merged=(5, 3)), Pairs)
 
 
 @pytest.mark.parametrize("tile", [2, 4, 3])
-def test_an_output_may_lie_in_tiles_that_do_not_nest_in_what_it_merges(tile: int) -> None:
+def test_an_output_may_have_tiles_that_do_not_nest_in_the_axes_that_it_merges(tile: int) -> None:
     net = Net()
     merged = reshaped(net, net.node("Relu", net.input("x", (2, 4, 3, 5, 6))), 2, 12, 5, 6)
     net.output(merged)
@@ -257,7 +257,7 @@ class Either(Backend):
         ]
 
 
-def test_what_reads_in_tiles_only_where_they_pay_reads_channels_shuffled_in_no_multiple_of_them() -> None:
+def test_an_optional_tiling_reads_channels_shuffled_by_a_number_that_it_does_not_divide() -> None:
     """Of two groups of five, four neighbours are two of each group: the group would have to be filled up, not the
     channels. As a tensor of its own, the shuffled picture is one axis; who reads it otherwise still reads a view."""
     net = Net()
@@ -272,7 +272,7 @@ def test_what_reads_in_tiles_only_where_they_pay_reads_channels_shuffled_in_no_m
     assert (second.after, list(again.graph.node)) == (report.after, list(legal.graph.node))
 
 
-def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both() -> None:
+def test_operands_whose_factors_do_not_nest_propagate_no_common_order() -> None:
     net = Net()
     net.output(net.node("MatMul", net.input("x", (6, 6)), net.input("y", (6, 6))))
     model = read_model(net.model())

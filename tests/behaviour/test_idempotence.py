@@ -35,7 +35,7 @@ def twice(
     return legal, report
 
 
-def test_a_matrix_that_serves_a_batch_in_two_pieces_is_read_anew_for_each_of_their_pairs() -> None:
+def test_a_matrix_broadcast_over_a_factored_batch_is_priced_once_per_batch_element() -> None:
     net = Net()
     x = net.transpose(net.input("x", (4, 4, 2, 64)), 1, 0, 3, 2)
     rows = net.node("Reshape", x, net.constant([16, 64, 2]))
@@ -46,7 +46,7 @@ def test_a_matrix_that_serves_a_batch_in_two_pieces_is_read_anew_for_each_of_the
     assert report.cost == (4 * 4 - 1) * 2 * 2 * 4
 
 
-def test_a_product_is_turned_back_whatever_pieces_its_depth_is_in() -> None:
+def test_a_matmul_is_transposed_back_whatever_the_factors_of_its_depth() -> None:
     net = Net()
     x = net.input("x", (3, 2, 5))
     net.output(net.transpose(net.node("Relu", x), 1, 0, 2))
@@ -62,7 +62,7 @@ def test_a_product_is_turned_back_whatever_pieces_its_depth_is_in() -> None:
     assert {order_of(axes) for axes in ((2, 0, 1), (0, 1, 2), (2, 1, 0), (1, 0, 2))} <= set(data)
 
 
-def test_a_resize_is_not_turned_into_one_that_the_backend_asks_for_in_tiles() -> None:
+def test_a_resize_is_not_permuted_into_one_that_the_backend_requires_tiled() -> None:
     net = Net(opset=19)
     x = net.input("x", (2, 3, 2, 6))
     net.output(net.node("Relu", net.transpose(x, 1, 2, 0, 3)))
@@ -74,7 +74,7 @@ def test_a_resize_is_not_turned_into_one_that_the_backend_asks_for_in_tiles() ->
 
 
 @pytest.mark.parametrize("extents", [(7, 6), (7, 7), (9, 7)])
-def test_zeros_that_are_moved_with_the_data_are_paid_for_as_they_are_moved(extents: tuple[int, int]) -> None:
+def test_padding_that_moves_with_the_data_is_priced_at_each_move(extents: tuple[int, int]) -> None:
     net = Net()
     image = net.transpose(net.input("x", (1, *extents, 3)), 0, 3, 1, 2)
     net.output(net.node("Conv", image, net.weight(8, 3, 3, 3), strides=[2, 2]))
@@ -84,7 +84,7 @@ def test_zeros_that_are_moved_with_the_data_are_paid_for_as_they_are_moved(exten
     assert second.cost == second.after.bytes == report.after.bytes
 
 
-def test_a_copy_is_read_as_it_stands_before_its_first_reader_wants_units_in_it() -> None:
+def test_a_copy_is_read_before_its_first_reader_inserts_unit_axes() -> None:
     net = Net(opset=13)
     x = net.input("x", (2, 3, 3, "length"))
     wide = net.transpose(net.node("Unsqueeze", x, net.constant([1])), 0, 1, 2, 4, 3)
@@ -94,7 +94,7 @@ def test_a_copy_is_read_as_it_stands_before_its_first_reader_wants_units_in_it()
     assert "Squeeze" not in operators(legal)
 
 
-def test_what_the_shape_of_a_constant_is_reckoned_from_is_no_dead_node() -> None:
+def test_a_node_that_computes_the_shape_of_a_constant_is_not_dead() -> None:
     net = Net()
     x = net.input("x", (2, 4, 3))
     shape = net.node("Constant", value_ints=[3, 1])
@@ -118,7 +118,7 @@ def test_a_view_of_a_constant_that_comes_back_to_it_stays() -> None:
     [("Identity", {}), ("Transpose", {"perm": [0, 1, 3, 2]}), ("Dropout", {}), ("SpaceToDepth", {"blocksize": 2})],
     ids=lambda each: each[0],
 )
-def test_what_follows_a_convolution_is_priced_as_if_what_only_moves_it_were_gone(
+def test_a_node_after_a_convolution_is_priced_without_the_elided_nodes_between(
     between: tuple[str, dict[str, Any]],
 ) -> None:
     net = Net()
@@ -131,7 +131,7 @@ def test_what_follows_a_convolution_is_priced_as_if_what_only_moves_it_were_gone
     twice(net.model(), "x86-nchwc")
 
 
-def test_a_bias_is_found_behind_what_only_moves_the_product() -> None:
+def test_a_bias_is_found_behind_elided_nodes_after_a_product() -> None:
     net = Net()
     x = net.transpose(net.input("x", (1, 64, 50)), 0, 2, 1)
     value = net.node("Identity", net.node("MatMul", x, net.weight(64, 96)))
@@ -140,7 +140,7 @@ def test_a_bias_is_found_behind_what_only_moves_the_product() -> None:
     assert report.after.transposes == 2
 
 
-def test_a_product_that_is_wanted_transposed_reads_its_operands_where_they_lie() -> None:
+def test_a_product_required_transposed_reads_its_operands_without_conversions() -> None:
     net = Net()
     x = net.node("Tanh", net.input("x", (4, 1, 4, 6)))
     net.output(net.transpose(net.node("MatMul", x, net.transpose(net.node("Elu", x), 0, 1, 3, 2)), 0, 1, 3, 2))
@@ -148,7 +148,7 @@ def test_a_product_that_is_wanted_transposed_reads_its_operands_where_they_lie()
     assert "Transpose" not in operators(legal)
 
 
-def test_names_that_only_an_operator_gives_that_is_left_out_do_not_count_against_others() -> None:
+def test_axis_names_from_an_elided_operator_alone_do_not_conflict() -> None:
     net = Net()
     x = net.input("x", (3, 1, 5, 6))
     image = net.node("Resize", x, "", "", net.constant([3, 1, 6, 12]), mode="nearest")
@@ -163,7 +163,7 @@ def test_names_that_only_an_operator_gives_that_is_left_out_do_not_count_against
     [((3, 4), *perms) for perms in product([(0, 1), (1, 0)], repeat=2)]
     + [((2, 3, 4), *perms) for perms in product([(0, 1, 2), (0, 2, 1), (1, 2, 0)], repeat=2)],
 )
-def test_a_dot_is_chosen_by_what_it_is_written_as_in_the_end(
+def test_a_dot_is_chosen_by_the_operator_that_is_finally_written(
     shape: tuple[int, ...], given: tuple[int, ...], wanted: tuple[int, ...], side: int
 ) -> None:
     net = Net()
@@ -178,7 +178,7 @@ def test_a_dot_is_chosen_by_what_it_is_written_as_in_the_end(
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("shape", [(5, 5), (16, 5, 5)])
 @pytest.mark.parametrize("known", ["computed", "computed from a node", "read by others too"])
-def test_a_constant_that_comes_to_be_one_dots_own_is_column_major_at_once(
+def test_a_constant_that_becomes_private_to_one_dot_is_column_major_in_the_first_run(
     known: str, shape: tuple[int, ...], side: int
 ) -> None:
     net = Net()
@@ -195,7 +195,7 @@ def test_a_constant_that_comes_to_be_one_dots_own_is_column_major_at_once(
     assert report.after.transposes == len(shape) - 2
 
 
-def test_an_einsum_takes_the_pieces_of_an_axis_apart() -> None:
+def test_an_einsum_may_separate_the_factors_of_an_axis() -> None:
     net = Net()
     x = net.transpose(net.node("Relu", net.input("x", (4, 6, 3, 5))), 0, 2, 3, 1)
     rows = net.node("Reshape", x, net.constant([12, 5, 6]))
@@ -205,7 +205,7 @@ def test_an_einsum_takes_the_pieces_of_an_axis_apart() -> None:
     assert (operators(legal), report.cost) == (["Relu", "Einsum"], 0)
 
 
-def test_what_an_einsum_sums_over_may_be_in_pieces() -> None:
+def test_the_summed_axis_of_an_einsum_may_be_factored() -> None:
     net = Net()
     x = net.transpose(net.node("Relu", net.input("x", (4, 2, 5, 3))), 0, 2, 1, 3)
     rows = net.node("Reshape", x, net.constant([4, 5, 6]))
@@ -214,7 +214,7 @@ def test_what_an_einsum_sums_over_may_be_in_pieces() -> None:
     assert (operators(legal), report.cost) == (["Relu", "Einsum"], 0)
 
 
-def test_what_the_last_pass_makes_of_the_model_leaves_nothing_that_nobody_reads() -> None:
+def test_the_post_pass_leaves_no_unused_node() -> None:
     class Fusing(Backend):
         """Does without the summand of an Add."""
 
@@ -236,7 +236,7 @@ def test_what_the_last_pass_makes_of_the_model_leaves_nothing_that_nobody_reads(
     assert report.after.nodes == 1
 
 
-def test_the_last_pass_leaves_what_it_has_nothing_to_do_with() -> None:
+def test_the_post_pass_keeps_nodes_that_it_does_not_concern() -> None:
     net = Net()
     x = net.input("x", (2, 4, 3))
     wide = net.node("Unsqueeze", net.node("Relu", x), net.constant([1]))
@@ -245,7 +245,7 @@ def test_the_last_pass_leaves_what_it_has_nothing_to_do_with() -> None:
     twice(net.model(), "x86-nchwc")
 
 
-def test_the_layout_that_flows_down_is_that_of_the_last_convolution_also_where_it_is_packed_already() -> None:
+def test_the_layout_of_the_last_convolution_propagates_even_if_already_packed() -> None:
     """Else it would be that of the normalization above, in which the concatenation costs no more."""
     desired = {"BatchNormalization": ["NHWC"], "Conv": ["NCHW2c", "OIHW2i2o"]}
     net = Net(opset=9)
@@ -263,7 +263,7 @@ def test_the_layout_that_flows_down_is_that_of_the_last_convolution_also_where_i
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_normalization_that_cannot_lie_as_asked_is_written_in_operators_of_which_nothing_is_asked(
+def test_a_normalization_that_cannot_meet_its_requirement_is_decomposed(
     has_bias: bool,
 ) -> None:
     net = Net(opset=18)
@@ -279,7 +279,7 @@ def test_a_normalization_that_cannot_lie_as_asked_is_written_in_operators_of_whi
     assert "ReduceSumSquare" in operators(legal)
 
 
-def test_a_softmax_of_several_axes_that_cannot_lie_as_asked_is_written_out_where_it_lies() -> None:
+def test_a_softmax_that_cannot_meet_its_requirement_is_decomposed_in_place() -> None:
     net = Net(opset=11)
     x = net.node("Conv", net.input("x", (2, 6, 4, 5)), net.weight(6, 6, 1, 1))
     net.output(net.node("Conv", net.node("Softmax", x, axis=3), net.weight(6, 6, 1, 1)))
@@ -287,7 +287,7 @@ def test_a_softmax_of_several_axes_that_cannot_lie_as_asked_is_written_out_where
     assert report.after.transposes == 0
 
 
-def test_what_is_reduced_is_taken_apart_as_what_is_kept_is() -> None:
+def test_reduced_axes_are_factored_like_kept_axes() -> None:
     """The copies of x beside each other in the innermost place are the rows and columns of each block."""
     net = Net()
     x = net.input("x", (2, 3, 6, 4))
@@ -298,7 +298,7 @@ def test_what_is_reduced_is_taken_apart_as_what_is_kept_is() -> None:
     assert "DepthToSpace" not in operators(legal)
 
 
-def test_what_is_reshaped_is_as_large_before_as_after_also_where_nobody_knows_how_large() -> None:
+def test_a_reshape_keeps_the_size_even_of_unknown_extents() -> None:
     net = Net()
     flat = net.node("Flatten", net.transpose(net.input("x", (6, "n")), 1, 0), axis=0)
     net.output(net.node("Exp", net.node("Sigmoid", flat)))
@@ -306,7 +306,7 @@ def test_what_is_reshaped_is_as_large_before_as_after_also_where_nobody_knows_ho
     assert report.cost == report.after.bytes == report.before.bytes
 
 
-def test_a_node_that_takes_its_axes_whole_is_asked_for_whole_axes_near_a_format_in_pieces() -> None:
+def test_a_node_that_needs_whole_axes_gets_them_beside_a_factored_format() -> None:
     """What the pool reads merges blocks of the picture; in the picture's own order they stand apart, and next to that
     order they stand together, before the channels: nobody else names it."""
     net = Net(opset=16)

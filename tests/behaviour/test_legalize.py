@@ -165,7 +165,7 @@ def test_channels_last_keeps_one_transpose_in_and_one_out() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-def test_the_caller_s_model_is_left_alone() -> None:
+def test_the_callers_model_is_unchanged() -> None:
     net = Net()
     net.output(nhwc_conv(net, net.input("x", (1, 8, 8, 3)), 3, 4))
     model = net.model()
@@ -185,7 +185,7 @@ def test_an_input_can_arrive_in_another_layout() -> None:
     onnx.checker.check_model(legal, full_check=True)
 
 
-def test_a_freed_input_is_fed_as_the_solver_likes() -> None:
+def test_the_solver_chooses_the_layout_of_a_free_input() -> None:
     net = Net()
     net.output(net.node("Relu", net.conv(net.input("x", (2, 3, 8, 6)), 3, 4)))
     legal, report = legalize(
@@ -237,7 +237,7 @@ def test_the_branches_of_an_if_are_legalized_and_read_what_they_capture(backend:
         assert_same_numbers(model, legal, {"x": x, "flag": np.array(choice)})
 
 
-def test_a_model_legalized_twice_says_how_its_values_lie_in_the_first_source() -> None:
+def test_a_model_legalized_twice_annotates_values_relative_to_the_first_source() -> None:
     net = Net()
     value = net.input("x", (2, 3, 8, 6))
     for channels in (3, 4):
@@ -251,7 +251,7 @@ def test_a_model_legalized_twice_says_how_its_values_lie_in_the_first_source() -
 
 
 @pytest.mark.parametrize("extents", [(1, 4, 6, 8), (1, 5, 5, 5)])
-def test_what_gave_its_name_to_an_output_says_which_value_of_the_first_source_it_was(extents: tuple[int, ...]) -> None:
+def test_a_value_that_lost_its_name_to_an_output_records_its_source_name(extents: tuple[int, ...]) -> None:
     """Laid channels last the convolution gives the output itself; laid back, its result is the output's in an order."""
     net = Net()
     channels = extents[1]
@@ -273,7 +273,7 @@ def test_what_gave_its_name_to_an_output_says_which_value_of_the_first_source_it
     assert not verify(twice, "onnx", against=model).passed
 
 
-def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() -> None:
+def test_an_output_that_views_a_relaid_value_is_annotated_as_in_the_source() -> None:
     net = Net()
     value = net.node("Relu", net.transpose(net.input("x", (1, 6, 4)), 0, 2, 1))
     net.output(net.transpose(value, 0, 2, 1))
@@ -285,7 +285,7 @@ def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() ->
 
 
 @pytest.mark.parametrize("backend", ["onnx", "nchw", "nhwc"])
-def test_an_operator_written_down_in_another_layout_needs_no_body_and_no_shapes(backend: str) -> None:
+def test_a_relaid_operator_in_the_source_needs_no_body_and_no_shapes(backend: str) -> None:
     source = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>
         n (float[1,8,8,3] x, float[3,3,3,4] w) => (float[1,6,6,4] y) {
@@ -315,7 +315,7 @@ def test_a_layout_that_an_operator_cannot_have_is_an_error() -> None:
         legalize(source)
 
 
-def test_a_product_with_a_constant_turns_for_channels_first_data() -> None:
+def test_a_product_with_a_constant_is_transposed_for_channels_first_data() -> None:
     net = Net()
     value = net.node("Conv", net.input("x", (1, 8, 20)), net.weight(8, 8, 3), pads=[1, 1])
     value = net.node("MatMul", net.transpose(value, 0, 2, 1), net.weight(8, 12))
@@ -327,7 +327,7 @@ def test_a_product_with_a_constant_turns_for_channels_first_data() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_matrix_that_serves_a_whole_batch_is_priced_for_each_of_its_parts() -> None:
+def test_a_matrix_broadcast_over_a_batch_is_priced_once_per_batch_element() -> None:
     net = Net()
     value = net.node("MatMul", net.transpose(net.input("x", (3, 8, 20)), 0, 2, 1), net.weight(8, 12))
     net.output(net.transpose(value, 0, 2, 1))
@@ -349,7 +349,7 @@ def shuffled() -> Net:
 
 
 @pytest.mark.parametrize("backend", ["opencl", "canonical", "nchw", "nhwc", "auto-nhwc", "tpu", "xla-cpu"])
-def test_what_a_node_is_written_as_is_in_the_layouts_that_the_backend_asks_for(backend: str) -> None:
+def test_the_operators_of_a_decomposition_have_the_layouts_that_the_backend_requires(backend: str) -> None:
     """A Split of shuffled channels may be written as Gathers, of which `opencl` has wishes of its own."""
     legal, report = legalize(shuffled().model(), backend, check=True)
     assert report.verification is not None
@@ -357,7 +357,7 @@ def test_what_a_node_is_written_as_is_in_the_layouts_that_the_backend_asks_for(b
     assert_same_numbers(shuffled().model(), legal)
 
 
-def test_what_all_results_of_a_split_are_asked_in_is_made_once_before_it() -> None:
+def test_one_format_required_of_all_results_of_a_split_is_made_once_before_it() -> None:
     net = Net()
     whole = net.node("Softmax", net.input("x", (1, 8, 4, 4)), axis=2)
     for part in net.node("Split", whole, net.constant(np.array([2, 2, 3, 1])), axis=1, results=4):
@@ -370,7 +370,7 @@ def test_what_all_results_of_a_split_are_asked_in_is_made_once_before_it() -> No
 
 
 @pytest.mark.parametrize("indices", [(10,), (5, 2), (1, 10), (2, 5, 1)])
-def test_what_a_gather_makes_longer_is_converted_before_it(indices: tuple[int, ...]) -> None:
+def test_the_data_of_a_gather_that_lengthens_is_converted_before_it(indices: tuple[int, ...]) -> None:
     net = Net()
     whole = net.node("Softmax", net.input("x", (2, 4, 8, 4)), axis=3)
     index = net.constant(np.arange(10).reshape(indices) % 8)
@@ -384,14 +384,14 @@ def test_what_a_gather_makes_longer_is_converted_before_it(indices: tuple[int, .
     assert_same_numbers(model, legal)
 
 
-def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
+def test_a_channel_shuffle_is_folded_into_the_kernels_after_it() -> None:
     net = shuffled()
     legal, report = legalize(net.model())
     assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
     assert_same_numbers(net.model(), legal)
 
 
-def test_an_order_is_put_together_from_what_several_operands_want() -> None:
+def test_an_order_is_combined_from_the_formats_of_several_operands() -> None:
     net = Net()
     value = net.transpose(net.input("x", (6, 3)), 1, 0)
     net.output(net.node("Einsum", value, net.weight(6, 4), equation="nc,ck->nk"))
@@ -402,9 +402,7 @@ def test_an_order_is_put_together_from_what_several_operands_want() -> None:
 
 @pytest.mark.parametrize("perm", [(0, 1, 3, 2), (0, 2, 1, 3), (0, 3, 2, 1)])
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
-def test_of_two_axes_that_go_by_one_name_neither_is_known_and_the_others_are(
-    perm: tuple[int, ...], backend: str
-) -> None:
+def test_two_axes_with_one_name_are_unknown_and_the_others_are_known(perm: tuple[int, ...], backend: str) -> None:
     """A picture is averaged with itself turned: which axes are rows nobody can say, but the channels are known."""
     net = Net()
     value = net.conv(net.input("x", ("N", 4, 4, 4)), 4, 4)
@@ -417,7 +415,7 @@ def test_of_two_axes_that_go_by_one_name_neither_is_known_and_the_others_are(
 
 
 @pytest.mark.parametrize("backend", ["nhwc", "opencl", "convert-layout", "x86-nchwc"])
-def test_a_pool_keeps_the_indices_that_nobody_reads(backend: str) -> None:
+def test_a_pool_keeps_its_unused_indices(backend: str) -> None:
     """onnxruntime's kernel without indices refuses this window, which reaches less far than its steps go."""
     net = Net()
     data = net.transpose(net.input("x", (2, 6, 4, 8)), *TO_NCHW)
@@ -441,7 +439,7 @@ def test_a_unit_dimension_moves_where_another_is_empty_at_run_time(backend: str)
     assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
 
 
-def test_what_asks_for_the_shape_of_a_tensor_that_no_memory_holds_is_asked_at_run_time() -> None:
+def test_the_shape_of_an_elided_tensor_is_computed_at_run_time() -> None:
     net = Net()
     net.output(net.node("Shape", net.input("x", (1 << 62, 8))), onnx.TensorProto.INT64)
     legal, _ = legalize(net.model())

@@ -38,7 +38,7 @@ def test_the_result_is_never_dearer_than_the_source(objective: str) -> None:
     assert_same_numbers(model, legal)
 
 
-def test_what_was_left_out_is_said_and_nothing_is_proved() -> None:
+def test_dropped_formats_are_reported_and_the_status_is_feasible() -> None:
     model = read_in(FORMATS_PER_TENSOR + 10)
     legal, report = legalize(model)
     assert (report.status, report.bound) == ("feasible", 0)
@@ -46,12 +46,12 @@ def test_what_was_left_out_is_said_and_nothing_is_proved() -> None:
     assert verify(legal, "onnx", model, report=report).findings == ()
 
 
-def test_nothing_is_left_out_below_the_limit() -> None:
+def test_no_format_is_dropped_below_the_limit() -> None:
     _, report = legalize(read_in(FORMATS_PER_TENSOR - 1))
     assert (report.status, report.bound, report.warnings) == ("optimal", report.cost, ())
 
 
-def test_what_costs_nothing_is_proved_all_the_same() -> None:
+def test_a_cost_of_zero_is_optimal_even_with_dropped_formats() -> None:
     net = Net()
     value = net.node("Tanh", net.input("x", SHAPE))
     for perm in islice(permutations(range(5)), 1, FORMATS_PER_TENSOR + 10):
@@ -62,21 +62,23 @@ def test_what_costs_nothing_is_proved_all_the_same() -> None:
     assert (report.status, report.cost, report.bound) == ("optimal", 0, 0)
 
 
-def test_no_saving_is_exact_where_formats_were_left_out() -> None:
+def test_no_saving_is_exact_if_formats_were_dropped() -> None:
     report = explain(read_in(FORMATS_PER_TENSOR + 10), limit=2)
     reasons = [reason for made in report.conversions for reason in made.reasons]
     assert reasons != []
     assert not any(reason.saved.exact for reason in reasons)
 
 
-def test_a_refusal_says_that_formats_were_left_out() -> None:
+def test_an_infeasible_result_reports_dropped_formats() -> None:
     with pytest.raises(InfeasibleError) as refused:
         legalize(read_in(FORMATS_PER_TENSOR + 10), max_transposes=3)
     assert "a cheaper result may exist" in refused.value.hint
 
 
 @pytest.mark.parametrize(("shape", "left_out"), [((1, 1, 1, 1, 6), False), (SHAPE, True)])
-def test_unit_axes_have_many_places_only_where_a_tied_value_is_longer(shape: tuple[int, ...], left_out: bool) -> None:
+def test_unit_axes_have_several_positions_only_beside_a_longer_tied_value(
+    shape: tuple[int, ...], left_out: bool
+) -> None:
     net = Net()
     net.output(net.node("Tanh", net.input("x", (1, 1, 1, 1, 6))))
     net.output(net.node("Neg", net.transpose(net.input("y", shape), 4, 3, 2, 1, 0)))

@@ -48,7 +48,7 @@ def network(operator: str) -> Net:
     [Asking, {"name": "asking", "rule": [{"op": OPERATORS, "inputs": ["{1,3,2,0}"], "results": ["{1,3,2,0}"]}]}],
     ids=["class", "table"],
 )
-def test_a_backend_may_ask_by_numbers(operator: str, backend: Any) -> None:
+def test_a_backend_may_require_an_order_by_axis_numbers(operator: str, backend: Any) -> None:
     model = network(operator).model()
     legal, report = relayout.legalize(model, backend, check=True)
     assert (report.status, report.after.transposes) == ("optimal", 2)
@@ -57,7 +57,7 @@ def test_a_backend_may_ask_by_numbers(operator: str, backend: Any) -> None:
     assert_same_numbers(model, legal)
 
 
-def test_numbers_set_a_boundary_whose_axes_nobody_names() -> None:
+def test_axis_numbers_set_the_layout_of_an_input_without_axis_names() -> None:
     net = Net()
     net.output(net.node("Relu", net.input("x", (2, 3, 4, 5, 6, 7))))
     order = "{0,5,4,3,2,1}"

@@ -43,7 +43,7 @@ def softmax_of_turned_data() -> Net:
 @pytest.mark.parametrize(
     ("price", "transposes", "cost"), [(0, 0, 0), (6143, 0, 6143), (6145, 2, 6144), (None, 2, 6144)]
 )
-def test_an_order_is_taken_where_it_costs_less_than_the_conversions_that_it_spares(
+def test_an_order_is_chosen_if_it_costs_less_than_the_conversions_that_it_saves(
     price: int | None, transposes: int, cost: int
 ) -> None:
     source = softmax_of_turned_data().model()
@@ -59,7 +59,7 @@ def test_the_device_that_runs_the_node_is_asked(price: int | None, transposes: i
     assert report.after.transposes == transposes
 
 
-def test_a_product_that_is_turned_says_so_and_what_it_moves() -> None:
+def test_a_transposed_product_is_reported_with_the_bytes_that_it_moves() -> None:
     net = Net()
     value = net.transpose(net.input("x", (4, 8, 6)), 0, 2, 1)
     product = net.node("MatMul", value, net.constant(np.ones((8, 8), np.float32)))
@@ -73,6 +73,6 @@ def test_a_product_that_is_turned_says_so_and_what_it_moves() -> None:
 
 
 @pytest.mark.parametrize("price", [-1, "much", True])
-def test_a_price_that_is_no_number_of_bytes_is_the_fault_of_the_backend(price: Any) -> None:
+def test_a_price_that_is_no_number_of_bytes_is_a_backend_error(price: Any) -> None:
     with pytest.raises(BackendError, match="backend priced, node n2"):
         relayout.legalize(softmax_of_turned_data().model(), Priced(price))

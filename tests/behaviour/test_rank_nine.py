@@ -36,7 +36,7 @@ def test_nine_dimensions_are_no_error(operator: object, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["onnx", "x86-nchwc"])
-def test_a_tensor_in_nine_pieces_is_priced_by_its_bytes(backend: str) -> None:
+def test_a_tensor_with_nine_factors_is_priced_by_its_bytes(backend: str) -> None:
     net = Net()
     x = net.input("x", (8, 8, 8))
     cut = net.node("Reshape", x, net.constant([2] * 9))

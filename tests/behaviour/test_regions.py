@@ -128,7 +128,7 @@ def test_bodies_are_legalized_with_what_they_read_from_outside(
     assert_legal_and_equivalent(model, backend, [feeds(seed) for seed in range(3)])
 
 
-def test_what_only_a_body_without_a_reader_reads_goes_with_it() -> None:
+def test_a_value_read_only_by_an_unused_body_is_removed_with_it() -> None:
     net, _ = of_two_views()
     net.outputs.pop(0)
     legal, report = legalize(net.model(), "nhwc")
@@ -195,7 +195,7 @@ def test_a_state_may_begin_as_a_constant() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_branch_may_give_a_constant_or_what_it_reads_as_it_is(backend: str) -> None:
+def test_a_branch_may_return_a_constant_or_a_captured_value(backend: str) -> None:
     def way(net: Net, value: str) -> str:
         then, other = Net(prefix="then_", seed=1), Net(prefix="else_", seed=2)
         then.output(then.node("Identity", then.weight(1, 6, 6, 4)))
@@ -209,7 +209,7 @@ def test_a_branch_may_give_a_constant_or_what_it_reads_as_it_is(backend: str) ->
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_value_may_leave_a_body_several_times(backend: str) -> None:
+def test_one_value_may_be_several_outputs_of_a_body(backend: str) -> None:
     """As it came, under another name, and in another order."""
 
     def way(net: Net, value: str) -> str:
@@ -225,7 +225,7 @@ def test_one_value_may_leave_a_body_several_times(backend: str) -> None:
     assert_legal_and_equivalent(between(way).model(), backend, [{"x": drawn(1, 4, 6, 6)}])
 
 
-def test_what_a_loop_puts_together_stays_in_front() -> None:
+def test_the_axis_that_a_loop_stacks_along_stays_first() -> None:
     """Each round gives a slice; the slices' own axes may lie in any order, that of the rounds is the outermost."""
 
     def way(net: Net, value: str) -> str:
@@ -247,7 +247,7 @@ def test_what_a_loop_puts_together_stays_in_front() -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [(0, 0), (4, 2), (2, 4), (-1, -2)])
-def test_a_scan_goes_along_its_axis_wherever_that_lies(source: int, target: int) -> None:
+def test_a_scan_axis_may_be_at_any_dimension(source: int, target: int) -> None:
     """Frames in channels-last order, along any axis of the film, through a convolution."""
     net = Net()
     shape = [2, 6, 6, 4]
@@ -264,7 +264,7 @@ def test_a_scan_goes_along_its_axis_wherever_that_lies(source: int, target: int)
         assert report.after.transposes < report.before.transposes
 
 
-def test_a_state_that_grows_keeps_its_axes_apart() -> None:
+def test_the_axes_of_a_state_that_grows_stay_separate() -> None:
     """The extent of an axis changes from round to round: nobody may take it for what it was at first."""
     net = Net()
     inner = Net(prefix="loop_", seed=1)
@@ -275,7 +275,7 @@ def test_a_state_that_grows_keeps_its_axes_apart() -> None:
     assert report.after.transposes == 0
 
 
-def test_a_state_without_a_rank_lies_as_in_the_source() -> None:
+def test_a_state_of_unknown_rank_keeps_the_identity_format() -> None:
     def way(net: Net, value: str) -> str:
         inner = Net(prefix="loop_", seed=1)
         last = loop_of(net, inner, value, [inner.node("Add", "state", value)])
@@ -287,7 +287,7 @@ def test_a_state_without_a_rank_lies_as_in_the_source() -> None:
         assert_legal_and_equivalent(between(way).model(), backend, [{"x": drawn(1, 4, 6, 6)}])
 
 
-def test_what_onnx_knows_no_type_of_is_written_without_a_shape(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_value_of_unknown_type_is_written_without_a_shape(caplog: pytest.LogCaptureFixture) -> None:
     """An operator of a foreign domain gives the state: in the body nothing has a type."""
 
     def way(net: Net, value: str) -> str:
@@ -303,7 +303,7 @@ def test_what_onnx_knows_no_type_of_is_written_without_a_shape(caplog: pytest.Lo
     np.testing.assert_allclose(run(legal, feeds)[0], run(model, feeds)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_sequences_go_round_as_they_are() -> None:
+def test_sequences_carried_by_a_loop_are_unchanged() -> None:
     net = Net()
     value = net.transpose(net.conv(net.input("x", (1, 4, 6, 6)), 4, 4), *TO_NHWC)
     inner = Net(prefix="loop_", seed=1)
@@ -329,7 +329,7 @@ def inner_transposes(graph: onnx.GraphProto) -> dict[str, int]:
     return found
 
 
-def test_what_one_branch_alone_wants_is_made_there_and_what_a_loop_wants_before_it() -> None:
+def test_a_conversion_for_one_branch_is_inside_it_and_one_for_a_loop_before_it() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 4, 6, 6)), 4, 4)
     net.output(net.transpose(net.node("Tanh", net.transpose(value, *TO_NHWC)), *TO_NCHW))
@@ -350,7 +350,7 @@ def test_what_one_branch_alone_wants_is_made_there_and_what_a_loop_wants_before_
 
 
 @pytest.mark.parametrize(("layout", "transposes"), [("NCHW", 0), ("NHWC", 3)])
-def test_a_backend_that_asks_for_a_layout_of_what_comes_out_gets_it(layout: str, transposes: int) -> None:
+def test_a_backend_may_require_a_layout_of_the_results_of_a_region_op(layout: str, transposes: int) -> None:
     class Asking(Backend):
         name = "asking"
 
@@ -403,7 +403,7 @@ def holding(*ways: tuple[str, int]) -> Backend:
 
 @pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_two_results])
 @pytest.mark.parametrize("costs", [(0, 1), (0, 10_000_000), (5_000, 0)])
-def test_of_several_ways_to_run_a_node_with_bodies_the_cheapest_is_chosen(
+def test_the_cheapest_implementation_of_a_region_op_is_chosen(
     make: Callable[[], tuple[Net, Callable[[int], Feeds]]], costs: tuple[int, int]
 ) -> None:
     """What crosses the border goes with the way: the cost is that of the best way alone."""
@@ -421,7 +421,7 @@ def test_of_several_ways_to_run_a_node_with_bodies_the_cheapest_is_chosen(
 
 
 @pytest.mark.parametrize("is_node", [True, False])
-def test_axes_that_stand_outside_of_a_body_are_known_in_it(is_node: bool) -> None:
+def test_axis_names_outside_a_body_are_known_inside(is_node: bool) -> None:
     """As exporters share them: without their value the rank of what is reduced would be open."""
     net = Net(opset=18)
     value = net.transpose(net.conv(net.input("x", (1, 3, 6, 6)), 3, 4), *TO_NHWC)
@@ -440,7 +440,7 @@ def test_axes_that_stand_outside_of_a_body_are_known_in_it(is_node: bool) -> Non
 
 
 @pytest.mark.parametrize("backend", ["nhwc", "canonical", "tpu"])
-def test_what_nothing_hangs_on_goes_also_where_nothing_else_changes(backend: str) -> None:
+def test_unused_nodes_are_removed_even_if_nothing_else_changes(backend: str) -> None:
     """It would stand in a layout that the backend does not want."""
     net = Net()
     value = net.input("x", (1, 3, 6, 6))
@@ -529,7 +529,7 @@ def test_a_body_whose_inputs_have_no_shape_keeps_no_transposes(text: str, moved:
     assert second.after == second.before == report.after
 
 
-def test_both_branches_of_an_if_tell_the_rank_of_what_they_read() -> None:
+def test_both_branches_of_an_if_determine_the_rank_of_a_captured_value() -> None:
     """And one alone does not: it may never run."""
     opsets = '"" : 18, "custom" : 1'
     text = f"""<ir_version: 10, opset_import: [{opsets}]>

@@ -57,19 +57,19 @@ class Undeclared(Plain):
         return True
 
 
-def test_nodes_that_are_alike_are_asked_about_once() -> None:
+def test_equal_nodes_are_one_call_of_the_backend() -> None:
     backend = Counting()
     legalize(chain(1, 1, 1), backend, verify=False)
     assert backend.asked.count("Conv") == 1
 
 
-def test_other_attributes_are_another_question() -> None:
+def test_nodes_with_other_attributes_are_another_call() -> None:
     backend = Counting()
     legalize(chain(1, 1, 2), backend, verify=False)
     assert backend.asked.count("Conv") == 2
 
 
-def test_a_class_that_overrides_an_answer_declares_it_anew_or_is_asked_about_every_node() -> None:
+def test_an_overridden_method_without_a_declaration_is_called_for_every_node() -> None:
     backend = ByName()
     model = chain(1, 1, 1)
     legal, _ = legalize(model, backend, verify=False)
@@ -82,11 +82,11 @@ def test_a_class_that_overrides_an_answer_declares_it_anew_or_is_asked_about_eve
 @pytest.mark.parametrize(
     ("backend", "expected"), [(Plain(), True), (Counting(), True), (ByName(), False), (Undeclared(), False)]
 )
-def test_the_declaration_counts_where_the_answers_are(backend: Backend, *, expected: bool) -> None:
+def test_a_declaration_applies_to_the_class_that_defines_the_method(backend: Backend, *, expected: bool) -> None:
     assert answers_by_type(backend) is expected
 
 
-def test_an_answer_that_an_instance_has_of_its_own_is_not_declared() -> None:
+def test_a_method_of_one_instance_is_not_declared() -> None:
     backend = Plain()
     backend.supports = lambda node: True  # type: ignore[method-assign]
     assert not answers_by_type(backend)

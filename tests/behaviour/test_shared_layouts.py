@@ -61,14 +61,14 @@ def assert_read_again(model: onnx.ModelProto, backend: Backend) -> None:
 
 @pytest.mark.parametrize("asked", [{0: "NHWC"}, {2: "NHWC"}, {4: "NHWC"}, {0: "NHWC", 1: "HWIO"}], ids=str)
 @pytest.mark.parametrize("given", [{}, {0: "NHWC"}], ids=str)
-def test_the_offset_and_the_mask_lie_as_the_data_where_nothing_is_said_of_them(
+def test_the_offset_and_the_mask_have_the_layout_of_the_data_by_default(
     asked: dict[int, str], given: dict[int, str]
 ) -> None:
     assert_read_again(deformable(), Asking("DeformConv", asked, given))
 
 
 @pytest.mark.parametrize("given", [{0: "NCHW4c"}, {1: "NCHW4c"}], ids=str)
-def test_the_places_of_a_packed_pool_are_packed_as_what_it_gives(given: dict[int, str]) -> None:
+def test_the_indices_of_a_packed_pool_have_the_layout_of_its_result(given: dict[int, str]) -> None:
     assert_read_again(pooled(), Asking("MaxPool", {0: "NCHW4c"}, given))
 
 
@@ -80,6 +80,6 @@ def test_the_places_of_a_packed_pool_are_packed_as_what_it_gives(given: dict[int
     ],
     ids=["DeformConv", "MaxPool"],
 )
-def test_two_words_for_the_data_are_refused(model: onnx.ModelProto, backend: Backend) -> None:
+def test_two_layouts_for_the_data_are_rejected(model: onnx.ModelProto, backend: Backend) -> None:
     with pytest.raises(InfeasibleError):
         legalize(model, backend)

@@ -49,7 +49,7 @@ def annotations(model: onnx.ModelProto) -> list[str]:
 @pytest.mark.parametrize("objective", ["bytes", "transposes"])
 @pytest.mark.parametrize("mode", ["to depth", *MODES])
 @pytest.mark.parametrize(("channels", "block"), [(3, 2), (5, 3)])
-def test_alone_it_stays_the_operator_that_it_is(channels: int, block: int, mode: str, objective: str) -> None:
+def test_space_to_depth_alone_is_unchanged(channels: int, block: int, mode: str, objective: str) -> None:
     net = Net()
     if mode == "to depth":
         net.output(to_depth(net, net.input("x", (1, channels, 4 * block, 2 * block)), block))
@@ -63,7 +63,7 @@ def test_alone_it_stays_the_operator_that_it_is(channels: int, block: int, mode:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("block", [2, 3])
-def test_with_its_inverse_it_vanishes_whatever_is_between_element_by_element(block: int, backend: str) -> None:
+def test_space_to_depth_and_its_inverse_cancel_around_elementwise_operators(block: int, backend: str) -> None:
     net = Net()
     x = net.input("x", (2, 5, 4 * block, 2 * block))
     scaled = net.node("Mul", to_depth(net, net.node("Neg", x), block), net.weight(1, 5 * block**2, 4, 2))
@@ -72,7 +72,7 @@ def test_with_its_inverse_it_vanishes_whatever_is_between_element_by_element(blo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_other_way_round_too(mode: str) -> None:
+def test_depth_to_space_and_its_inverse_cancel_too(mode: str) -> None:
     net = Net()
     x = net.input("x", (1, 12, 4, 4))
     between = net.node("Tanh", to_space(net, x, 2, mode))
@@ -82,7 +82,7 @@ def test_the_other_way_round_too(mode: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_only_the_inverse_of_the_same_mode_vanishes(mode: str, backend: str) -> None:
+def test_only_an_inverse_of_the_same_mode_cancels(mode: str, backend: str) -> None:
     net = Net(opset=28)
     deep = net.node("SpaceToDepth", net.input("x", (1, 3, 4, 6)), blocksize=2, mode="CRD")
     net.output(to_space(net, net.node("Tanh", deep), mode=mode))
@@ -103,14 +103,14 @@ def test_a_bias_for_each_channel_meets_its_channel() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_spells_it_cancels_with_it(backend: str) -> None:
+def test_a_spelled_out_space_to_depth_cancels_with_the_operator(backend: str) -> None:
     net = Net()
     spelled = space_to_channels(net, net.input("x", (2, 3, 8, 12)), (2, 3, 8, 12), 2, TO_CHANNELS[0])
     net.output(to_space(net, net.node("Tanh", spelled)))
     assert operators(saved(net.model(), backend)) == ["Tanh"]
 
 
-def test_channels_in_another_order_than_before_go_into_the_kernel() -> None:
+def test_reordered_channels_are_folded_into_the_kernel() -> None:
     net = Net()
     x = net.input("x", (1, 12, 4, 4))
     shuffled = to_depth(net, to_space(net, x, mode="CRD"))
@@ -118,7 +118,7 @@ def test_channels_in_another_order_than_before_go_into_the_kernel() -> None:
     assert operators(saved(net.model())) == ["Tanh", "Conv"]
 
 
-def test_between_convolutions_it_stays_with_kernels_as_they_are() -> None:
+def test_between_convolutions_it_stays_and_the_kernels_are_unchanged() -> None:
     net = Net()
     x = net.input("x", (1, 3, 8, 8))
     net.output(to_space(net, net.conv(to_depth(net, x), 12, 16, 1), mode="CRD"))
@@ -134,7 +134,7 @@ def test_two_in_a_row_do_not_become_a_transpose_that_counts() -> None:
         assert operators(saved(model, objective=objective)) == ["SpaceToDepth", "SpaceToDepth"]
 
 
-def test_a_transpose_and_what_follows_it_are_one_conversion() -> None:
+def test_a_transpose_and_the_space_to_depth_after_it_are_one_conversion() -> None:
     net = Net()
     x = net.transpose(net.input("x", (1, 8, 8, 3)), 0, 3, 1, 2)
     net.output(net.conv(to_depth(net, x), 12, 5, 3))
@@ -164,13 +164,13 @@ def test_channels_last_it_stays_an_operator_of_the_backend() -> None:
     assert operators(legal) == ["relayout::SpaceToDepth", "relayout::Conv"]
 
 
-def test_a_batch_of_unknown_size_is_in_nobodys_way() -> None:
+def test_a_batch_of_unknown_size_is_no_obstacle() -> None:
     net = Net()
     net.output(to_space(net, net.node("Tanh", to_depth(net, net.input("x", ("N", 3, 8, 8))))))
     assert operators(saved(net.model())) == ["Tanh"]
 
 
-def test_rows_and_columns_of_unknown_number_are_not_cut() -> None:
+def test_rows_and_columns_of_unknown_number_are_not_tiled() -> None:
     net = Net()
     net.output(to_space(net, net.node("Tanh", to_depth(net, net.input("x", (1, 3, "H", "W"))))))
     model = net.model()
@@ -180,13 +180,13 @@ def test_rows_and_columns_of_unknown_number_are_not_cut() -> None:
     assert_same_numbers(model, legal, feeds)
 
 
-def test_where_nothing_lies_otherwise_afterwards_it_is_a_reshape() -> None:
+def test_a_space_to_depth_that_keeps_the_memory_order_is_a_reshape() -> None:
     net = Net()
     net.output(net.node("Tanh", to_depth(net, net.input("x", (2, 1, 2, 2)))))
     assert operators(saved(net.model())) == ["Reshape", "Tanh"]
 
 
-def test_a_caller_who_may_feed_anything_feeds_the_blocks() -> None:
+def test_an_input_with_a_free_layout_is_fed_in_blocks() -> None:
     net = Net()
     net.output(net.conv(to_depth(net, net.input("x", (1, 3, 8, 8))), 12, 5, 3))
     model = net.model()
@@ -201,7 +201,7 @@ def test_a_caller_who_may_feed_anything_feeds_the_blocks() -> None:
     np.testing.assert_allclose(found[0], run(model, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
-def test_a_focus_of_slices_is_left_in_peace() -> None:
+def test_a_focus_of_slices_is_unchanged() -> None:
     net = Net()
     x = net.input("x", (1, 3, 8, 8))
     axes, steps, ends = (net.constant(np.array(v)) for v in ([2, 3], [2, 2], [2**31, 2**31]))
@@ -216,7 +216,7 @@ def test_a_focus_of_slices_is_left_in_peace() -> None:
 
 
 @pytest.mark.parametrize("perm", TO_CHANNELS)
-def test_a_focus_that_is_spelled_with_a_transpose_moves_no_more_than_it_did(perm: tuple[int, ...]) -> None:
+def test_a_focus_written_with_a_transpose_moves_no_more_bytes_than_before(perm: tuple[int, ...]) -> None:
     net = Net()
     x = net.transpose(net.input("x", (1, 8, 8, 3)), 0, 3, 1, 2)
     net.output(net.conv(space_to_channels(net, x, (1, 3, 8, 8), 2, perm), 12, 8, 3))
@@ -226,7 +226,7 @@ def test_a_focus_that_is_spelled_with_a_transpose_moves_no_more_than_it_did(perm
     assert (report.before.transposes, report.after.transposes) == (2, 1)
 
 
-def test_channels_that_are_put_together_in_parts_are_annotated_so() -> None:
+def test_concatenated_parts_of_channels_are_annotated_as_factors() -> None:
     net = Net()
     x = net.node("Softmax", net.conv(net.input("x", (1, 4, 36, 18)), 4, 12), axis=2)
     joined = net.node("Concat", x, net.node("Neg", x), axis=1)
@@ -237,7 +237,7 @@ def test_channels_that_are_put_together_in_parts_are_annotated_so() -> None:
     assert "relayout.layout NHCWc[tile:12]" in annotations(legal)
 
 
-def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_whole() -> None:
+def test_a_concatenation_of_whole_blocks_is_annotated_as_whole_channels() -> None:
     net = Net()
     x = net.input("x", (1, 4, 6, 6))
     joined = net.node("Concat", x, net.node("Neg", x), axis=1)
@@ -248,7 +248,7 @@ def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_
     assert {"relayout.layout NHWC", "relayout.layout NCHWc[tile:4]"} <= set(annotations(legal))
 
 
-def test_an_inverse_beside_another_reader_is_what_stood_before() -> None:
+def test_an_inverse_beside_another_reader_reads_the_original_tensor() -> None:
     net = Net()
     x = net.input("x", (1, 3, 8, 8))
     blocks = to_depth(net, x)
@@ -257,7 +257,7 @@ def test_an_inverse_beside_another_reader_is_what_stood_before() -> None:
     assert sorted(operators(saved(net.model()))) == ["Conv", "SpaceToDepth", "Tanh"]
 
 
-def test_blocks_of_two_around_blocks_of_three_go_with_them() -> None:
+def test_nested_blocks_of_two_and_three_cancel() -> None:
     net = Net()
     x = net.input("x", (1, 4, 6, 9))
     thirds = to_depth(net, to_space(net, x), 3)
@@ -267,7 +267,7 @@ def test_blocks_of_two_around_blocks_of_three_go_with_them() -> None:
     assert operators(saved(net.model())) == ["Tanh"]
 
 
-def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of() -> None:
+def test_factors_that_do_not_nest_are_converted_as_whole_axes() -> None:
     net = Net()
     x = net.input("x", (2, 4, 12, 12))
     thirds = space_to_channels(net, to_space(net, x), (2, 1, 24, 24), 3, TO_CHANNELS[0])
@@ -281,7 +281,7 @@ def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of()
 
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
 @pytest.mark.parametrize("keepdims", [0, 1])
-def test_a_mean_over_a_picture_whose_channels_are_cut_in_two_ways_that_do_not_nest(keepdims: int, backend: str) -> None:
+def test_a_mean_over_an_image_with_two_channel_tilings_that_do_not_nest(keepdims: int, backend: str) -> None:
     net = Net(opset=20)
 
     def among_blocks(value: str) -> str:
@@ -311,14 +311,14 @@ def test_random_chains_compute_the_same_and_never_cost_more(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [20, 31, 44, 50, 55, 78, 83, 97])
-def test_what_is_legalized_again_still_says_how_it_lies_beside_the_first_source(seed: int) -> None:
+def test_a_model_legalized_twice_is_annotated_relative_to_the_first_source(seed: int) -> None:
     model = block_chain(seed)
     legal, _ = legalize(legalize(model, "nhwc")[0], "onnx")
     assert [finding for finding in verify(legal, "onnx", against=model).findings if finding.severity == "error"] == []
 
 
 @pytest.mark.parametrize("objective", ["bytes", "transposes"])
-def test_an_operator_that_could_be_left_out_costs_less_than_any_conversion_and_more_than_any_change(
+def test_a_kept_view_op_costs_less_than_any_conversion(
     objective: str,
 ) -> None:
     most = {"bytes": 1024, "transposes": 4, "elidable": 3, "changes": 8}

@@ -66,7 +66,7 @@ OPERATORS = [concat, cut_out, cut_out_by_int32, pad, split]
 
 @pytest.mark.parametrize("lies", WAYS)
 @pytest.mark.parametrize("made", OPERATORS)
-def test_pieces_in_any_order_stay_as_they_lie(made: Callable[[Net, str], Iterator[tuple[str, int]]], lies: str) -> None:
+def test_factors_in_any_order_are_unchanged(made: Callable[[Net, str], Iterator[tuple[str, int]]], lies: str) -> None:
     net = Net()
     for value, outer in made(net, lies):
         net.output(apart(net, net.node("Tanh", value), lies, outer))
@@ -79,7 +79,7 @@ def test_pieces_in_any_order_stay_as_they_lie(made: Callable[[Net, str], Iterato
     assert operators(again) == operators(legal)
 
 
-def test_a_shuffle_is_joined_to_another_along_its_groups() -> None:
+def test_shuffled_tensors_are_concatenated_along_their_groups() -> None:
     net = Net()
     x, y = (net.input(name, (1, 12, 4, 4)) for name in "xy")
     halves = [shuffled(net, value, 3, 4) for value in (x, y)]
@@ -103,7 +103,7 @@ def test_the_parts_of_a_shuffle_are_gathered_whole(sizes: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("lies", ["bacW", "aWbc", "Wabc", "acbW"])
-def test_pieces_that_the_parts_are_asked_in_are_made_before_the_split(lies: str) -> None:
+def test_factors_required_of_the_results_are_made_before_the_split(lies: str) -> None:
     net = Net()
     whole = net.node("Softmax", net.input("x", (20, 5)), axis=1)
     parts = net.node("Split", whole, net.constant(np.array([8, 12])), axis=0, results=2)
@@ -182,7 +182,7 @@ CUTS = [(c, inner) for c in CASES for inner in (2, 3, 4) if not any(n % inner fo
 
 @pytest.mark.parametrize("way", list(permutations(range(3))))
 @pytest.mark.parametrize(("case", "inner"), CUTS)
-def test_an_order_of_pieces_costs_nothing_where_the_operator_takes_it(
+def test_an_order_of_factors_that_the_operator_takes_costs_nothing(
     case: Case, inner: int, way: tuple[int, ...]
 ) -> None:
     def lying(array: np.ndarray) -> np.ndarray:

@@ -69,7 +69,7 @@ def test_a_batch_that_is_unknown_and_without_a_name(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_shape_that_is_put_together_at_run_time(backend: str) -> None:
+def test_a_shape_computed_at_run_time(backend: str) -> None:
     net = Net()
     value = net.conv(net.input("x", ("N", 3, "H", "W")), 3, 6)
     shape = net.node("Shape", value)
@@ -104,7 +104,7 @@ def test_a_model_whose_input_has_no_rank(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_value_whose_rank_only_a_run_can_tell(backend: str) -> None:
+def test_a_value_whose_rank_is_known_only_at_run_time(backend: str) -> None:
     """A reshape to a shape that arrives as an input: what follows it is left as it is."""
     net = Net()
     value = net.conv(net.transpose(net.input("x", (1, 8, 8, 3)), *TO_NCHW), 3, 4)
@@ -116,7 +116,7 @@ def test_a_value_whose_rank_only_a_run_can_tell(backend: str) -> None:
     assert_legal_and_equivalent(net.model(), backend, feeds)
 
 
-def test_an_axis_of_unknown_extent_keeps_its_place_where_the_model_declares_it_as_1() -> None:
+def test_an_axis_of_unknown_extent_that_the_model_declares_as_1_keeps_its_position() -> None:
     """What is read has an axis that onnx knows nothing of, and a view of it is declared without."""
     net = Net()
     value = net.node("Compress", net.input("x", (1, 4, 6, 6)), net.constant(np.array([True])), axis=0)
@@ -205,7 +205,7 @@ def test_a_value_that_is_output_and_operand_at_once_under_several_names(backend:
     assert_legal_and_equivalent(net.model(), backend, [{"x": drawn(2, 3, 6, 6)}])
 
 
-def test_strings_are_gathered_where_the_source_gathers_them() -> None:
+def test_a_gather_of_strings_is_unchanged() -> None:
     """onnxruntime gathers one string of each block, so that the last axis has to stay the last one."""
     net = Net()
     value = net.transpose(net.input("x", (2, 3, 4, 5), TensorProto.STRING), 0, 2, 3, 1)
@@ -217,7 +217,7 @@ def test_strings_are_gathered_where_the_source_gathers_them() -> None:
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "x86-nchwc", "tpu"])
-def test_tensors_of_strings_are_laid_out_like_any_other(backend: str) -> None:
+def test_tensors_of_strings_are_converted_like_any_other(backend: str) -> None:
     net = Net()
     value = net.transpose(net.input("x", (2, 3, 4, 5), TensorProto.STRING), 0, 2, 3, 1)
     value = net.node("Concat", net.node("Identity", value), value, axis=3)

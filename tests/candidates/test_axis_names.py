@@ -85,7 +85,7 @@ def test_of_two_axes_with_one_name_the_one_of_extent_1_has_none() -> None:
     assert names.filled(operands["x"], Layout.parse("NHWC")) == "HWNC"
 
 
-def test_an_operator_that_stays_as_it_is_hands_names_on() -> None:
+def test_an_unchanged_operator_propagates_axis_names() -> None:
     net = Net()
     image = net.input("x", (2, 3, 4, 5))
     places, updates = net.constant([[0]]), net.input("u", (1, 3, 4, 5))
@@ -94,7 +94,7 @@ def test_an_operator_that_stays_as_it_is_hands_names_on() -> None:
     assert names.of(operands["x"]) == "NHWC"
 
 
-def test_a_name_is_presumed_only_where_nobody_says_one() -> None:
+def test_a_default_axis_name_is_used_only_without_a_stated_one() -> None:
     """To a pool of the whole picture it is nothing which of its places are rows, to a normalization which is which but
     of the channels."""
     net = Net()
@@ -111,7 +111,7 @@ def test_a_name_is_presumed_only_where_nobody_says_one() -> None:
 
 
 @pytest.mark.parametrize("perm", [(0, 1, 2, 3), (0, 3, 1, 2)])
-def test_what_an_axis_of_extent_1_is_called_says_nothing_of_the_others(perm: tuple[int, ...]) -> None:
+def test_the_name_of_a_unit_axis_does_not_name_other_axes(perm: tuple[int, ...]) -> None:
     net = Net()
     reduced = net.node("ReduceMean", net.input("x", (4, 1, 2, 3)), axes=[2, 3])
     pooled(net, net.transpose(reduced, *perm))
@@ -119,7 +119,7 @@ def test_what_an_axis_of_extent_1_is_called_says_nothing_of_the_others(perm: tup
     assert names.filled(operands["x"], Layout.parse("NHWC")) == "NHWC"
 
 
-def test_an_axis_of_extent_1_that_meets_a_longer_one_does_not_give_it_its_name() -> None:
+def test_a_unit_axis_does_not_name_the_longer_axis_that_it_broadcasts_to() -> None:
     net = Net()
     rows = net.node("Relu", net.input("x", (1, 3, 1, 5)))
     pooled(net, rows)
@@ -143,7 +143,7 @@ def test_an_axis_of_extent_1_gives_the_blocks_made_of_it_no_name() -> None:
     assert not verify(legal, "canonical", against=model, static=True).findings
 
 
-def test_an_axis_of_extent_1_takes_the_name_of_a_longer_one() -> None:
+def test_a_unit_axis_takes_the_name_of_the_longer_axis() -> None:
     net = Net()
     image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
     pooled(net, image)

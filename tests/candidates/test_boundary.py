@@ -129,7 +129,7 @@ PACKED = {"backend_options": {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4i4o"]
     ],
     ids=str,
 )
-def test_what_is_left_to_the_solver_may_lie_in_blocks(
+def test_a_boundary_left_to_the_solver_may_be_blocked(
     options: dict[str, Any], conversions: int, cut: list[str], batch: int | str
 ) -> None:
     model = in_blocks(batch=batch)
@@ -154,7 +154,7 @@ def test_outputs_of_other_lengths_are_tied_by_whole_axes() -> None:
     assert [value.transform for value in report.boundary] == [(), (), ()]
 
 
-def test_an_output_is_not_left_with_zeros_that_fill_up_a_block() -> None:
+def test_an_output_is_not_left_with_padding() -> None:
     class Eights(relayout.Backend):
         """Blocks of eight channels, filled up."""
 
@@ -175,7 +175,7 @@ def test_an_output_is_not_left_with_zeros_that_fill_up_a_block() -> None:
     assert_report_says_how_to_run(model, legal, report)
 
 
-def test_a_model_that_stays_as_it_is_is_fed_as_it_was() -> None:
+def test_an_unchanged_model_has_unchanged_inputs() -> None:
     model = two_images()
     legal, report = relayout.legalize(model)
     assert [(value.name, value.side) for value in report.boundary] == [
@@ -186,7 +186,7 @@ def test_a_model_that_stays_as_it_is_is_fed_as_it_was() -> None:
     assert_same_numbers(model, legal)
 
 
-def test_a_state_that_is_fed_back_is_transposed_neither_in_nor_out() -> None:
+def test_a_state_that_is_fed_back_has_no_transposes_at_input_and_output() -> None:
     model = recurrent()
     _, pinned = relayout.legalize(model)
     _, tied = relayout.legalize(model, input_layouts={"state,state_out": "any"})
@@ -198,7 +198,7 @@ def test_a_state_that_is_fed_back_is_transposed_neither_in_nor_out() -> None:
     assert value_of(tied, "frame").order is None
 
 
-def test_what_is_tied_lies_alike_where_alone_each_would_lie_as_it_likes() -> None:
+def test_tied_values_have_one_layout_if_each_alone_would_have_its_own() -> None:
     model = two_images()
     legal, report = relayout.legalize(model, input_layouts={"left,right": "any"}, output_layouts={"mask": "any"})
     # The second image has to follow the first, and all that is computed from it as well.
@@ -208,7 +208,7 @@ def test_what_is_tied_lies_alike_where_alone_each_would_lie_as_it_likes() -> Non
     assert_report_says_how_to_run(model, legal, report)
 
 
-def test_a_tie_pays_where_one_of_them_is_wanted_otherwise() -> None:
+def test_a_tie_costs_a_conversion_if_one_value_is_required_in_another_layout() -> None:
     _, report = relayout.legalize(two_images(), input_layouts={"left,right": "any"})
     assert report.after.transposes == 1
     assert value_of(report, "left").order == value_of(report, "right").order
@@ -234,7 +234,7 @@ def test_a_name_with_a_comma_is_one_name() -> None:
     assert value_of(report, "a,b").coupled_with == ()
 
 
-def test_an_unit_axis_of_one_is_in_its_place_for_all() -> None:
+def test_a_unit_axis_of_one_tied_value_keeps_its_position_in_all() -> None:
     net = Net()
     one, many = net.input("one", [1, 6, 6, 8]), net.input("many", [4, 6, 6, 8])
     net.output(net.conv(net.transpose(one, 0, 3, 1, 2), 8, 8))
@@ -246,7 +246,7 @@ def test_an_unit_axis_of_one_is_in_its_place_for_all() -> None:
     assert_report_says_how_to_run(model, legal, report)
 
 
-def test_graph_json_that_says_how_an_input_lies_is_overruled_by_a_tie() -> None:
+def test_a_tie_overrides_the_input_layout_in_graph_json() -> None:
     graph = {
         "opset": 20,
         "inputs": [
@@ -284,7 +284,7 @@ def test_graph_json_that_says_how_an_input_lies_is_overruled_by_a_tie() -> None:
     ],
     ids=str,
 )
-def test_a_tie_that_makes_no_sense_is_an_error_that_says_why(options: dict[str, Any], said: str) -> None:
+def test_an_invalid_tie_is_an_error_with_the_reason(options: dict[str, Any], said: str) -> None:
     model = recurrent()
     model.graph.input.append(onnx.helper.make_tensor_value_info("scale", TensorProto.FLOAT, [8]))
     with pytest.raises(UsageError, match=said) as error:
@@ -300,7 +300,7 @@ def test_an_output_that_is_an_input_cannot_be_tied() -> None:
         relayout.legalize(net.model(), output_layouts={"conv_0,x": "any", "x": "any"})
 
 
-def test_an_inlined_model_says_how_its_outputs_lie() -> None:
+def test_an_inlined_model_records_the_layouts_of_its_outputs() -> None:
     net = Net()
     net.output(net.conv(net.input("x", (1, 3, 6, 5)), 3, 4))
     model = net.model()

@@ -37,7 +37,7 @@ def summed() -> Net:
     return net
 
 
-def test_one_requirement_that_nothing_meets_is_named_alone_with_what_would_do() -> None:
+def test_one_unsatisfiable_requirement_is_named_alone_with_an_alternative() -> None:
     error = refused(pooled(), table(op="MaxPool", inputs=[BOXED], results=["NHWC"]))
     assert error.problem == "no way to run MaxPool 'n0' meets the backend's requirements"
     assert error.conflict == (f"MaxPool 'n0' input 0 requires {BOXED}",)
@@ -52,7 +52,7 @@ def test_what_would_do_does() -> None:
 
 
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool"])
-def test_rows_by_two_are_nothing_that_the_one_row_of_a_result_has(operator: str) -> None:
+def test_a_tile_of_two_rows_does_not_fit_a_result_of_one_row(operator: str) -> None:
     net = Net()
     window = {} if operator.startswith("Global") else {"kernel_shape": [4, 1]}
     net.output(net.node(operator, net.input("x", (2, 8, 4, 6)), **window))
@@ -61,7 +61,7 @@ def test_rows_by_two_are_nothing_that_the_one_row_of_a_result_has(operator: str)
     assert legalize(net.model(), table(**{**rule, "results": ["NHWC"]}))[1].status == "optimal"
 
 
-def test_two_operands_that_cannot_lie_otherwise_than_each_other_are_both_named() -> None:
+def test_two_operands_with_coupled_layouts_are_both_named() -> None:
     """Each alone can be met; of three the one that has nothing to do with it is not named."""
 
     class Apart(Backend):
@@ -75,13 +75,13 @@ def test_two_operands_that_cannot_lie_otherwise_than_each_other_are_both_named()
     assert error.relaxation == ("Add 'n0' took input 0 in 0,2,3,1",)
 
 
-def test_each_of_several_that_nothing_meets_must_be_lifted() -> None:
+def test_each_of_several_unsatisfiable_requirements_must_be_dropped() -> None:
     error = refused(summed(), table(op="Add", inputs=["N[acme:x]***", "***[acme:y]*"], results=["****"]))
     assert error.conflict == ("Add 'n0' input 0 requires N[acme:x]***",)
     assert error.relaxation == ("Add 'n0' took input 0 in 0,1,2,3", "Add 'n0' took input 1 in 0,1,2,3")
 
 
-def test_a_constant_that_lacks_what_is_asked_of_it_is_named() -> None:
+def test_a_constant_that_cannot_meet_its_requirement_is_named() -> None:
     net = Net()
     net.output(net.conv(net.input("x", (1, 8, 8, 6)), 8, 8))
     error = refused(net, table(op="Conv", inputs=["NHWC", "OIHW[acme:x]", "*"], results=["NHWC"]))
@@ -89,20 +89,20 @@ def test_a_constant_that_lacks_what_is_asked_of_it_is_named() -> None:
     assert error.relaxation == ("Conv 'n0' took input 1 in OIHW",)
 
 
-def test_of_several_ways_each_says_what_it_would_have() -> None:
+def test_each_of_several_implementations_states_its_requirement() -> None:
     ways = [{"inputs": [BOXED], "results": ["NHWC"]}, {"inputs": ["N[acme:y]HWC"], "results": ["NCHW"], "cost": 5}]
     error = refused(pooled(), table(op="MaxPool", implementation=ways))
     assert error.conflict == (f"MaxPool 'n0' input 0 requires {BOXED} or N[acme:y]HWC",)
     assert error.relaxation == ("MaxPool 'n0' took input 0 in NHWC",)
 
 
-def test_a_free_operator_is_told_of_in_the_same_words() -> None:
+def test_an_operator_without_requirements_has_the_same_messages() -> None:
     error = refused(summed(), table(op="Add", inputs=["****", "N[acme:x]***"], results=["****"]))
     assert error.conflict == ("Add 'n0' input 1 requires N[acme:x]***",)
     assert error.relaxation == ("Add 'n0' took input 1 in 0,1,2,3",)
 
 
-def test_where_no_more_sets_are_tried_none_of_the_conflict_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conflict_is_minimal_even_if_the_search_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relayout.candidates.node_conflict, "MOST_TRIED", 0)
     net = Net()
     net.output(net.node("Sum", *[net.input(name, (2, 3)) for name in "abcd"]))
@@ -126,7 +126,7 @@ def test_where_no_more_sets_are_tried_none_of_the_conflict_can_be_left_out(monke
         ({"results": ["NCHW7w"]}, "5 columns are no multiple of 7; `pads = true` would allow it"),
     ],
 )
-def test_a_layout_that_does_not_fit_its_tensor_is_told_why(rule: dict[str, Any], reason: str) -> None:
+def test_a_layout_that_does_not_fit_its_tensor_is_reported_with_the_reason(rule: dict[str, Any], reason: str) -> None:
     assert refused(pooled(), table(op="MaxPool", **rule)).hint.startswith(reason)
 
 
@@ -148,7 +148,7 @@ def test_no_message_is_long_and_the_lists_are_complete() -> None:
     assert error.conflict == error.relaxation == tuple(every)
 
 
-def test_a_node_whose_every_order_is_refused_is_told_by_what() -> None:
+def test_a_node_without_a_possible_order_is_reported_with_each_reason() -> None:
     class Refusing(Backend):
         name = "refusing"
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import CHANNELS_FIRST, CHANNELS_LAST, CommandResult, saved
-
-from relayout.cli import main
+from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, runner, saved
 
 
 @pytest.fixture
@@ -22,10 +19,5 @@ def plain(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
-    def type_(*arguments: str | Path) -> CommandResult:
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return CommandResult(status, *capsys.readouterr())
-
-    return type_
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return runner(capsys)

@@ -50,7 +50,7 @@ def test_a_backend_that_raises_is_an_error_with_its_file_and_line(here: Path, ru
     assert "IndexError: list index out of range, in raising.py, line 8" in said.err
 
 
-def test_every_rule_of_a_table_is_shown_with_its_conditions_and_what_comes_of_it(here: Path, run: Run) -> None:
+def test_every_rule_of_a_table_is_shown_with_its_conditions_and_results(here: Path, run: Run) -> None:
     (here / "mine.toml").write_text(TABLE)
     said = run("backends", "mine.toml").out
     assert "  Conv: rank 4, channels at least 16 and a multiple of 4\n    data NHWC; kernel OHWI\n" in said
@@ -111,6 +111,6 @@ def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["Acme", "check", "1a", "a_b", "../x"])
-def test_what_is_no_name_gives_no_package(name: str, here: Path, run: Run) -> None:
+def test_an_invalid_name_creates_no_package(name: str, here: Path, run: Run) -> None:
     assert run("backends", "new", name).status == 2
     assert list(here.iterdir()) == []

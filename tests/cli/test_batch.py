@@ -41,7 +41,7 @@ def test_batch_may_write_where_it_reads(model: Path, run: Run) -> None:
     assert transposes(model) == 2
 
 
-def test_batch_says_what_is_infeasible(model: Path, plain: Path, run: Run) -> None:
+def test_batch_reports_infeasible_models(model: Path, plain: Path, run: Run) -> None:
     said = run("batch", model.parent, "-o", model.parent / "legal", "--max-transposes", "1")
     assert said.status == 3
     assert [path.name for path in (model.parent / "legal").glob("*.onnx")] == ["plain.onnx"]

@@ -19,7 +19,7 @@ from relayout.cli.option_values import layouts_by_operator
 from relayout.errors import InfeasibleError, InternalError, OutOfTimeError
 from relayout.report.schema import Report
 
-# Exit status, in a process of its own
+# Exit status: 0, 1, 2 and 4 of a process too
 
 
 def test_done_is_0_and_the_table_goes_to_stderr(model: Path, tmp_path: Path) -> None:
@@ -55,23 +55,23 @@ def test_findings_are_1_and_go_to_stdout(model: Path) -> None:
     ],
 )
 def test_bad_input_and_usage_are_2_and_told_on_stderr(
-    arguments: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(model.parent)
-    done = process(*arguments.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    done = run(*arguments.split())
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
 
 
-def test_infeasible_is_3_and_nothing_is_written(model: Path, tmp_path: Path) -> None:
-    done = process("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1")
-    assert done.returncode == 3
-    assert "no legal model has 1 transposes or fewer" in done.stderr
+def test_infeasible_is_3_and_nothing_is_written(model: Path, tmp_path: Path, run: Run) -> None:
+    done = run("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1")
+    assert done.status == 3
+    assert "no legal model has 1 transposes or fewer" in done.err
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_what_is_infeasible_has_a_report_too(model: Path, tmp_path: Path, run: Run) -> None:
+def test_an_infeasible_problem_has_a_report_too(model: Path, tmp_path: Path, run: Run) -> None:
     said = run("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1", "--report", "-")
     report = Report.model_validate_json(said.out)
     assert (said.status, report.status, report.ok) == (3, "infeasible", False)
@@ -109,7 +109,7 @@ def test_our_own_fault_is_5_and_asks_for_a_report_without_a_traceback(capsys: py
     assert "Traceback" not in said
 
 
-def test_the_traceback_is_there_for_who_asks(
+def test_a_debug_variable_shows_the_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELAYOUT_DEBUG", "1")
@@ -168,7 +168,7 @@ def test_after_a_run_an_interrupt_is_pythons_own_again(model: Path, tmp_path: Pa
 # Streams
 
 
-def test_a_reader_who_has_seen_enough_is_no_failure(model: Path) -> None:
+def test_a_closed_pipe_is_no_failure(model: Path) -> None:
     for arguments in (["backends"], ["verify", model, "--backend", "nhwc"], ["legalize", model, "-o", "-"]):
         read, write = os.pipe()
         os.close(read)
@@ -201,17 +201,17 @@ def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
     assert "bug" not in done.stderr
 
 
-def test_what_the_system_refuses_is_2_and_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_operating_system_is_2_and_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(PermissionError(13, "Permission denied", "models")) == 2
     assert capsys.readouterr().err == "relayout: error: models: the system refused\n  found:    Permission denied\n"
 
 
-def test_the_time_limit_holds_for_the_whole_run(model: Path, tmp_path: Path) -> None:
+def test_the_time_limit_holds_for_the_whole_run(model: Path, tmp_path: Path, run: Run) -> None:
     done = process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "0.001")
     assert done.returncode == 4
     assert "the time was up in the step" in done.stderr
     assert not (tmp_path / "legal.onnx").exists()
-    assert process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "60").returncode == 0
+    assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "60").status == 0
 
 
 def test_a_packed_model_is_named_as_such(model: Path, tmp_path: Path, run: Run) -> None:
@@ -230,7 +230,7 @@ def test_a_shell_completes_verbs_and_backends() -> None:
         assert done.stdout.split() == [expected]
 
 
-def test_names_that_a_terminal_cannot_show_or_would_obey_are_shown_as_codes(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     proto = onnx.parser.parse_model(CHANNELS_FIRST)
     proto.graph.node[0].name = "\N{SNOWMAN}\x1b[2J"
     onnx.save(proto, tmp_path / "model.onnx")
@@ -239,7 +239,7 @@ def test_names_that_a_terminal_cannot_show_or_would_obey_are_shown_as_codes(tmp_
     assert "\\u2603\\x1b[2J, operand 0" in done.stdout
 
 
-def test_the_bar_appears_where_somebody_watches() -> None:
+def test_the_progress_bar_appears_in_a_terminal() -> None:
     pty = pytest.importorskip("pty")
     code = """
 import threading

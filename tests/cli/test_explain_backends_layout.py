@@ -28,7 +28,7 @@ def test_explain_names_producer_and_consumers_of_each_value_and_its_bytes(model:
     )
 
 
-def test_explain_tells_what_is_alike_once_and_sums_it_up_by_kind(tmp_path: Path, run: Run) -> None:
+def test_explain_groups_equal_conversions_and_sums_up_each_kind(tmp_path: Path, run: Run) -> None:
     blocks = "".join(
         f"""
         a{n} = Transpose <perm = [0, 3, 1, 2]> (image)
@@ -65,7 +65,7 @@ def test_explain_has_the_report_too_and_writes_no_model(model: Path, run: Run) -
     assert sorted(path.name for path in model.parent.iterdir()) == ["model.onnx", "report.json"]
 
 
-def test_backends_lists_each_with_its_owner_and_what_it_is(run: Run) -> None:
+def test_backends_lists_each_with_its_distribution_and_summary(run: Run) -> None:
     said = run("backends")
     assert said.status == 0
     rows = [line.split(maxsplit=3) for line in said.out.splitlines()]
@@ -75,7 +75,7 @@ def test_backends_lists_each_with_its_owner_and_what_it_is(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"])
-def test_backends_shows_what_one_wants(name: str, run: Run) -> None:
+def test_backends_shows_the_requirements_of_one(name: str, run: Run) -> None:
     said = run("backends", name)
     assert said.status == 0
     assert said.out.startswith(f"{name}: ")
@@ -88,7 +88,7 @@ def test_backends_shows_layouts_by_operator_and_rank(run: Run) -> None:
     assert "  rank 4: NHWC, HWIO -> NHWC\n" in conv
 
 
-def test_a_backend_without_wishes_is_said_to_have_none(run: Run) -> None:
+def test_a_backend_without_requirements_is_shown_to_have_none(run: Run) -> None:
     assert run("backends", "onnx").out.endswith("\n\nAll operators are as ONNX defines them.\n")
 
 
@@ -112,7 +112,7 @@ def test_a_backend_that_is_not_there_is_2(run: Run) -> None:
     assert "did you mean nhwc or nchw?" in run("backends", "nhcw").err
 
 
-def test_layout_shows_dims_and_tvms_word(run: Run) -> None:
+def test_layout_shows_dims_and_tvms_notation(run: Run) -> None:
     said = run("layout", "N[a=32]C[acme:x]HWc[tile:16]")
     assert said.status == 0
     assert "rank    5" in said.out
@@ -122,12 +122,12 @@ def test_layout_shows_dims_and_tvms_word(run: Run) -> None:
     assert ["4", "c", "1", "16"] in rows
 
 
-def test_layout_reads_and_writes_tvms_words(run: Run) -> None:
+def test_layout_reads_and_writes_tvms_notation(run: Run) -> None:
     assert "TVM     NCHW16c" in run("layout", "NCHWc[tile:16]").out
     assert "layout  NCHWc[tile:16]" in run("layout", "--tvm", "NCHW16c").out
 
 
-def test_layout_reads_tvms_and_xlas_words_as_they_stand(run: Run) -> None:
+def test_layout_reads_tvms_and_xlas_notation(run: Run) -> None:
     assert "layout  NCHWc[tile:16]" in run("layout", "NCHW16c").out
     assert "XLA     {1,3,2,0} of NCHW" in run("layout", "NHWC").out
     said = run("layout", "{1,0}").out
@@ -148,7 +148,7 @@ def test_a_wrong_layout_is_2_with_a_caret_under_the_fault(text: str, column: int
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=20))
-def test_no_text_is_more_than_a_wrong_layout(text: str) -> None:
+def test_any_text_is_a_layout_or_a_layout_error(text: str) -> None:
     assert main(["layout", "--", text]) in (0, 2)
 
 

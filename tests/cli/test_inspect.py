@@ -24,7 +24,7 @@ def test_a_model_is_shown_with_its_transposes_and_layouts(model: Path, run: Run)
     assert model.read_bytes() == before
 
 
-def test_the_json_is_the_schemas_and_tells_the_graph(model: Path, run: Run) -> None:
+def test_the_json_fits_the_schema_and_describes_the_graph(model: Path, run: Run) -> None:
     facts = Inspection.model_validate_json(run("inspect", model, "--json", "-").out)
     assert facts.totals.transposes == 6
     assert [each.bytes for each in facts.transposes] == [2048] * 5 + [512]
@@ -32,7 +32,7 @@ def test_the_json_is_the_schemas_and_tells_the_graph(model: Path, run: Run) -> N
     assert (conv1.inputs, conv1.outputs, conv1.is_conversion) == (("a", "weight"), ("b",), False)
 
 
-def test_a_transpose_of_a_constant_costs_nothing_and_the_exporters_line_is_its_origin(tmp_path: Path, run: Run) -> None:
+def test_a_transpose_of_a_constant_costs_nothing_and_its_origin_is_the_exporters_line(tmp_path: Path, run: Run) -> None:
     proto = onnx.parser.parse_model(CHANNELS_LAST)
     proto.graph.node[0].doc_string = "/app/net.py(12): forward\n/app/main.py(3): <module>\n"
     trace = '  File "main.py", line 3, in <module>\n    f()\n  File "net.py", line 7, in forward\n    x.permute()\n'
@@ -60,7 +60,7 @@ def test_two_models_are_compared(model: Path, tmp_path: Path, run: Run) -> None:
     assert "no difference" in run("inspect", model, model).out
 
 
-def test_the_pictures_have_each_conversion_and_its_neighbours(model: Path, tmp_path: Path, run: Run) -> None:
+def test_the_drawings_have_each_conversion_and_its_neighbours(model: Path, tmp_path: Path, run: Run) -> None:
     dot, svg = tmp_path / "m.dot", tmp_path / "m.svg"
     run("inspect", model, "--dot", dot, "--svg", svg)
     assert dot.read_text().count("lightsalmon") == svg.read_text().count("lightsalmon") == 6
@@ -70,7 +70,7 @@ def test_the_pictures_have_each_conversion_and_its_neighbours(model: Path, tmp_p
     assert "conv1" not in run("inspect", model, "--dot", "-", "--hops", "0").out
 
 
-def test_a_name_with_markup_stays_text_in_a_picture(tmp_path: Path, run: Run) -> None:
+def test_a_name_with_markup_is_text_in_a_drawing(tmp_path: Path, run: Run) -> None:
     text = CHANNELS_LAST.replace("[conv1]", "[CONV]")
     path = saved(tmp_path / "m.onnx", text)
     proto = onnx.load(path)
@@ -80,7 +80,7 @@ def test_a_name_with_markup_stays_text_in_a_picture(tmp_path: Path, run: Run) ->
     assert '\\"\\\\' in run("inspect", path, "--dot", "-").out
 
 
-def test_no_picture_takes_the_place_of_a_model(model: Path, run: Run) -> None:
+def test_a_drawing_never_overwrites_a_model(model: Path, run: Run) -> None:
     assert run("inspect", model, "--svg", model).status == 2
 
 

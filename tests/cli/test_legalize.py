@@ -17,7 +17,7 @@ from relayout.cli import main
 from relayout.report.schema import Report
 
 
-def test_the_report_is_the_schemas(model: Path, tmp_path: Path, run: Run) -> None:
+def test_the_report_fits_the_schema(model: Path, tmp_path: Path, run: Run) -> None:
     said = run("legalize", model, "-o", tmp_path / "legal.onnx", "--report", tmp_path / "report.json", "-q")
     assert (said.status, said.out, said.err) == (0, "", "")
     report = Report.model_validate_json((tmp_path / "report.json").read_text())
@@ -68,12 +68,12 @@ def test_models_are_onnx_or_json_on_both_sides(
     assert run("verify", target, "--against", source).status == 0
 
 
-def test_where_nothing_changes_the_file_is_the_source(plain: Path, tmp_path: Path, run: Run) -> None:
+def test_an_unchanged_model_is_written_as_the_source_file(plain: Path, tmp_path: Path, run: Run) -> None:
     assert run("legalize", plain, "-o", tmp_path / "legal.onnx").status == 0
     assert (tmp_path / "legal.onnx").read_bytes() == plain.read_bytes()
 
 
-def test_what_is_legal_stays_as_it_is(model: Path, tmp_path: Path, run: Run) -> None:
+def test_a_legal_model_is_unchanged(model: Path, tmp_path: Path, run: Run) -> None:
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
     for source, target in ((model, first), (first, second)):
         assert run("legalize", source, "-o", target, "--backend", "nhwc").status == 0
@@ -106,7 +106,7 @@ def test_an_input_layout_moves_the_boundary(plain: Path, tmp_path: Path, run: Ru
     assert transposes(tmp_path / "legal.onnx") == 1
 
 
-def test_any_lets_the_solver_choose_the_boundary(model: Path, tmp_path: Path, run: Run) -> None:
+def test_any_leaves_the_boundary_layouts_to_the_solver(model: Path, tmp_path: Path, run: Run) -> None:
     layouts = ("--input-layout", "image=any", "--output-layout", "features=any")
     said = run("legalize", model, "-o", tmp_path / "legal.onnx", *layouts)
     assert input_shape(tmp_path / "legal.onnx") == [1, 4, 8, 8]
@@ -114,7 +114,7 @@ def test_any_lets_the_solver_choose_the_boundary(model: Path, tmp_path: Path, ru
     assert transposes(tmp_path / "legal.onnx") == 0
 
 
-def test_an_input_and_an_output_that_are_named_together_lie_alike(model: Path, tmp_path: Path, run: Run) -> None:
+def test_a_tied_input_and_output_have_one_layout(model: Path, tmp_path: Path, run: Run) -> None:
     said = run("legalize", model, "-o", tmp_path / "legal.onnx", "--input-layout", "image,features=any")
     order = "the source's axes in the order 0,3,1,2"
     assert f"input image: NCHW, shape [1,4,8,8], {order}, coupled with features\n" in said.err
@@ -122,7 +122,7 @@ def test_an_input_and_an_output_that_are_named_together_lie_alike(model: Path, t
     assert transposes(tmp_path / "legal.onnx") == 0
 
 
-def test_a_tie_with_what_is_not_there_is_2(model: Path, tmp_path: Path, run: Run) -> None:
+def test_a_tie_with_a_missing_name_is_2(model: Path, tmp_path: Path, run: Run) -> None:
     said = run("legalize", model, "-o", tmp_path / "legal.onnx", "--input-layout", "image,nobody=any")
     assert said.status == 2
     assert "--input-layout image,nobody: the graph has no input or output of this name" in said.err
@@ -175,7 +175,7 @@ def test_a_backends_options_are_listed_with_it(run: Run) -> None:
     assert "--backend-option" not in run("backends", "nhwc").out
 
 
-def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -> None:
+def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> None:
     model = saved(tmp_path / "model.onnx", CHANNELS_LAST.replace("[1,", "[N,"))
     costs = []
     for size in ("N=1", "N=10"):
@@ -278,7 +278,7 @@ def test_a_file_that_is_no_model_is_2_with_its_name(
 
 
 @pytest.mark.parametrize("what", ["folder.onnx", "missing.onnx", "missing/model.onnx", ".", "model.onnx/model.onnx"])
-def test_what_is_no_file_is_2(what: str, model: Path, run: Run) -> None:
+def test_a_path_that_is_no_file_is_2(what: str, model: Path, run: Run) -> None:
     (model.parent / "folder.onnx").mkdir()
     said = run("legalize", model.parent / what, "-o", model.parent / "out.onnx")
     assert said.status == 2
@@ -294,7 +294,7 @@ def test_a_folder_that_cannot_be_written_is_2(model: Path, tmp_path: Path, run: 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.binary(min_size=1, max_size=200))
-def test_no_bytes_make_it_fail_otherwise(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_a_model_or_one_clear_error(tmp_path: Path, content: bytes) -> None:
     for suffix in (".onnx", ".json"):
         (tmp_path / f"model{suffix}").write_bytes(content)
         assert main(["explain", str(tmp_path / f"model{suffix}")]) in (0, 2)

@@ -26,7 +26,7 @@ def test_the_name_of_a_dim_may_hold_an_equals_sign() -> None:
 
 @pytest.mark.parametrize("name", MAPPINGS)
 @given(texts=st.lists(st.text(max_size=8), max_size=3))
-def test_no_text_is_worse_than_a_wrong_option(name: str, texts: list[str]) -> None:
+def test_any_text_is_an_option_or_a_usage_error(name: str, texts: list[str]) -> None:
     option = MAPPINGS[name]
     try:
         given_options("explain", {name: option.parse(texts, option.flag)})
@@ -35,7 +35,7 @@ def test_no_text_is_worse_than_a_wrong_option(name: str, texts: list[str]) -> No
 
 
 @given(st.lists(st.text(max_size=8), max_size=3))
-def test_no_text_is_worse_than_a_wrong_desired_layout(texts: Sequence[str]) -> None:
+def test_any_text_is_a_desired_layout_or_a_usage_error(texts: Sequence[str]) -> None:
     try:
         layouts_by_operator(texts)
     except UsageError as error:

@@ -37,7 +37,7 @@ def test_without_a_backend_the_recorded_one_counts(model: Path, plain: Path, tmp
     assert "the model records no backend" in said.err
 
 
-def test_what_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
+def test_an_output_that_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
     odd = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
         g (float[2] x) => (float[2] y) { y = mine.Odd (x) }""")
@@ -145,7 +145,7 @@ def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:
     assert run("verify", model, "--budget", model.parent / "none.toml").status == 2
 
 
-def test_no_report_takes_the_place_of_a_model(model: Path, plain: Path, run: Run) -> None:
+def test_a_report_never_overwrites_a_model(model: Path, plain: Path, run: Run) -> None:
     option = "--report"
     before = model.read_bytes(), plain.read_bytes()
     spelled = model.parent / ".." / model.parent.name / model.name
@@ -189,7 +189,7 @@ def test_originals_of_a_folder_are_those_of_the_same_names(model: Path, tmp_path
     assert "one original for many models" in said.err
 
 
-def test_a_baseline_allows_what_was_there_and_no_more(model: Path, plain: Path, run: Run) -> None:
+def test_a_baseline_allows_known_findings_and_no_more(model: Path, plain: Path, run: Run) -> None:
     baseline = model.parent / "report.json"
     assert run("verify", model, "--backend", "nhwc", "--report", baseline).status == 1
     said = run("verify", model, "--backend", "nhwc", "--baseline", baseline)

@@ -117,7 +117,7 @@ def test_a_conversion_reads_and_writes_the_tensor() -> None:
     assert (report.cost, report.bound) == (2 * 3072, 2 * 3072)
 
 
-def test_what_a_backend_does_by_an_operator_of_its_own_costs_what_it_says() -> None:
+def test_a_conversion_by_the_backends_own_operator_has_its_stated_cost() -> None:
     backend = WithAnOperator()
     _, report = legalize(image(), backend)
     assert (report.cost, report.bound) == (100 + 3072, 100 + 3072)
@@ -125,7 +125,7 @@ def test_what_a_backend_does_by_an_operator_of_its_own_costs_what_it_says() -> N
     assert (lies, "NCHW", "NHWC") in backend.asked
 
 
-def test_what_a_backend_prices_itself_costs_that() -> None:
+def test_a_conversion_priced_by_the_backend_has_that_price() -> None:
     _, report = legalize(image(), WithAPrice)
     assert (report.cost, report.bound) == (3000, 3000)
 
@@ -140,12 +140,12 @@ def test_what_a_backend_prices_itself_costs_that() -> None:
         ((Atom(0, 1, 3), Atom(1, 1, 32)), 96),
     ],
 )
-def test_the_zeros_that_a_format_pads_with_are_paid_for(format_: tuple[Atom, ...], elements: int) -> None:
+def test_the_padding_of_a_format_is_priced(format_: tuple[Atom, ...], elements: int) -> None:
     assert padded_elements(2 * 24, format_, (2, 24)) == elements
     assert padded_elements(0, format_, (0, 24)) == 0
 
 
-def test_no_blocks_are_proposed_for_an_axis_whose_extent_only_a_view_has() -> None:
+def test_no_tiles_are_proposed_for_an_axis_whose_extent_only_a_view_knows() -> None:
     net = Net()
     image = net.node("Reshape", net.node("Softplus", net.input("x", ("rows", 3, 3))), net.constant([1, 5, 3, 3]))
     scales = net.constant(np.array([1, 1, 2, 2], np.float32))

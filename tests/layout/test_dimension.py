@@ -14,7 +14,7 @@ from relayout.layout.layout import Layout
 
 
 @given(st.text(st.characters(), max_size=3), st.lists(texts, max_size=3))
-def test_a_dimension_is_one_that_can_be_read_back_or_none_at_all(name: str, extensions: list[str]) -> None:
+def test_a_dimension_can_be_read_back_or_is_rejected(name: str, extensions: list[str]) -> None:
     try:
         dim = Dim(name, tuple(extensions))
     except LayoutSyntaxError as error:

@@ -81,7 +81,7 @@ def test_no_extension_goes_unmentioned(layout: Layout) -> None:
         ("C", "C"),
     ],
 )
-def test_tvm_writes_the_size_of_an_inner_part_before_its_letter(tvm: str, text: str) -> None:
+def test_tvm_writes_the_size_of_a_tile_before_its_letter(tvm: str, text: str) -> None:
     assert Layout.from_tvm(tvm) == Layout.parse(text)
     assert str(Layout.from_tvm(tvm)) == text
     assert Layout.parse(text).to_tvm() == tvm
@@ -151,7 +151,7 @@ TVM_FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "column", "expected", "found"), TVM_FAULTS)
-def test_a_string_that_tvm_would_not_take_is_refused(text: str, column: int, expected: str, found: str) -> None:
+def test_a_string_that_tvm_rejects_is_rejected(text: str, column: int, expected: str, found: str) -> None:
     error = refusal(text, Layout.from_tvm)
     assert_points_into(error, text)
     assert error.column == column
@@ -160,7 +160,7 @@ def test_a_string_that_tvm_would_not_take_is_refused(text: str, column: int, exp
 
 
 @given(st.text(st.characters()) | st.text("NCHWOIchwoi0123456789*[] ", max_size=12))
-def test_no_text_makes_tvms_reader_fail_otherwise(text: str) -> None:
+def test_any_text_is_a_tvm_layout_or_a_layout_error(text: str) -> None:
     try:
         layout = Layout.from_tvm(text)
     except LayoutSyntaxError as error:
@@ -212,7 +212,7 @@ def test_minor_to_major_is_read_and_written_back(axes: list[int]) -> None:
     assert pickle.loads(pickle.dumps(layout)) == layout
 
 
-def test_a_layout_of_numbers_asks_for_an_order_and_nothing_else() -> None:
+def test_a_layout_of_numbers_requires_an_order_only() -> None:
     layout = Layout.parse("{0,2,1}")
     assert (layout.is_numbered, layout.is_any, layout.rank, layout.names) == (True, False, 3, "120")
     assert [layout.alignment(i) for i in range(3)] == [1, 1, 1]

@@ -111,7 +111,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "column", "expected", "found"), FAULTS, ids=[repr(fault[0][:30]) for fault in FAULTS])
-def test_a_text_that_is_no_layout_is_refused_at_its_fault(text: str, column: int, expected: str, found: str) -> None:
+def test_text_that_is_no_layout_is_rejected_with_its_column(text: str, column: int, expected: str, found: str) -> None:
     error = refusal(text)
     assert_points_into(error, text)
     assert error.column == column
@@ -139,7 +139,7 @@ def test_an_open_bracket_and_tvms_notation_get_a_hint() -> None:
 @given(texts)
 @example("N[a=" + "0" * 5000 + "]")
 @example("*" * 100_000)
-def test_no_text_makes_the_parser_fail_otherwise(text: str) -> None:
+def test_any_text_is_a_layout_or_a_syntax_error(text: str) -> None:
     try:
         layout = Layout.parse(text)
     except LayoutSyntaxError as error:

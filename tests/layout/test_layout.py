@@ -68,7 +68,7 @@ def test_a_black_box_is_kept_verbatim(data: str) -> None:
     assert str(layout) == f"N[acme:{data}]HWC"
 
 
-def test_a_black_box_takes_in_an_opening_bracket_and_ends_at_the_first_closing_one() -> None:
+def test_a_black_box_may_hold_an_opening_bracket_and_ends_at_the_first_closing_one() -> None:
     layout = Layout.parse("N[ns:xHW[a=4]C")
     assert layout.names == "NC"
     assert layout.boxes(0) == (("ns", "xHW[a=4"),)
@@ -95,7 +95,7 @@ def test_an_alignment_is_any_positive_number_below_2_to_63(digits: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "is_any"), [("", True), ("***", True), ("**[a=64]", False), ("*C*", False)])
-def test_any_is_a_layout_that_asks_nothing(text: str, is_any: bool) -> None:
+def test_any_is_a_layout_without_requirements(text: str, is_any: bool) -> None:
     assert Layout.parse(text).is_any is is_any
 
 
@@ -257,7 +257,7 @@ def test_a_dimension_that_is_not_there_is_an_index_error(index: int) -> None:
 
 
 @given(st.lists(st.builds(Dim, st.sampled_from(LETTERS + "*")), max_size=MAX_RANK + 2))
-def test_dimensions_make_a_layout_that_can_be_read_back_or_none_at_all(chosen: list[Dim]) -> None:
+def test_a_layout_of_dimensions_can_be_read_back_or_is_rejected(chosen: list[Dim]) -> None:
     try:
         layout = Layout(tuple(chosen))
     except LayoutSyntaxError as error:

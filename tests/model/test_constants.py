@@ -28,7 +28,7 @@ MADE = {
 
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "nchw", "canonical", "xla-cpu"])
 @pytest.mark.parametrize(("made", "is_constant"), MADE.items())
-def test_a_report_adds_up_whatever_makes_an_operand(made: str, is_constant: bool, backend: str) -> None:
+def test_a_report_adds_up_whatever_produces_an_operand(made: str, is_constant: bool, backend: str) -> None:
     source = onnx.parser.parse_model(GRAPH.replace("MADE", made))
     constants = {value.name for value in constant_values(read_model(source).graph)}
     assert ("w" in constants, "right" in constants, "left" in constants) == (is_constant, is_constant, False)

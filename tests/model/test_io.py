@@ -177,7 +177,7 @@ def test_a_constant_cannot_be_relaid_into_another_size() -> None:
 # --- what goes out ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_passes_onnx_and_computes_the_same(tmp_path: Path) -> None:
+def test_a_written_model_passes_onnx_and_computes_the_same(tmp_path: Path) -> None:
     source = conv()
     write_model(read_model(source), tmp_path / "model.onnx")
     onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
@@ -255,7 +255,7 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert same(read_model(tmp_path / "real.onnx"), read_model(large()))
 
 
-def test_data_that_does_not_fit_is_our_own_fault(tmp_path: Path) -> None:
+def test_data_that_does_not_fit_is_an_internal_error(tmp_path: Path) -> None:
     model = read_model(large())
     short = ir.LazyTensor(lambda: ir.tensor(np.ones(3, np.float32)), ir.DataType.FLOAT, ir.Shape([32, 32]), name="w0")
     model.graph.initializers["w0"].const_value = short
@@ -320,7 +320,7 @@ def test_a_symbol_without_a_name_is_an_unknown_extent() -> None:
     assert same(read, read_model(to_json(read)))
 
 
-def test_a_map_is_refused_by_name_where_it_is_only_inferred() -> None:
+def test_an_inferred_map_is_rejected_by_name() -> None:
     zipped = onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
     given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2])
     graph = onnx.helper.make_graph([zipped], "g", [given], [onnx.ValueInfoProto(name="y")])

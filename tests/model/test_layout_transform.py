@@ -65,7 +65,7 @@ def test_the_permutation_is_deduced(layouts: str, perm: list[int], operator: str
     assert perms(model((operator, layouts, {}), shape=[2, 3, 4, 5], domain=domain)) == [perm]
 
 
-def test_glows_well_known_shuffles_come_out() -> None:
+def test_glows_shuffles_are_deduced() -> None:
     known = {
         "HWCN>NHWC": [3, 0, 1, 2],
         "NHWC>CHWN": [3, 1, 2, 0],
@@ -104,7 +104,7 @@ def test_it_is_a_transpose_like_any_other_to_the_solver() -> None:
     assert [node.op_type for node in legal.graph.node] == ["Relu"]
 
 
-def test_a_subgraph_may_say_layouts_too() -> None:
+def test_a_subgraph_may_state_layouts_too() -> None:
     inner = model(("Transpose", "NHWC>NCHW", {}), shape=[1, 4, 5, 3]).graph
     del inner.input[:]
     value = helper.make_tensor_value_info

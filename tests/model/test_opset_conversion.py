@@ -38,7 +38,7 @@ def test_an_operand_is_broadcast_along_the_axis_that_the_old_opset_says(opset: i
     np.testing.assert_allclose(got, (x + along) * c - along, rtol=1e-5, atol=1e-5)
 
 
-def test_it_is_refused_where_the_caller_says_so_and_where_the_converter_fails() -> None:
+def test_lifting_the_opset_is_rejected_on_request_and_if_the_converter_fails() -> None:
     with pytest.raises(InputError, match="unsupported opset"):
         read_model(model(6), convert_opset=False)
     unknown = model(6)

@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_no_graph_is_an_error_with_its_place(fault: str) -> None:
+def test_an_invalid_graph_is_an_error_with_its_place(fault: str) -> None:
     model = parse(RELU)
     change, problem, where = FAULTS[fault]
     change(model)
@@ -221,7 +221,7 @@ def test_functions_that_call_themselves_are_refused() -> None:
         read_model(model)
 
 
-def test_functions_that_stand_for_too_many_nodes_are_refused() -> None:
+def test_functions_that_expand_to_too_many_nodes_are_rejected() -> None:
     calls = " ".join(f"v{i} = mine.f{{0}} (a)" for i in range(10)) + " b = Neg (v9)"
     functions = [
         f'<domain: "mine", opset_import: ["" : 20, "mine" : 1]> f{n} (a) => (b) {{ {calls.format(n + 1)} }}'
@@ -282,7 +282,7 @@ def test_a_folder_and_a_missing_file_are_errors(tmp_path: Path) -> None:
         read_model(tmp_path / "nothing.onnx")
 
 
-def test_something_else_altogether_is_an_error_of_usage() -> None:
+def test_a_source_of_another_type_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="not a model"):
         read_model(3.5)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
 @pytest.mark.parametrize("operator", ["SpaceToDepth", "DepthToSpace"])
 @pytest.mark.parametrize(("channels", "block"), [(1, 2), (3, 2), (5, 3), (2, 1), (1, 4)])
 @pytest.mark.parametrize("letters", ["NCHW", "NHWC"])
-def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, operator: str, mode: str | None) -> None:
+def test_space_to_depth_is_a_view(letters: str, channels: int, block: int, operator: str, mode: str | None) -> None:
     attributes = {"blocksize": block} if mode is None else {"blocksize": block, "mode": mode}
     depth = channels if operator == "SpaceToDepth" else channels * block**2
     shape = (2, depth, 4 * block, block)
@@ -64,7 +64,7 @@ def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, ope
 
 
 @pytest.mark.parametrize("shape", [("N", 4, "H", 8), (1, "C", 4, 4), (1, 4, 0, 4), (1, 4, 5, 4), (1, 3, 4, 4, 4)])
-def test_blocks_of_space_are_no_view_where_an_extent_is_unknown_or_they_do_not_go_into_it(
+def test_space_to_depth_with_unknown_or_indivisible_extents_is_no_view(
     shape: tuple[int | str, ...],
 ) -> None:
     value = ir.Value(name="x", shape=ir.Shape(shape))

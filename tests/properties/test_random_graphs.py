@@ -19,7 +19,7 @@ GRAPHS, CHUNK = 300, 15
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
-def test_random_graphs_stay_what_they_compute(first: int) -> None:
+def test_random_legal_graphs_compute_the_same(first: int) -> None:
     drawn, covered = 0, 0
     for seed in range(first, first + CHUNK):
         try:
@@ -58,7 +58,7 @@ def test_an_input_that_is_an_output_keeps_its_name_in_a_layout_of_its_own() -> N
         legalize(net.model(), output_layouts={"x": "NHWC"})
 
 
-def test_an_output_that_merges_axes_can_be_left_to_the_solver() -> None:
+def test_an_output_that_merges_axes_may_have_a_free_layout() -> None:
     """It is read back by what the legal model says of it."""
     net = Net()
     turned = net.transpose(net.node("Relu", net.input("x", (4, 3, 4))), 2, 1, 0)
@@ -71,7 +71,7 @@ def test_an_output_that_merges_axes_can_be_left_to_the_solver() -> None:
     np.testing.assert_array_equal(in_boundary_format(legal.graph.output[0], expected), found)
 
 
-def test_the_indices_of_a_pool_that_nobody_reads_are_not_asked_of_its_function() -> None:
+def test_the_function_of_a_pool_has_no_unused_indices() -> None:
     net = Net()
     pooled, _ = net.node("MaxPool", net.input("x", (1, 2, 6, 6)), results=2, kernel_shape=[2, 2])
     net.output(pooled)
@@ -81,7 +81,7 @@ def test_the_indices_of_a_pool_that_nobody_reads_are_not_asked_of_its_function()
 
 @pytest.mark.parametrize("operator", ["BatchNormalization", "GlobalMaxPool", "LRN", "MaxPool"])
 @pytest.mark.parametrize("backend", ["onnx", "nchw"])
-def test_a_node_in_another_layout_goes_back_to_onnx_s_own(operator: str, backend: str) -> None:
+def test_a_relaid_node_returns_to_onnxs_operator(operator: str, backend: str) -> None:
     net = Net()
     image = net.input("x", (2, 3, 4, 5))
     attributes = {"LRN": {"size": 3}, "MaxPool": {"kernel_shape": [2, 2]}}.get(operator, {})
@@ -96,7 +96,7 @@ def test_a_node_in_another_layout_goes_back_to_onnx_s_own(operator: str, backend
 
 
 @pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 1, 1]])
-def test_resize_says_its_layout_so_that_it_is_read_once_only(scales: list[int]) -> None:
+def test_a_resize_states_its_layout_once(scales: list[int]) -> None:
     net = Net()
     image = net.input("x", (2, 3, 4, 1))
     resized = net.node("Resize", image, "", net.constant(np.array(scales, np.float32)), mode="nearest")
@@ -106,7 +106,7 @@ def test_resize_says_its_layout_so_that_it_is_read_once_only(scales: list[int]) 
     assert_stays(legal, "nhwc")
 
 
-def test_a_transpose_of_a_constant_is_no_reason_to_write_the_graph_anew() -> None:
+def test_a_transpose_of_a_constant_does_not_change_the_graph() -> None:
     net = Net()
     scale = net.transpose(net.weight(3, 4), 1, 0)
     net.output(net.node("Reshape", net.node("MatMul", net.input("x", (2, 4)), scale), net.constant([2, 3, 1])))
@@ -114,7 +114,7 @@ def test_a_transpose_of_a_constant_is_no_reason_to_write_the_graph_anew() -> Non
     assert_stays(legal, "onnx")
 
 
-def test_a_result_of_which_onnx_infers_no_rank_is_laid_out_as_the_backend_asks() -> None:
+def test_a_result_of_uninferred_rank_has_the_required_layout() -> None:
     net = Net()
     net.output(net.node("ConvTranspose", net.input("x", (1, 2, 3, 4)), net.input("w", (2, 3, "k", 1))))
     legal, report = legalize(net.model(), "nhwc")
@@ -122,7 +122,7 @@ def test_a_result_of_which_onnx_infers_no_rank_is_laid_out_as_the_backend_asks()
     assert report.after.transposes == 3
 
 
-def test_a_node_that_no_output_hangs_on_asks_for_nothing() -> None:
+def test_an_unused_node_has_no_requirements() -> None:
     net = Net()
     image = net.input("x", (1, 3, 4, 5))
     net.conv(image, 3, 2)
@@ -131,7 +131,7 @@ def test_a_node_that_no_output_hangs_on_asks_for_nothing() -> None:
     assert (report.cost, report.after.transposes) == (0, 0)
 
 
-def test_a_batch_is_priced_as_one_wherever_the_input_has_it() -> None:
+def test_a_symbolic_batch_is_priced_as_1_at_any_dimension() -> None:
     net = Net()
     net.output(net.node("Relu", net.transpose(net.input("x", ("n", 3, "h", 4)), 1, 0, 2, 3)))
     legal, report = legalize(net.model(), input_layouts={"x": "HWCN"}, output_layouts={"relu_1": "NCHW"})
@@ -139,7 +139,7 @@ def test_a_batch_is_priced_as_one_wherever_the_input_has_it() -> None:
     assert_stays(legal, "onnx")
 
 
-def test_an_axis_that_two_operators_name_differently_is_annotated_by_neither() -> None:
+def test_an_axis_with_two_names_is_annotated_with_neither() -> None:
     net = Net()
     image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
     net.output(net.node("LpPool", net.transpose(image, 0, 3, 1, 2), kernel_shape=[2, 2]))
@@ -179,7 +179,7 @@ def test_a_resize_of_any_axes_can_be_run(mode: str, scales: list[float], backend
     assert_stays(legal, backend)
 
 
-def test_a_resize_of_rows_and_columns_in_the_middle_is_channels_last_as_it_is() -> None:
+def test_a_resize_of_the_middle_dimensions_is_channels_last() -> None:
     model = resized("nearest", [1, 2, 2, 1]).model()
     legal, report = legalize(model, "nhwc")
     assert report.after.transposes == 0
@@ -189,7 +189,7 @@ def test_a_resize_of_rows_and_columns_in_the_middle_is_channels_last_as_it_is() 
 
 
 @pytest.mark.parametrize("backend", ["nhwc", "nchw", "auto-nhwc"])
-def test_a_resize_stands_beside_neighbours_that_name_its_axes_otherwise(backend: str) -> None:
+def test_a_resize_may_have_neighbours_with_other_axis_names(backend: str) -> None:
     net = Net()
     image = net.node("LpPool", net.input("x", (2, 3, 4, 5)), kernel_shape=[1, 1])
     made = net.node("Resize", image, "", net.constant(np.array([1, 2, 1, 1], np.float32)), mode="nearest")
@@ -201,7 +201,7 @@ def test_a_resize_stands_beside_neighbours_that_name_its_axes_otherwise(backend:
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_batch_norm_of_channels_that_nobody_counted_stays_one() -> None:
+def test_a_batch_norm_of_unknown_channels_is_unchanged() -> None:
     net = Net()
     image = net.transpose(net.input("x", (2, 3, 4, "c")), 0, 3, 1, 2)
     vectors = [net.weight(3), net.weight(3), net.weight(3), net.constant(np.ones(3, np.float32))]
@@ -211,7 +211,7 @@ def test_a_batch_norm_of_channels_that_nobody_counted_stays_one() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-def test_axes_of_extent_1_of_which_no_name_is_known_stand_where_a_backend_asks() -> None:
+def test_unnamed_unit_axes_satisfy_any_position() -> None:
     """The column is rows for one reader and a batch for the other; the place that is found in it is nothing's."""
     net = Net()
     image = net.input("x", (1, 1, 4, 1))
@@ -226,7 +226,7 @@ def test_axes_of_extent_1_of_which_no_name_is_known_stand_where_a_backend_asks()
     assert_stays(legal, "canonical")
 
 
-def test_a_resize_that_says_its_layout_names_no_axis_that_its_twin_calls_otherwise() -> None:
+def test_a_resize_with_a_layout_does_not_rename_axes_of_an_equal_resize() -> None:
     """What stands before it is left out in the legal model, and with it the names that it gave."""
     net = Net()
     blocks = net.node("DepthToSpace", net.input("x", (1, 4, 1, 6)), blocksize=2, mode="CRD")
@@ -241,7 +241,7 @@ def test_a_resize_that_says_its_layout_names_no_axis_that_its_twin_calls_otherwi
 
 
 @pytest.mark.parametrize("backend", ["nhwc", "auto-nhwc", "onnx"])
-def test_data_of_unknown_rank_are_of_the_rank_that_the_result_has(backend: str) -> None:
+def test_data_of_unknown_rank_have_the_rank_of_the_result(backend: str) -> None:
     net = Net()
     boxes = net.constant(np.array([[0, 0, 3, 3], [1, 1, 2, 3]], np.float32))
     image = net.input("x", (2, 3, 4, 5))
@@ -254,7 +254,7 @@ def test_data_of_unknown_rank_are_of_the_rank_that_the_result_has(backend: str) 
     assert_stays(legal, backend)
 
 
-def test_what_has_no_type_has_no_rank() -> None:
+def test_a_value_without_a_type_has_no_rank() -> None:
     """Of what an operator of another domain gives onnx infers nothing."""
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
@@ -267,7 +267,7 @@ def test_what_has_no_type_has_no_rank() -> None:
     assert_stays(legal, "onnx")
 
 
-def test_rows_of_unknown_numbers_are_not_made_one_that_could_not_be_told_apart_again() -> None:
+def test_two_axes_of_unknown_extent_are_not_merged() -> None:
     net = Net()
     rows = net.transpose(net.input("x", (5, "a", "b")), 2, 1, 0)
     net.output(net.node("Flatten", net.node("MatMul", rows, net.weight(5, 3)), axis=1))
@@ -291,7 +291,7 @@ def test_an_axis_of_unknown_extent_is_squeezed_in_any_order(opset: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
-def test_of_two_names_of_an_axis_a_backend_may_ask_for_either(backend: str) -> None:
+def test_a_backend_may_require_either_name_of_an_axis(backend: str) -> None:
     """One reader of the picture calls its last axis channels, what follows the other one calls them columns."""
     net = Net()
     image = net.input("x", (2, 4, 3, 5))
@@ -305,7 +305,7 @@ def test_of_two_names_of_an_axis_a_backend_may_ask_for_either(backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
-def test_what_is_picked_of_an_axis_is_what_it_was(backend: str) -> None:
+def test_a_slice_of_an_axis_keeps_its_name(backend: str) -> None:
     net = Net()
     image = net.transpose(net.node("AveragePool", net.input("x", (2, 1, 6, 3)), kernel_shape=[3, 1]), 0, 2, 3, 1)
     picked = net.node("Compress", image, net.constant(np.array([True, False, True, True])), axis=1)
@@ -337,7 +337,7 @@ def test_a_normalization_by_parameters_for_each_place_stays_in_its_order(
 
 
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
-def test_parameters_that_a_caller_may_replace_are_not_worked_out_beforehand(backend: str) -> None:
+def test_replaceable_parameters_are_not_folded(backend: str) -> None:
     net = Net()
     image = net.transpose(net.input("x", (2, 4, 5, 3)), 0, 3, 1, 2)
     parameters = [net.constant(np.full(3, i + 1, np.float32)) for i in range(4)]

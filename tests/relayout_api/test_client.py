@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import onnx
 import pytest
-from command_line import CHANNELS_LAST, process, saved
+from command_line import CHANNELS_LAST, Run, saved
 from http_server import Server
 
 from relayout import legalize
@@ -98,21 +98,21 @@ def test_the_asynchronous_client_does_the_same(server: Server, model: Path) -> N
     anyio.run(work)
 
 
-def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: Path, tmp_path: Path) -> None:
+def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: Path, tmp_path: Path, run: Run) -> None:
     table = tmp_path / "device.toml"
     table.write_text('name = "device"\nextends = "nhwc"\n')
     for number, more in enumerate((["-b", "nhwc"], ["-b", str(table)], ["-b", "onnx", "--max-transposes", "0"])):
         said = []
         for place in ([], ["--server", server.address]):
             target = tmp_path / f"{number}{len(place)}.onnx"
-            done = process("legalize", model, "-o", target, "--report", "-", *more, *place)
-            report = json.loads(done.stdout or "{}")
+            done = run("legalize", model, "-o", target, "--report", "-", *more, *place)
+            report = json.loads(done.out or "{}")
             report.pop("solver", None)
-            said.append((done.returncode, report, done.stderr, target.read_bytes() if target.exists() else b""))
+            said.append((done.status, report, done.err, target.read_bytes() if target.exists() else b""))
         assert said[0] == said[1]
 
 
-def test_the_command_says_that_a_server_does_not_answer(model: Path) -> None:
-    done = process("legalize", model, "--server", "http://127.0.0.1:1")
-    assert done.returncode == 2
-    assert "does not answer" in done.stderr
+def test_the_command_says_that_a_server_does_not_answer(model: Path, run: Run) -> None:
+    done = run("legalize", model, "--server", "http://127.0.0.1:1")
+    assert done.status == 2
+    assert "does not answer" in done.err

@@ -32,8 +32,14 @@ def test_a_graph_is_drawn_alone_or_with_the_legal_graph(client: httpx.Client) ->
 
 
 def test_a_job_that_legalized_is_drawn_and_another_is_not(client: httpx.Client) -> None:
-    drawing = client.get(f"{finished(client, 'legalize')}/graph").json()
+    job = finished(client, "legalize")
+    drawing = client.get(f"{job}/graph").json()
     assert [node["source"] for node in drawing["legal"]["nodes"]] == [1, 2]
+    [conv] = [node for node in drawing["source"]["nodes"] if node["operator"] == "Conv"]
+    assert conv["choice"]["alternatives"][0]["chosen"]
+    # Drawn from the job's own results, not from another solution: the seconds of each stage are the job's.
+    assert drawing["report"] == client.get(f"{job}/report").json()
+    assert client.get(f"{job}/graph?of=legal").json() == {"legal": drawing["legal"]}
     answer = client.get(f"{finished(client, 'verify')}/graph")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["type"] == "/problems/no-result"

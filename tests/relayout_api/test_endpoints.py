@@ -39,12 +39,12 @@ def test_a_graph_comes_back_legal_with_a_report(client: httpx.Client) -> None:
     assert (report["before"]["transposes"], report["after"]["transposes"]) == (2, 0)
 
 
-def test_without_a_word_of_the_backend_the_standard_operators_are_meant(client: httpx.Client) -> None:
+def test_the_default_backend_is_onnx(client: httpx.Client) -> None:
     answer = client.post("/v1/legalize", json={"graph": GRAPH}).json()
     assert answer["report"]["backend"] == "onnx"
 
 
-def test_weights_that_stay_at_home_come_back_as_what_to_do_to_them(client: httpx.Client) -> None:
+def test_absent_weights_are_returned_as_steps(client: httpx.Client) -> None:
     [weight] = [each for each in legalize(client)["graph"]["constants"] if each["shape"] == [3, 3, 64, 64]]
     assert "data" not in weight
     assert weight["transform"] == [{"op": "transpose", "perm": [2, 3, 1, 0]}]
@@ -106,7 +106,7 @@ def test_the_boundary_may_be_given_or_left_open(client: httpx.Client) -> None:
     assert answer["report"]["after"]["transposes"] == 0
 
 
-def test_the_answer_is_checked_where_that_is_asked_for(client: httpx.Client) -> None:
+def test_the_legal_model_is_checked_on_request(client: httpx.Client) -> None:
     assert legalize(client, verify=False)["report"]["verification"] is None
     assert legalize(client)["report"]["verification"] == {"passed": True, "findings": [], "numeric": None}
     verification = legalize(client, check=True)["report"]["verification"]
@@ -114,7 +114,7 @@ def test_the_answer_is_checked_where_that_is_asked_for(client: httpx.Client) -> 
     assert verification["numeric"]["status"] == "compared"
 
 
-def test_the_bodies_of_functions_are_put_in_place_where_that_is_asked_for(client: httpx.Client) -> None:
+def test_function_bodies_are_inlined_on_request(client: httpx.Client) -> None:
     answer = legalize(client, inline=True)
     assert {node.get("domain", "") for node in answer["graph"]["nodes"]} == {""}
 
@@ -135,7 +135,7 @@ def test_an_onnx_model_comes_back_in_base64(client: httpx.Client) -> None:
     assert answer["report"]["verification"]["passed"]
 
 
-def test_an_onnx_model_comes_back_as_it_is_to_who_accepts_that(client: httpx.Client) -> None:
+def test_an_onnx_model_is_returned_as_bytes_if_accepted(client: httpx.Client) -> None:
     headers = {**ONNX, "Accept": "application/octet-stream"}
     response = client.post("/v1/legalize?backend=nhwc", content=onnx_bytes(), headers=headers)
     assert response.headers["content-type"] == "application/octet-stream"
@@ -155,7 +155,7 @@ def test_an_onnx_model_comes_back_as_it_is_to_who_accepts_that(client: httpx.Cli
         ("application/octet-stream, */*", "application/octet-stream"),
     ],
 )
-def test_the_header_accept_is_weighed(client: httpx.Client, accept: str, kind: str) -> None:
+def test_the_quality_values_of_accept_are_respected(client: httpx.Client, accept: str, kind: str) -> None:
     response = client.post("/v1/legalize", content=onnx_bytes(), headers={**ONNX, "Accept": accept})
     assert response.headers["content-type"] == kind
 
@@ -184,7 +184,7 @@ def test_convert_layout_can_be_told_in_the_query(client: httpx.Client) -> None:
     assert {a.name: onnx.helper.get_attribute_value(a) for a in convolution.attribute}["kernel_layout"] == b"OHWI"
 
 
-def test_what_is_left_is_explained(client: httpx.Client) -> None:
+def test_remaining_conversions_are_explained(client: httpx.Client) -> None:
     report = client.post("/v1/explain", json={"graph": GRAPH, "backend": "nchw"}).json()["report"]
     assert len(report["conversions"]) == 2
     for conversion in report["conversions"]:
@@ -201,7 +201,7 @@ def test_an_onnx_model_is_explained_too_and_no_further_than_the_limit(client: ht
     assert report["explanation"]["unsolved"] > 0
 
 
-def test_inputs_and_outputs_that_are_named_together_lie_alike(client: httpx.Client) -> None:
+def test_tied_inputs_and_outputs_have_one_layout(client: httpx.Client) -> None:
     answer = legalize(client, "nchw", input_layouts={"image,features": "any"})
     image, features = answer["report"]["boundary"]
     assert image["order"] == features["order"] == [0, 3, 1, 2]
@@ -212,7 +212,7 @@ def test_inputs_and_outputs_that_are_named_together_lie_alike(client: httpx.Clie
     assert [value["order"] for value in report["boundary"]] == [[0, 3, 1, 2]] * 2
 
 
-def test_a_graph_that_is_not_legal_is_told_what_is_wrong_with_it(client: httpx.Client) -> None:
+def test_an_illegal_graph_gets_its_findings(client: httpx.Client) -> None:
     report = client.post("/v1/verify", json={"graph": GRAPH, "backend": "nhwc"}).json()["report"]
     assert report["status"] == "failed"
     assert not report["verification"]["passed"]
@@ -245,32 +245,32 @@ def test_the_installed_backends_are_listed_by_name(client: httpx.Client) -> None
     assert tpu["options"][1]["default"] == "8"
 
 
-def test_a_layout_is_taken_apart(client: httpx.Client) -> None:
+def test_a_layout_is_parsed(client: httpx.Client) -> None:
     answer = client.post("/v1/layouts/parse", json={"layout": "NCHW c[tile:16]"}).json()
     assert (answer["layout"], answer["names"], answer["rank"]) == ("NCHWc[tile:16]", "NCHWc", 5)
     assert answer["tvm"] == "NCHW16c"
     assert answer["dims"][4] == {"name": "c", "extensions": ["tile:16"], "alignment": 1}
 
 
-def test_tvms_and_xlas_layouts_are_taken_apart_too(client: httpx.Client) -> None:
+def test_tvms_and_xlas_layouts_are_parsed_too(client: httpx.Client) -> None:
     answer = client.post("/v1/layouts/parse", json={"layout": "NCHW16c"}).json()
     assert (answer["layout"], answer["tvm"]) == ("NCHWc[tile:16]", "NCHW16c")
     answer = client.post("/v1/layouts/parse", json={"layout": "{0,1}"}).json()
     assert (answer["layout"], answer["names"], answer["tvm"]) == ("{0,1}", "10", None)
 
 
-def test_a_layout_that_tvm_has_no_word_for_has_none(client: httpx.Client) -> None:
+def test_a_layout_that_tvm_cannot_express_has_no_tvm_notation(client: httpx.Client) -> None:
     answer = client.post("/v1/layouts/parse", json={"layout": "N[a=32]HWC"}).json()
     assert (answer["tvm"], answer["dims"][0]["alignment"]) == (None, 32)
 
 
 @pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
-def test_the_service_says_how_it_is(client: httpx.Client, path: str, status: str) -> None:
+def test_the_service_reports_its_health(client: httpx.Client, path: str, status: str) -> None:
     response = client.get(path)
     assert (response.status_code, response.json()) == (200, {"status": status})
 
 
-def test_places_come_in_the_request_and_the_answer_says_what_runs_where(client: httpx.Client) -> None:
+def test_a_request_may_declare_devices_and_the_report_has_each_nodes_device(client: httpx.Client) -> None:
     places = [{"name": "npu", "backend": "nhwc", "op": "Conv"}, {"name": "cpu", "op": "Relu"}]
     answer = legalize(client, {"name": "board", "host": "cpu", "device": places}, check=True)
     assert answer["report"]["verification"]["passed"]

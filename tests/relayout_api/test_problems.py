@@ -123,7 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_request_that_is_wrong_is_told_so(client: httpx.Client, case: Case) -> None:
+def test_a_wrong_request_gets_a_problem(client: httpx.Client, case: Case) -> None:
     content = case.content if isinstance(case.content, bytes) else json.dumps(case.content).encode()
     response = client.request(case.method, case.path, params=case.query, content=content, headers=case.headers)
     problem = response.json()
@@ -149,7 +149,7 @@ def test_requirements_that_contradict_each_other_are_named(client: httpx.Client)
     assert any("conv" in name for name in problem["conflict"])
 
 
-def test_what_would_do_is_said_beside_what_is_infeasible(client: httpx.Client) -> None:
+def test_an_infeasible_problem_has_its_alternative(client: httpx.Client) -> None:
     asked = {"graph": GRAPH, "backend": "nchw", "options": {"max_transposes": 0}}
     problem = client.post("/v1/legalize", json=asked).json()
     assert problem["status"] == 409
@@ -182,12 +182,12 @@ def test_the_status_of_an_error_goes_by_its_class(error: RelayoutError, status: 
     assert problem_of(error).status == status
 
 
-def test_of_our_own_faults_nothing_is_told_but_that_there_was_one() -> None:
+def test_an_internal_error_reveals_no_details() -> None:
     problem = problem_of(InternalError("secret", where="/etc/secret", found="Traceback: secret"))
     assert "secret" not in problem.model_dump_json()
 
 
-def test_what_a_request_says_of_itself_does_not_come_back_without_end() -> None:
+def test_quoted_parts_of_a_request_are_shortened() -> None:
     problem = problem_of(RefusedError("too-large", "x" * 10_000, found="\ud800" * 10_000))
     assert len(problem.detail) < 2100
     assert json.dumps(problem.found).isascii()

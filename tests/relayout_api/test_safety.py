@@ -90,7 +90,7 @@ def in_function(model: onnx.ModelProto, location: str) -> None:
     "location", ["secret", "../secret", "/etc/hostname", "/dev/zero", "missing", "*/_ORT_MEM_ADDR_/*"]
 )
 @pytest.mark.parametrize("path", ["/v1/legalize", "/v1/verify"])
-def test_data_in_a_file_are_refused_wherever_they_are_said_to_be(
+def test_external_data_is_rejected_anywhere(
     server: Server,
     client: httpx.Client,
     place: Callable[[onnx.ModelProto, str], None],

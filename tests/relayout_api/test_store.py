@@ -30,6 +30,19 @@ def test_a_content_is_found_by_its_digest(store: Store) -> None:
     store.check()
 
 
+def test_the_first_of_two_answers_stands_and_a_damaged_one_is_none(store: Store, tmp_path: Path) -> None:
+    key = "ab" * 32
+    for content in (b"first\n1", b"second"):
+        store.put_answer(key, {"report": "{}"}, memoryview(content))
+    assert store.answer(key) == ({"report": "{}"}, b"first\n1")
+    assert store.answer("cd" * 32) is None
+    for path in filter(Path.is_file, (tmp_path / "store").rglob("*")):
+        path.write_bytes(path.read_bytes()[:-1])
+        assert store.answer(key) is None
+        store.put_answer(key, {}, memoryview(b"again"))
+        assert store.answer(key) == ({}, b"again")
+
+
 def test_too_much_is_deleted_but_not_what_is_needed(store: Store) -> None:
     digests = [store.put(bytes([each]) * 100) for each in range(4)]
     assert store.clean(150, 1.0, keep=digests[:1]) == 2

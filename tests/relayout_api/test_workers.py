@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import anyio
 import httpx
+import onnx
 import pytest
 from anyio import to_thread
-from http_bodies import GRAPH
+from http_bodies import GRAPH, onnx_bytes
 from http_server import Server, children, wait_for, workers_of
 
 from relayout_api.problems import RefusedError
+from relayout_api.schemas import LegalizeParameters
 from relayout_api.workers.fair_queue import FairQueue
-from relayout_api.workers.messages import receive, send
+from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.pool import WorkerDiedError, death
 from relayout_api.workers.processes import End, WorkerProcess
+from relayout_api.workers.work import WORK
 
 BODY = {"graph": {**GRAPH, "name": "workers"}, "backend": "nhwc"}
 
@@ -56,7 +60,7 @@ def test_callers_take_turns_and_none_has_all_places() -> None:
     assert order.count("many") == 20
 
 
-def test_who_waits_too_many_or_too_long_is_told_when_to_come_again() -> None:
+def test_too_many_or_too_long_waits_get_a_retry_time() -> None:
     async def main() -> None:
         queue = FairQueue(places=1, share=1, waiting=4)
         refused: list[RefusedError] = []
@@ -83,13 +87,29 @@ def test_who_waits_too_many_or_too_long_is_told_when_to_come_again() -> None:
 def test_a_message_carries_large_parts_in_a_file() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send(ours, {"verb": "legalize"}, b"x" * (8 << 20), b"", memoryview(b"report"))
-        message = receive(theirs)
-        assert message is not None
-        assert message.header == {"verb": "legalize"}
-        assert [len(part) for part in message.parts] == [8 << 20, 0, 6]
+        content = Content(b"x" * (8 << 20))
+        # The second time in place of the first, as where the first worker has died.
+        for verb in ("verify", "legalize"):
+            content.send(ours, {"verb": verb}, b"", memoryview(b"report"))
+            assert not content.was_received
+            message = receive(theirs)
+            assert content.was_received
+            assert message is not None
+            assert message.header == {"verb": verb}
+            assert [bytes(part[:6]) for part in message.parts] == [b"xxxxxx", b"", b"report"]
+        assert len(content.view()) == 8 << 20
         ours.close()
         assert receive(theirs) is None
+
+
+@pytest.mark.parametrize(("memory", "is_enough"), [(64, True), (63, False)])
+def test_a_legal_model_takes_no_more_memory_than_its_worker_may(memory: int, is_enough: bool) -> None:
+    parameters = LegalizeParameters(backend="nhwc").model_dump(mode="json")
+    # 16 weights of 4 bytes.
+    task = Task("legalize", parameters, 60.0, memory, "bytes")
+    with contextlib.nullcontext() if is_enough else pytest.raises(MemoryError):
+        answer = WORK["legalize"](task, [onnx_bytes()], lambda event: None)
+        assert onnx.load_from_string(bytes(answer.view)).graph.initializer
 
 
 def test_a_worker_that_writes_much_to_stderr_does_not_block() -> None:

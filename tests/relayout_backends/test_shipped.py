@@ -157,12 +157,12 @@ def test_a_batch_norm_of_features_has_no_spatial_axes_to_order() -> None:
 
 
 @pytest.mark.parametrize("op", ["Relu", "Cast <to = 1>", "CumSum", "Identity", "Dropout", "Clip", "Neg"])
-def test_what_works_element_by_element_takes_any_layout(op: str) -> None:
+def test_elementwise_operators_take_any_layout(op: str) -> None:
     assert layouts("canonical", unary(op)) == "**** -> ****"
 
 
 @pytest.mark.parametrize("op", ["Trilu", "Det", "Compress", "Hardmax", "OneHot"])
-def test_what_glow_does_not_have_takes_any_layout(op: str) -> None:
+def test_operators_that_glow_lacks_take_any_layout(op: str) -> None:
     assert layouts("canonical", unary(op)) == "**** -> ****"
 
 
@@ -278,7 +278,7 @@ def converted(asked: ir.Node, skip: tuple[str | int, ...] = (), **desired: list[
         (4, ["NHWC", "default", "NCHW"], "NHWC HWIO -> NCHW"),
     ],
 )
-def test_an_operator_that_is_named_is_in_the_desired_layout(rank: int, desired: list[str], expected: str) -> None:
+def test_a_named_operator_has_its_desired_layout(rank: int, desired: list[str], expected: str) -> None:
     assert converted(conv(rank), Conv=desired) == [expected]
 
 

@@ -188,7 +188,7 @@ OTHERS: dict[str, tuple[onnx.ModelProto, int]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_whatever_is_offered_gives_the_same(what: str) -> None:
+def test_every_offered_implementation_computes_the_same(what: str) -> None:
     model, ways = OTHERS[what]
     assert assert_same_over_blocks(model) == ways
 

@@ -233,7 +233,7 @@ def test_any_other_resize_stays_plain(scales: list[float], attributes: dict[str,
     assert not One("Resize", draw(1, 16, 4, 4), None, np.array(scales, np.float32), **attributes).written()
 
 
-def test_what_is_not_float32_stays_plain() -> None:
+def test_a_tensor_that_is_not_float32_stays_plain() -> None:
     assert not One("MaxPool", draw(1, 32, 8, 8).astype(np.uint8), kernel_shape=[2, 2]).written()
 
 
@@ -301,7 +301,7 @@ def test_less_than_a_block_is_channels_last_and_padded(plain: Layout, channels: 
         np.testing.assert_array_equal(writing.run({0: x})[0], x)
 
 
-def test_what_is_padded_to_something_else_is_no_block() -> None:
+def test_other_padding_is_no_block() -> None:
     backend = X86Nchwc()
     plain = TensorType(4, (2, 4, 5, 7))
     assert backend.conversion(plain, NCHW, Layout.parse("NHWC[pad:3]")) is None
@@ -309,7 +309,7 @@ def test_what_is_padded_to_something_else_is_no_block() -> None:
     assert backend.conversion(TensorType(4, (2, 5, 7, 7)), Layout.parse("NHWC[pad:3]"), NCHW) is None
 
 
-def test_what_reorder_does_not_take_is_left_to_transposes() -> None:
+def test_a_conversion_that_no_reorder_does_is_a_transpose() -> None:
     backend = X86Nchwc()
     assert backend.conversion(TensorType(2, (1, 32, 8, 8)), NCHW, BLOCKED) is None
     assert backend.conversion(TensorType(4, (1, "C", 8, 8)), NCHW, BLOCKED) is None

@@ -283,13 +283,13 @@ MUTATIONS: list[Mutation] = [
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
-def test_what_takes_blocks_for_something_else_is_found(mutate: Mutation) -> None:
+def test_an_operator_that_misreads_blocks_is_found(mutate: Mutation) -> None:
     model = Model()
     mutate(model)
     assert model.findings()
 
 
-def test_what_leaves_blocks_alone_is_not_found() -> None:
+def test_an_operator_that_keeps_blocks_is_no_finding() -> None:
     model = Model()
     model.constants["scalar"] = np.ones((1, 1, 1), np.float32)
     model.constants["each"] = np.ones((1, 32, 6, 5), np.float32)

@@ -245,7 +245,7 @@ def test_a_sum_and_its_activation_are_done_by_the_convolution() -> None:
         assert node.inputs[3].name == "s"
 
 
-def test_of_two_convolutions_that_are_added_one_adds_the_other() -> None:
+def test_one_of_two_summed_convolutions_adds_the_other() -> None:
     model = Model()
     model.conv("d", "s", "kernel", "bias", pads=[1, 1, 1, 1])
     v = model.then("Sum", "c", "d")
@@ -296,7 +296,7 @@ def broadcast_sum(model: Model) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("ending", [read_twice, an_output, added_to_itself, planes, other_views, broadcast_sum])
-def test_what_the_convolution_cannot_do_stays(ending: Ending) -> None:
+def test_an_activation_that_the_convolution_lacks_stays(ending: Ending) -> None:
     model = Model()
     outputs = ending(model)
     before = len(model.nodes)

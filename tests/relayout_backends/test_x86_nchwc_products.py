@@ -111,7 +111,7 @@ def test_attention_over_one_image_reads_its_heads_where_they_are(images: int, tr
 
 
 @pytest.mark.parametrize("operator", ["Relu", "Identity"])
-def test_what_stands_before_a_product_may_be_a_thousand_nodes_deep(operator: str) -> None:
+def test_a_product_may_follow_a_thousand_nodes(operator: str) -> None:
     """Whether it hangs on constants alone is asked of all that is before it."""
     net = Net()
     value = net.input("x", (2, 3, 4))

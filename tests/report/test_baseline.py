@@ -43,7 +43,7 @@ def test_only_what_is_worse_is_an_error(
     assert judged(now, before) == expected
 
 
-def test_the_difference_is_told() -> None:
+def test_the_difference_is_reported() -> None:
     verification = against_baseline(report(3), report(2)).verification
     assert verification is not None
     finding = verification.findings[0]
@@ -63,6 +63,6 @@ WRONG = ["", "{", "[]}", "3", '[{"model": 3}]', '{"report": {}, "model": "a"}', 
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_file_of_another_kind_is_told(text: str) -> None:
+def test_a_file_of_another_kind_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match="not a report"):
         read_baseline(text, "file")

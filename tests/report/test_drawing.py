@@ -16,7 +16,8 @@ from relayout.model.io import read_model
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import Options
 from relayout.pipeline import candidates
-from relayout.report.drawing import Drawing, compared, draw, drawn_choices, with_choices
+from relayout.report.drawing import compared, draw, drawn_choices, with_choices
+from relayout.report.drawing_schema import Drawing
 from relayout.solve.problem import cost_of
 from relayout.solve.solver import solve
 

@@ -93,7 +93,7 @@ FUNCTION = """<domain: "{domain}", opset_import: ["" : 20]>
 
 
 @pytest.mark.parametrize(("domain", "expected"), [("relayout", (2, 0)), ("mine", (6, 4))])
-def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tuple[int, int], totals: Count) -> None:
+def test_bodies_count_once_per_call_except_relayouts_own(domain: str, expected: tuple[int, int], totals: Count) -> None:
     model = parse(
         f"g (float[2,3] x) => (float[2,3] y) {{ t = {domain}.Turn (x)  y = {domain}.Turn (t) }}"
         + FUNCTION.format(domain=domain)
@@ -103,7 +103,7 @@ def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tu
     assert len(model.functions) == 1, "the model itself stays as it is"
 
 
-def test_an_initializer_that_is_an_input_too_may_be_replaced_and_is_turned_in_each_run(totals: Count) -> None:
+def test_an_initializer_that_is_an_input_is_transposed_in_each_run(totals: Count) -> None:
     text = """g (float[2,3] x{}) => (float[2,3] y) <float[3,2] w = {{1,2,3,4,5,6}}> {{
             t = Transpose <perm = [1,0]> (w)
             y = Add (x, t) }}"""
@@ -125,7 +125,7 @@ def test_dims_that_are_expressions_are_evaluated_where_they_can_be() -> None:
     assert elements(None) == 64
 
 
-def test_a_dim_that_a_reshape_makes_has_the_size_that_is_left_of_what_is_reshaped() -> None:
+def test_a_dim_made_by_a_reshape_has_the_remaining_size() -> None:
     model = parse(
         """g (float[N,C,6] x) => (float[M,3] z) <int64[2] shape = {-1,3}> {
             y = Reshape (x, shape)
@@ -145,7 +145,7 @@ def test_packed_elements_count_by_their_bits() -> None:
     assert tensor_bytes(3, None) == 12
 
 
-def test_what_is_made_in_a_known_shape_is_a_constant(totals: Count) -> None:
+def test_a_fill_of_a_known_shape_is_a_constant(totals: Count) -> None:
     for extent, transposes in ((5, 0), ("n", 1)):
         net = Net()
         made = net.node("ConstantOfShape", net.node("Shape", net.input("x", (2, 3, 4, extent))))
@@ -153,14 +153,14 @@ def test_what_is_made_in_a_known_shape_is_a_constant(totals: Count) -> None:
         assert totals(read_model(net.model()), {}).transposes == transposes
 
 
-def test_an_extent_that_a_pad_leaves_open_counts_as_the_operands(totals: Count) -> None:
+def test_an_unknown_padded_extent_counts_as_that_of_the_operand(totals: Count) -> None:
     net = Net(18)
     padded = net.node("Pad", net.input("x", (1, 8, 20, 30)), net.input("pads", (8,), onnx.TensorProto.INT64))
     net.output(net.transpose(padded, 0, 2, 3, 1))
     assert totals(read_model(net.model()), {}).bytes == 2 * 4 * 8 * 20 * 30
 
 
-def test_a_conversion_stays_where_the_source_has_it_where_extents_are_open() -> None:
+def test_with_unknown_extents_a_conversion_keeps_its_place() -> None:
     for is_before in (False, True):
         net = Net(18)
         value = net.input("x", (1, 8, 300, 300))

@@ -113,13 +113,13 @@ def compared(example: Example, opset: int, drawn: list[Array | None]) -> int:
 
 
 @pytest.mark.parametrize("example", FOLDED, ids=lambda e: f"{e.operator}-{FOLDED.index(e)}")
-def test_what_is_computed_from_constants_is_what_the_model_would_compute(example: Example) -> None:
+def test_a_folded_constant_equals_what_the_model_computes(example: Example) -> None:
     drawn = [None if given is None else numbers_of(given) for given in example.inputs]
     assert sum(compared(example, v, drawn) for v in {*versions_of(example.operator), example.opset}) > 0
 
 
 @pytest.mark.parametrize("operator", sorted(set(FOLDABLE) & set(PROPOSALS)))
-def test_so_is_what_any_node_computes_from_constants(operator: str) -> None:
+def test_a_folded_result_of_any_node_equals_what_the_model_computes(operator: str) -> None:
     """Of any attributes, in any opset."""
     history = [s for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (operator, "")]
     count = 0

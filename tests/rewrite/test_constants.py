@@ -24,7 +24,7 @@ def uniform(number: float = 0.25) -> Net:
 
 
 @pytest.mark.parametrize("backend", ["canonical", "nhwc", "opencl"])
-def test_one_number_throughout_is_that_in_every_layout(backend: str) -> None:
+def test_a_uniform_constant_is_shared_by_all_layouts(backend: str) -> None:
     model = uniform().model()
     legal, report = legalize(model, backend)
     assert legal.ByteSize() < 5_000
@@ -50,7 +50,7 @@ def in_two_layouts() -> dict[str, Any]:
     }
 
 
-def test_a_constant_in_several_layouts_names_the_one_that_its_owner_has() -> None:
+def test_copies_of_a_constant_name_their_original() -> None:
     source = in_two_layouts()
     legal, _ = legalize(source, "nhwc")
     made = {constant["name"]: constant for constant in legal["constants"]}
@@ -62,7 +62,7 @@ def test_a_constant_in_several_layouts_names_the_one_that_its_owner_has() -> Non
     assert again["constants"] == legal["constants"]
 
 
-def test_a_constant_that_stays_at_home_is_the_same_in_all_its_layouts_when_models_are_run() -> None:
+def test_an_absent_constant_has_equal_data_in_all_layouts_of_a_check() -> None:
     source = in_two_layouts()
     legal, _ = legalize(source, "nhwc")
     assert sum("source" in constant for constant in legal["constants"]) > 0
@@ -73,7 +73,7 @@ def test_a_constant_that_stays_at_home_is_the_same_in_all_its_layouts_when_model
 
 
 @pytest.mark.parametrize("backend", ["onnx", "nhwc"])
-def test_what_is_noted_of_a_constant_is_noted_once_however_often_it_is_written(backend: str) -> None:
+def test_a_constant_is_annotated_once(backend: str) -> None:
     net = Net()
     net.output(net.conv(net.input("x", (1, 4, 8, 8)), 4, 4, 1))
     model = net.model()
@@ -102,7 +102,7 @@ def test_a_constant_in_one_layout_keeps_its_name_and_needs_no_other() -> None:
     assert "source" not in constant
 
 
-def test_parameters_whose_data_is_absent_are_not_worked_out_beforehand() -> None:
+def test_parameters_without_data_are_not_folded() -> None:
     net = Net()
     value = net.transpose(net.input("x", (2, 6, 6, 8)), 0, 3, 1, 2)
     value = net.node("BatchNormalization", value, *[net.constant(np.full(8, i, np.float32)) for i in range(1, 5)])
@@ -119,7 +119,7 @@ def test_parameters_whose_data_is_absent_are_not_worked_out_beforehand() -> None
 # What is computed from constants
 
 
-def test_strings_that_are_computed_are_turned_when_the_model_runs() -> None:
+def test_computed_strings_are_transposed_at_run_time() -> None:
     net = Net(19)
     words = net.transpose(net.node("Cast", net.constant(np.arange(6).reshape(2, 3)), to=TensorProto.STRING), 1, 0)
     given = net.transpose(net.input("x", (2, 3), TensorProto.STRING), 1, 0)
@@ -132,7 +132,7 @@ def test_strings_that_are_computed_are_turned_when_the_model_runs() -> None:
 
 @pytest.mark.parametrize("backend", ["nhwc", "canonical", "auto-nhwc", "x86-nchwc", "xla-cpu"])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_kernel_whose_shape_is_told_when_the_model_runs_is_turned(backend: str, is_stored: bool) -> None:
+def test_a_kernel_with_a_shape_known_at_run_time_is_transposed(backend: str, is_stored: bool) -> None:
     """All its extents are alike: nothing but the numbers would tell that it lies otherwise."""
     net = Net()
     flat = net.weight(4**4)
@@ -148,7 +148,7 @@ def test_a_kernel_whose_shape_is_told_when_the_model_runs_is_turned(backend: str
 
 @pytest.mark.parametrize("operator", ["Compress", "Unique"])
 @pytest.mark.parametrize("perm", [(0, 2, 1), (2, 1, 0)])
-def test_a_constant_of_an_extent_that_nobody_infers_is_turned(operator: str, perm: tuple[int, ...]) -> None:
+def test_a_constant_of_uninferred_extent_is_transposed(operator: str, perm: tuple[int, ...]) -> None:
     net = Net()
     vector = net.constant(np.array([0.5, 0.25, 2, 3], np.float32))
     extra = [net.constant(np.array([True, True, False, True]))] if operator == "Compress" else []
@@ -165,7 +165,7 @@ def test_a_constant_of_an_extent_that_nobody_infers_is_turned(operator: str, per
 
 @pytest.mark.parametrize("opset", [9, 11])
 @pytest.mark.parametrize("shape", [(39, 1, 1), (1, 39, 32, 32)])
-def test_what_no_one_folds_is_padded_when_the_model_runs(opset: int, shape: tuple[int, ...]) -> None:
+def test_a_constant_that_is_not_folded_is_padded_at_run_time(opset: int, shape: tuple[int, ...]) -> None:
     net = Net(opset)
     factor = net.node("Softmax", net.weight(*shape), axis=len(shape) - 3)
     value = net.conv(net.input("x", (1, 64, 32, 32)), 64, 39)
@@ -201,7 +201,7 @@ def test_a_branch_computes_a_kernel_from_one_that_is_computed_outside(backend: s
 
 
 @pytest.mark.parametrize("operator", ["Shape", "Size"])
-def test_what_is_only_asked_for_its_known_shape_is_not_computed(operator: str) -> None:
+def test_a_value_read_only_for_its_known_shape_is_not_computed(operator: str) -> None:
     net = Net()
     x = net.input("x", (2, 8, 6, 10))
     net.output(net.node("Relu", x))
@@ -216,7 +216,7 @@ def test_what_is_only_asked_for_its_known_shape_is_not_computed(operator: str) -
 
 
 @pytest.mark.parametrize("bounds", [{}, {"start": 1}, {"start": -3, "end": -1}, {"start": -9, "end": 9}])
-def test_a_known_shape_is_that_of_the_source_wherever_the_tensor_lies(bounds: dict[str, int]) -> None:
+def test_a_known_shape_is_that_of_the_source_in_any_layout(bounds: dict[str, int]) -> None:
     net = Net()
     value = net.conv(net.input("x", (2, 8, 6, 10)), 8, 8)
     net.output(net.conv(net.node("Relu", value), 8, 8))
@@ -227,7 +227,7 @@ def test_a_known_shape_is_that_of_the_source_wherever_the_tensor_lies(bounds: di
         assert_same_numbers(model, legal)
 
 
-def test_a_computed_scale_of_two_unknown_extents_is_read_for_each_place() -> None:
+def test_a_computed_scale_of_two_unknown_extents_is_elementwise() -> None:
     def unknown(net: Net) -> Any:
         pooled, places = net.node("MaxPool", net.weight(1, 1, 4, 5), kernel_shape=[1, 1], results=2)
         unpooled = net.node("MaxUnpool", pooled, places, net.constant([1, 1, 4, 5]), kernel_shape=[1, 1])
@@ -243,7 +243,7 @@ def test_a_computed_scale_of_two_unknown_extents_is_read_for_each_place() -> Non
     assert_same_numbers(model, legal)
 
 
-def test_a_computed_scale_of_unknown_extent_is_read_for_each_channel() -> None:
+def test_a_computed_scale_of_unknown_extent_is_per_channel() -> None:
     net = Net(opset=17)
     pooled, places = net.node("MaxPool", net.weight(3, 1, 2, 4), kernel_shape=[2, 2], strides=[2, 2], results=2)
     unpooled = net.node("MaxUnpool", pooled, places, net.constant([3, 1, 2, 4]), kernel_shape=[2, 2], strides=[2, 2])

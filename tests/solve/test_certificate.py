@@ -14,8 +14,8 @@ import relayout
 from relayout.solve.certificate import certificate_of
 from relayout.solve.problem import Problem
 from relayout.solve.solver import solve
-from relayout.verification import certificate as checker
-from relayout.verification.certificate import check
+from relayout.verification.cost import certificate as checker
+from relayout.verification.cost.certificate import check
 
 
 def written(problem: Problem) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_an_answer_that_is_not_the_cheapest_does_not_pass_for_optimal() -> None:
     assert refused > 100
 
 
-def test_it_branches_where_tables_grow_too_large_and_says_what_it_takes_on_trust(
+def test_the_checker_branches_on_large_tables_and_states_its_assumptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checker, "_LARGEST_TABLE", 2)

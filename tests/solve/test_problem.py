@@ -15,7 +15,7 @@ def chain(*consumers: Use) -> Problem:
     return Problem(choices, (Item("v", Use(0, (0, 1)), consumers, TWO),))
 
 
-def test_a_copy_is_paid_once_however_many_want_it() -> None:
+def test_a_copy_is_priced_once_for_all_its_consumers() -> None:
     problem = chain(Use(1, (1, 1)), Use(2, (1, 1)), Use(2, (1, 0)))
     assert cost_of(problem, (0, 0, 0)) == 1 + 3
     assert list(conversions_of(problem, (0, 0, 0))) == [(0, 0, 1)]

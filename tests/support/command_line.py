@@ -1,4 +1,7 @@
-"""Two small models, and a run of the command in this process or in a subprocess."""
+"""Two small models, and a run of the command in this process or in a subprocess.
+
+A process of its own costs half a second of imports. Tests whose subject is not the process use `Run`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import pytest
+
+from relayout.cli import main
 
 BIN = Path(sys.executable).parent / "relayout"
 
@@ -56,6 +62,17 @@ class CommandResult:
 
 
 Run = Callable[..., CommandResult]
+
+
+def runner(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A run of the command in this process."""
+
+    def run(*arguments: str | Path) -> CommandResult:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return CommandResult(status, *capsys.readouterr())
+
+    return run
 
 
 def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -118,7 +118,7 @@ def test_a_placeholder_is_transposed_to_what_its_reader_wants() -> None:
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_an_annotation_in_graph_json_says_how_the_placeholder_lies(layout: str, backend: str) -> None:
+def test_an_annotation_in_graph_json_is_the_layout_of_the_placeholder(layout: str, backend: str) -> None:
     graph = to_json(relayout.read_model(image_net().model()))
     graph["inputs"][0]["layout"] = layout
     legal, report = relayout.legalize(graph, backend)
@@ -152,7 +152,7 @@ def test_an_output_is_annotated_like_an_input() -> None:
     assert (report.after.transposes, legal["outputs"][0]["shape"]) == (2, [1, 4, 8, 6])
 
 
-def test_a_star_in_an_annotation_stands_for_what_is_left() -> None:
+def test_a_star_in_an_annotation_stands_for_the_remaining_axes() -> None:
     _, report = legalized(image_net(), "canonical", input_layouts={"x": "N**C"})
     assert report.after.transposes == 1
 
@@ -293,13 +293,13 @@ def test_an_alignment_that_the_strides_have_is_met(layout: str) -> None:
 @pytest.mark.parametrize(
     "layout", ["NCHW[a=8]", "NC[a=128]HW", "N[acme:<bla>]CHW", "N[a=32][acme:<bla>]CHW", "NCHW[x:]"]
 )
-def test_a_requirement_that_nothing_meets_is_never_ignored(layout: str) -> None:
+def test_an_unsatisfiable_requirement_is_never_ignored(layout: str) -> None:
     with pytest.raises(InfeasibleError) as caught:
         relayout.legalize(pooled().model(), asking_for(layout))
     assert f"input 0 requires {layout}" in str(caught.value)
 
 
-def test_an_alignment_that_the_strides_have_not_is_provided_by_padding_where_the_operator_allows() -> None:
+def test_a_missing_alignment_is_provided_by_padding_if_the_operator_allows() -> None:
     """A stride of 1024 bytes takes 5 1/3 channels of 192 bytes: 16 channels are the first that are a multiple of it."""
     model = pooled().model()
     legal, report = relayout.legalize(model, asking_for("N[a=1024]CHW"))
@@ -312,7 +312,7 @@ def test_an_alignment_that_the_strides_have_not_is_provided_by_padding_where_the
     assert_same_numbers(model, legal)
 
 
-def test_glows_own_example_of_a_layout_is_kept_to_the_letter() -> None:
+def test_glows_own_example_of_a_layout_is_kept_verbatim() -> None:
     text = "N[a=32][namespace_for_unsupported:<bla>]HWC"
     layout = Layout.parse(text)
     assert str(layout) == text

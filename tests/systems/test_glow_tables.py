@@ -109,7 +109,7 @@ ROWS = {
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
 @pytest.mark.parametrize("glow", ROWS)
-def test_a_node_is_answered_as_in_glows_table(glow: str, backend: str) -> None:
+def test_requirements_of_a_node_are_those_of_glows_table(glow: str, backend: str) -> None:
     text, *answers = ROWS[glow]
     assert answer(relayout.load_backend(backend), node(text)) == answers[backend == "opencl"]
 
@@ -174,7 +174,7 @@ def alone(operator: str, rank: int = 4, **attributes: Any) -> ir.Node:
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
 @pytest.mark.parametrize("operator", sorted(ANY.values()))
-def test_a_node_that_does_not_care_is_asked_nothing(operator: str, backend: str) -> None:
+def test_a_layout_agnostic_node_has_no_requirements(operator: str, backend: str) -> None:
     assert answer(relayout.load_backend(backend), alone(operator)) == "**** -> ****"
 
 
@@ -202,7 +202,7 @@ POSITIONS: dict[str, Callable[[Net, str], str]] = {
 
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
 @pytest.mark.parametrize("what", POSITIONS)
-def test_what_tells_axes_by_their_place_runs_after_a_convolution(what: str, backend: str) -> None:
+def test_an_operator_by_axis_position_runs_after_a_convolution(what: str, backend: str) -> None:
     net = Net()
     net.output(POSITIONS[what](net, net.conv(net.input("x", (2, 3, 6, 8)), 3, 4)))
     legal, _ = relayout.legalize(net.model(), backend)

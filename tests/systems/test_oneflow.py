@@ -65,7 +65,7 @@ def test_weights_are_transposed_at_compile_time() -> None:
 
 
 @pytest.mark.parametrize("backend", [AutoNhwc(device="cpu"), load_backend("auto-nhwc", options={"device": "cpu"})])
-def test_a_device_can_be_left_alone(backend: AutoNhwc) -> None:
+def test_a_device_can_be_excluded(backend: AutoNhwc) -> None:
     legal, report = converted(example(), backend)
     assert report.after.transposes == 0
     assert operators(legal) == ["Conv", "Relu", "Conv", "Relu"]
@@ -83,7 +83,7 @@ def test_only_four_dimensions_are_converted(shape: tuple[int, ...], kernel: tupl
     assert operators(converted(net)[0]) == ["Conv"]
 
 
-def test_what_is_channels_last_already_stays() -> None:
+def test_a_channels_last_model_is_unchanged() -> None:
     once, _ = converted(example())
     twice, report = relayout.legalize(once, "auto-nhwc")
     assert report.before == report.after
@@ -99,7 +99,7 @@ def test_batch_norm_and_relu() -> None:
     assert converted(net)[1].after.transposes == 2
 
 
-def test_a_bias_is_added_as_it_comes() -> None:
+def test_a_bias_is_added_without_a_conversion() -> None:
     net = Net()
     net.output(net.node("Add", net.input("x", (2, 3, 4, 5)), net.weight(3, 1, 1)))
     assert converted(net)[1].after.transposes == 0
@@ -256,7 +256,7 @@ def cut(net: Net, start: int, end: int, axis: int) -> list[str]:
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-def test_what_stands_between_two_convolutions_costs_nothing(between: str) -> None:
+def test_an_operator_between_two_convolutions_costs_nothing(between: str) -> None:
     net = Net()
     value = net.node("Relu", net.conv(net.input("x", (1, 8, 8, 8)), 8, 8))
     net.output(net.conv(BETWEEN[between](net, value), 8, 4))
@@ -289,7 +289,7 @@ class ConvolutionsAlone(NchwCompatible):
         return [0] if node.op_type in ("Conv", "MaxPool") else ()
 
 
-def test_a_plugin_answers_four_questions() -> None:
+def test_a_plugin_implements_four_methods() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 3, 8, 8)), 3, 4)
     value = net.conv(net.node("MaxPool", value, kernel_shape=[2, 2]), 4, 4)
@@ -315,13 +315,13 @@ class WithOwnTwins(ConvolutionsAlone):
         return Implementation(tuple(inputs), twin.results)
 
 
-def test_a_plugin_may_say_itself_what_the_twin_is() -> None:
+def test_a_plugin_may_name_the_channels_last_operator() -> None:
     legal, report = converted(example(), WithOwnTwins())
     assert report.after.transposes == 2
     assert {bytes(a.s) for n in legal.graph.node for a in n.attribute if a.name == "kernel_layout"} == {b"HWIO"}
 
 
-def test_the_four_answers_of_auto_nhwc() -> None:
+def test_the_four_methods_of_auto_nhwc() -> None:
     """As the document has them for a convolution: data and weight are transposed, the bias is not."""
     conv, relu, *_ = read_model(example().model()).graph
     backend = AutoNhwc()
@@ -335,11 +335,11 @@ def test_the_four_answers_of_auto_nhwc() -> None:
     )
 
 
-def test_what_is_listed_but_not_nchw_stays_where_nobody_gains() -> None:
+def test_a_listed_operator_that_is_not_nchw_stays_without_a_saving() -> None:
     net = Net()
     net.output(net.node("MaxPool", net.input("x", (1, 3, 8, 8)), kernel_shape=[2, 2]))
     assert operators(converted(net, ConvolutionsAlone)[0]) == ["MaxPool"]
 
 
-def test_a_plugin_that_answers_nothing_wishes_nothing() -> None:
+def test_a_plugin_without_overrides_has_no_requirements() -> None:
     assert operators(converted(example(), NchwCompatible)[0]) == ["Conv", "Relu", "Conv", "Relu"]

@@ -66,7 +66,7 @@ def test_a_network_may_mix_layouts_and_keeps_them() -> None:
     assert_same_numbers(with_bodies(mixed()), legal)
 
 
-def test_layouts_of_operations_are_weighed_together() -> None:
+def test_layouts_of_operations_are_chosen_together() -> None:
     # In one layout throughout the transpose between goes, and one before or behind comes.
     for backend, expected in (("nhwc", 1), ("nchw", 1)):
         legal, report = checked(mixed(), backend)
@@ -132,7 +132,7 @@ def pools() -> Net:
     return net
 
 
-def test_a_table_may_ask_for_one() -> None:
+def test_a_table_may_require_a_tvm_layout() -> None:
     net = pools()
     table = {"name": "table", "rule": [{"op": "MaxPool", "data": "NCHW16c"}]}
     legal, report = relayout.legalize(net.model(), table)
@@ -155,7 +155,7 @@ class Blocked(Backend):
         return "NCHW16c" if wants else super().nth_result_layout_requirements(node, n)
 
 
-def test_a_backend_in_code_may_ask_for_one() -> None:
+def test_a_python_backend_may_require_a_tvm_layout() -> None:
     net = pools()
     legal, report = checked(net.model(), Blocked)
     assert report.after.transposes == 2
@@ -175,7 +175,7 @@ def pool(text: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("text", ["NCHW16c", "NCHWc[tile:16]"])
 @pytest.mark.parametrize("backend", [AsStated, Blocked, "opencl", "onnx"])
-def test_an_operation_that_is_written_in_one_stays_as_it_is(text: str, backend: object) -> None:
+def test_an_operation_already_in_a_tvm_layout_is_unchanged(text: str, backend: object) -> None:
     legal, report = checked(pool(text), backend)
     assert report.after.transposes == 0
     assert layouts(legal) == [("MaxPool", text)]

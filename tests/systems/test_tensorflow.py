@@ -125,7 +125,7 @@ def test_the_input_may_be_fed_in_named_blocks() -> None:
         ("the batch is large", example(batch=9), Tpu),
     ],
 )
-def test_otherwise_the_convolution_stays_as_it_is(why: str, net: Net, backend: object) -> None:
+def test_if_disabled_or_for_large_batches_the_convolution_is_unchanged(why: str, net: Net, backend: object) -> None:
     legal, report = converted(net, backend)
     assert operators(legal) == ["relayout::Conv"], why
     assert kernels(legal) == [(7, 7, 3, 64)]
@@ -216,7 +216,7 @@ def test_legalizing_again_changes_nothing() -> None:
     assert again.graph.node == legal.graph.node
 
 
-def test_what_stands_before_the_convolution_takes_blocks_as_they_come() -> None:
+def test_operators_before_the_convolution_accept_blocks() -> None:
     """TensorFlow's pass looks through Cast; every operator that works element by element will do."""
     net = Net()
     image = net.node("Cast", net.input("x", (1, 32, 32, 3), onnx.TensorProto.UINT8), to=onnx.TensorProto.FLOAT)

@@ -202,7 +202,7 @@ def quantised(net: Net, value: str) -> str:
     return str(net.node("DequantizeLinear", net.node("QuantizeLinear", value, scale, zero), scale, zero))
 
 
-def test_pools_and_resizes_run_in_the_layouts_that_are_desired_of_them() -> None:
+def test_pools_and_resizes_run_in_their_desired_layouts() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 4, 8, 8)), 4, 4)
     value = net.node("Resize", value, "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="linear")
@@ -223,7 +223,7 @@ def roi_align(net: Net, value: str) -> str:
     ("desired", "transposes"),
     [({**CHANNELS_LAST, "vision.roi_align": ["NHWC", "default"]}, 2), (CHANNELS_LAST, 4)],
 )
-def test_roi_align_goes_along_only_where_it_is_named(desired: Desired, transposes: int) -> None:
+def test_roi_align_is_converted_only_if_named(desired: Desired, transposes: int) -> None:
     net = Net()
     net.output(net.conv(roi_align(net, net.conv(net.input("x", (2, 4, 8, 8)), 4, 4)), 4, 4))
     assert converted(net, desired)[1].after.transposes == transposes
@@ -274,7 +274,7 @@ def test_layers_are_skipped_by_tvms_count(skip: list[str | int]) -> None:
     assert report.after.transposes == 2
 
 
-def test_digits_that_are_a_nodes_name_are_no_count() -> None:
+def test_a_numeric_node_name_is_not_a_count() -> None:
     model = chain("Conv", (9, 8), (4, 4, 3, 3), length=2).model()
     first, second = (node for node in model.graph.node if node.op_type == "Conv")
     first.name, second.name = "first", "0"
@@ -287,7 +287,7 @@ def test_digits_that_are_a_nodes_name_are_no_count() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_the_layout_flows_down_as_tvm_carries_it(length: int) -> None:
+def test_the_layout_propagates_as_in_tvm(length: int) -> None:
     """What stands before the first convolution stays as it is, what stands below the last one follows it."""
     net = Net()
     value = net.node("Sigmoid", net.input("x", (1, 4, 8, 8)))

@@ -124,7 +124,7 @@ def test_constants_of_any_rank(shape: tuple[int, ...], comes_first: bool) -> Non
     assert converted(between_convolutions(build))[1].after.transposes == 2
 
 
-def test_the_place_of_the_largest_channel_at_the_end() -> None:
+def test_arg_max_over_channels_at_the_end() -> None:
     def build(net: Net, value: str) -> str:
         return str(net.node("Cast", net.node("ArgMax", value, axis=1, keepdims=0), to=TensorProto.FLOAT))
 

@@ -126,7 +126,7 @@ BETWEEN: dict[str, Callable[[Net, str], str]] = {
 
 
 @pytest.mark.parametrize("what", BETWEEN)
-def test_what_stands_between_two_convolutions_adapts_to_them(what: str) -> None:
+def test_an_operator_between_two_convolutions_adapts_to_them(what: str) -> None:
     assert converted(between_convolutions(BETWEEN[what]))[1].after.transposes == 2
 
 
@@ -153,7 +153,7 @@ def test_a_reduction_adapts_with_and_without_the_axes_that_it_reduces(
     assert converted(between_convolutions(build))[1].after.transposes == 2
 
 
-def test_what_changes_the_number_of_channels_adapts_too() -> None:
+def test_an_operator_that_changes_the_number_of_channels_adapts_too() -> None:
     both = between_convolutions(lambda n, v: n.node("Concat", v, n.node("Sigmoid", v), axis=1), 16)
     assert converted(both)[1].after.transposes == 2
     assert converted(between_convolutions(repeated, 16))[1].after.transposes == 2
@@ -170,7 +170,9 @@ def test_what_changes_the_number_of_channels_adapts_too() -> None:
         (lambda n, v: n.node("Tanh", n.transpose(v, 0, 1, 3, 2)), 8, 3),
     ],
 )
-def test_what_cannot_adapt_costs_what_it_must(build: Callable[[Net, str], str], channels: int, transposes: int) -> None:
+def test_an_operator_that_cannot_adapt_has_its_minimal_cost(
+    build: Callable[[Net, str], str], channels: int, transposes: int
+) -> None:
     assert converted(between_convolutions(build, channels))[1].after.transposes == transposes
 
 

@@ -68,7 +68,7 @@ def test_a_tile_of_one_is_a_dimension_that_moves_nothing(groups: int, data: str,
 
 
 @pytest.mark.parametrize("result", ["NCHW8c", "NCHW2c", "NHWC8c", "NCHW3h", "NHWC"])
-def test_a_result_may_lie_otherwise_than_the_data(result: str) -> None:
+def test_a_result_may_have_another_layout_than_the_data(result: str) -> None:
     net = chain(8)
     desired = {"Conv": ["NCHW4c", "OIHW4i4o", result]}
     legal, report = converted(net, desired)
@@ -173,7 +173,7 @@ def test_any_dimension_is_packed_and_its_parts_may_stand_side_by_side(what: str,
 
 
 @pytest.mark.parametrize(("what", "dimensions"), ASKED_AT)
-def test_what_a_tile_does_not_divide_stays_as_it_is(what: str, dimensions: int) -> None:
+def test_a_tensor_that_the_tile_does_not_divide_is_unchanged(what: str, dimensions: int) -> None:
     operator = what.partition(",")[0]
     legal, report = converted(asked(what, 6, dimensions), {operator: [PICTURES[dimensions][0] + "4c"]})
     assert report.after.transposes == 0
@@ -181,7 +181,7 @@ def test_what_a_tile_does_not_divide_stays_as_it_is(what: str, dimensions: int) 
 
 
 @pytest.mark.parametrize(("layout", "transposes"), [("NCHW4c", 3), ("NHWC4c", 3), ("NCHW8c", 3), ("NHWC", 3)])
-def test_a_pool_in_any_layout_gives_the_indices_that_it_gives_in_the_source(layout: str, transposes: int) -> None:
+def test_a_pool_in_any_layout_returns_the_source_indices(layout: str, transposes: int) -> None:
     net = Net()
     largest, places = net.node("MaxPool", net.input("x", (2, 8, 6, 10)), results=2, kernel_shape=[2, 3])
     net.output(net.node("Relu", largest))
@@ -192,7 +192,7 @@ def test_a_pool_in_any_layout_gives_the_indices_that_it_gives_in_the_source(layo
 
 
 @pytest.mark.parametrize("operator", ["MaxPool", "MaxUnpool"])
-def test_what_a_pool_took_apart_goes_back_where_it_was(operator: str) -> None:
+def test_max_pool_and_max_unpool_run_in_a_packed_layout(operator: str) -> None:
     net = Net()
     largest, places = net.node("MaxPool", net.input("x", (2, 4, 6, 10)), results=2, kernel_shape=[2, 2], strides=[2, 2])
     net.output(net.node("MaxUnpool", largest, places, kernel_shape=[2, 2], strides=[2, 2]))
@@ -273,7 +273,7 @@ def test_a_packed_network_is_legal_as_it_is(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("bounds", [{}, {"start": 1}, {"end": -1}, {"start": -3, "end": 7}])
-def test_a_known_shape_is_no_reason_to_unpack(bounds: dict[str, int]) -> None:
+def test_reading_a_known_shape_needs_no_unpacking(bounds: dict[str, int]) -> None:
     net = Net()
     value = net.conv(net.input("x", (2, 8, 6, 10)), 8, 8)
     net.output(net.conv(net.node("Relu", value), 8, 8))
@@ -284,7 +284,7 @@ def test_a_known_shape_is_no_reason_to_unpack(bounds: dict[str, int]) -> None:
     assert "Shape" not in [node.op_type for node in legal.graph.node]
 
 
-def test_what_is_priced_is_what_is_written_where_a_slice_reckons_its_bounds_from_a_shape() -> None:
+def test_a_slice_with_bounds_from_a_shape_is_priced_as_written() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 8, 6, 6)), 8, 8)
     channels = net.node("Gather", net.node("Shape", value), axes(net, 1))
@@ -296,7 +296,7 @@ def test_what_is_priced_is_what_is_written_where_a_slice_reckons_its_bounds_from
     assert len(report.conversions) == report.after.transposes == 2
 
 
-def test_a_shape_that_is_not_known_is_read_of_the_value_as_it_was() -> None:
+def test_an_unknown_shape_is_read_from_the_value_in_source_order() -> None:
     net = Net()
     value = net.conv(net.input("x", ("n", 8, 6, 10)), 8, 8)
     net.output(net.conv(net.node("Relu", value), 8, 8))
@@ -310,7 +310,7 @@ def test_a_shape_that_is_not_known_is_read_of_the_value_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("words", [["NCHW4c", "OIHW4o"], ["NCHW16c", "OIHW16i16o"]])
-def test_weights_that_stay_at_home_are_packed_by_their_transforms(words: list[str]) -> None:
+def test_absent_weights_are_packed_by_their_steps(words: list[str]) -> None:
     net = Net()
     value = net.node("Relu", net.conv(net.input("x", (1, 16, 6, 6)), 16, 32))
     value = net.node("Mul", net.conv(value, 32, 32), net.weight(32, 1, 1))
@@ -357,7 +357,7 @@ def test_packed_operators_are_written_for_old_opsets_too(operator: str) -> None:
     assert read_model(legal).graph.num_nodes() == len(legal.graph.node)
 
 
-def test_a_packed_picture_may_be_a_view_of_something_whose_extent_is_open() -> None:
+def test_a_packed_image_may_be_a_view_of_a_tensor_of_unknown_extent() -> None:
     net = Net(opset=18)
     picture = net.node("Reshape", net.input("x", ("n",)), axes(net, 1, 2, 1, 2))
     net.output(net.node("Resize", picture, "", "", axes(net, 1, 2, 2, 4), mode="nearest"))
@@ -367,7 +367,7 @@ def test_a_packed_picture_may_be_a_view_of_something_whose_extent_is_open() -> N
     assert_same_numbers(model, legal, {"x": np.arange(4, dtype=np.float32)})
 
 
-def test_a_resize_that_a_tile_does_not_divide_may_lie_as_it_likes() -> None:
+def test_a_resize_that_the_tile_does_not_divide_has_no_requirement() -> None:
     net = Net(opset=13)
     value = net.transpose(net.input("x", (8, 5, 1, 1)), 0, 3, 1, 2)
     scales = net.constant(np.array([1, 1, 2, 1], np.float32))
@@ -377,7 +377,7 @@ def test_a_resize_that_a_tile_does_not_divide_may_lie_as_it_likes() -> None:
     assert report.after.transposes <= 1
 
 
-def test_a_packed_pool_keeps_the_indices_that_nobody_reads() -> None:
+def test_a_packed_pool_keeps_its_unused_indices() -> None:
     net = Net()
     window = {"kernel_shape": [1, 2], "pads": [0, 0, 0, 1], "strides": [2, 2]}
     pooled, _ = net.node("MaxPool", net.input("x", (4, 2, 5, 6)), results=2, **window)

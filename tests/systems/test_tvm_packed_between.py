@@ -63,7 +63,7 @@ def packed(build: Callable[[Net, str], str], channels: int) -> Net:
 
 
 @pytest.mark.parametrize("what", ADAPTS)
-def test_what_stands_between_two_packed_convolutions_adapts_to_them(what: str) -> None:
+def test_an_operator_between_two_packed_convolutions_adapts_to_them(what: str) -> None:
     legal, report = converted(packed(*ADAPTS[what]), PACKED)
     assert report.after.transposes == 2
     assert {attributes["data_layout"] for attributes in layouts(legal, "Conv")} == {"NCHW4c"}
@@ -80,7 +80,7 @@ def test_what_stands_between_two_packed_convolutions_adapts_to_them(what: str) -
         (lambda n, v: cut(n, v, 0, 8, 1, 2), 4, 3),
     ],
 )
-def test_what_does_not_divide_a_packed_axis_is_unpacked(
+def test_a_packed_axis_that_does_not_divide_is_unpacked(
     build: Callable[[Net, str], str], channels: int, transposes: int
 ) -> None:
     assert converted(packed(build, channels), PACKED)[1].after.transposes == transposes

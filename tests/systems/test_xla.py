@@ -54,7 +54,7 @@ def test_a_constant_with_another_reader_stays() -> None:
     assert operators(converted(net)[0]) == ["MatMul", "Mul"]
 
 
-def test_one_constant_of_several_dots_is_turned_once() -> None:
+def test_one_constant_of_several_dots_is_transposed_once() -> None:
     net = Net()
     weight = net.weight(16, 16)
     value = net.node("MatMul", net.input("x", (8, 16)), weight)
@@ -105,7 +105,7 @@ def test_legalizing_again_changes_nothing() -> None:
     ]
 
 
-def test_the_rest_is_as_onnx_has_it() -> None:
+def test_other_operators_are_as_in_onnx() -> None:
     """XLA's CPU backend has no wish for a convolution; transposes that undo each other go all the same."""
     net = Net()
     value = net.transpose(net.transpose(net.input("x", (1, 3, 8, 8)), *TO_NHWC), *TO_NCHW)
@@ -136,7 +136,7 @@ def custom(count: int) -> onnx.ModelProto:
     return model
 
 
-def test_a_custom_call_gets_its_operands_as_it_must_have_them() -> None:
+def test_a_custom_call_gets_its_operands_in_the_required_layouts() -> None:
     legal, report = relayout.legalize(custom(3), XlaCpu(custom_calls=CALLS))
     # One transpose in and one out: between the calls everything follows.
     assert operators(legal).count("Transpose") == report.after.transposes == 2
@@ -158,7 +158,7 @@ def test_layouts_are_read_and_written_minor_to_major(minor_to_major: str, letter
     assert layout.to_minor_to_major("NCHW") == minor_to_major
 
 
-def test_an_input_is_fed_minor_to_major() -> None:
+def test_an_input_layout_may_be_minor_to_major() -> None:
     net = Net()
     net.output(net.conv(net.input("x", (1, 3, 8, 9)), 3, 4))
     legal, _ = relayout.legalize(net.model(), "nhwc", input_layouts={"x": "{1,3,2,0}"})

@@ -52,7 +52,7 @@ def test_the_action_is_one_by_githubs_schema() -> None:
     jsonschema.validate(ACTION, json.loads(schema.read_text()))
 
 
-def test_the_action_annotates_and_fails_and_then_holds_to_its_report(model: Path, tmp_path: Path) -> None:
+def test_the_action_annotates_fails_and_accepts_its_report_as_a_baseline(model: Path, tmp_path: Path) -> None:
     status, printed, outputs = act(tmp_path, models="model.onnx", backend="nhwc")
     assert status == 1
     assert "::error file=model.onnx,line=1,title=relayout%3A layout-requirement::" in printed
@@ -89,7 +89,7 @@ def test_illegal(relayout_verify):
 """
 
 
-def test_the_fixture_is_there_by_itself_and_fails_with_the_findings(model: Path, tmp_path: Path) -> None:
+def test_the_fixture_is_installed_and_fails_with_the_findings(model: Path, tmp_path: Path) -> None:
     (tmp_path / "test_export.py").write_text(TESTS.format(model=str(model)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)

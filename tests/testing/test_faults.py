@@ -182,7 +182,7 @@ def faults_of(backend: type[Backend]) -> Sequence[Fault]:
 
 
 @pytest.mark.parametrize("backend", FAULTS, ids=lambda backend: backend.__name__)
-def test_a_fault_is_reported_as_what_it_is(backend: type[Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fault_is_reported_by_its_kind(backend: type[Backend], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     kind, text = FAULTS[backend]
     found = faults_of(backend)
@@ -211,7 +211,7 @@ def fast(writing: Any) -> None:
     writing.set_result(0, writing.emit("FastRelu", [writing.read(0)], domain="com.acme", shape=shape))
 
 
-def test_what_only_the_target_runs_is_no_fault_and_is_told() -> None:
+def test_an_operator_that_only_the_target_runs_is_a_note_and_no_fault() -> None:
     [relu] = [graph for graph in generated_graphs() if graph.name == "Relu"]
     report = check_backend(Foreign, graphs=[relu])
     assert report.faults == ()

@@ -105,7 +105,7 @@ def test_atoms_that_contradict_the_value_are_found(atoms: str, rule: str) -> Non
     assert rule in rules(verification)
 
 
-def test_nonsense_is_found_without_the_original() -> None:
+def test_invalid_annotations_are_found_without_the_original() -> None:
     for atoms in ("0,1:1:2,2,3", "0,1", "words", "0,0,2,3", "0,1:1:2+1:2:0,2,3:1:5"):
         assert rules(verify(folded(atoms), "onnx")) == {"layout-annotation"}, atoms
 
@@ -285,7 +285,7 @@ def test_attributes_that_say_other_tiles_than_the_body_has_are_found(spoil: Call
     assert "function-body" in rules(verify(model, "onnx"))
 
 
-def test_a_body_that_reckons_with_values_of_its_operand_is_found() -> None:
+def test_a_body_that_computes_with_its_operand_is_found() -> None:
     text = PADDED.replace("Xn = Slice (Xr, zero, ten, one)", "Xq = Mul (Xr, Xr)  Xn = Slice (Xq, zero, ten, one)")
     assert "function-body" in rules(verify(model_of(text), "onnx"))
 

@@ -42,7 +42,7 @@ def test_atoms_are_all_digits_of_each_axis_once(text: str, extents: Sequence[int
 
 
 @pytest.mark.parametrize("text", ["0,1:2", "x", "0,1:2:3:4", "0;1", "0, 1", "0,-1", "0,+1", "0,1:\u0662:0"])
-def test_what_is_no_list_of_atoms_is_not_read(text: str) -> None:
+def test_an_invalid_list_of_atoms_is_not_read(text: str) -> None:
     assert parse_atoms(text) is None
 
 

@@ -128,12 +128,12 @@ def test_models_come_as_a_path_a_protobuf_or_bytes(tmp_path: object) -> None:
     assert verify(proto.SerializeToString(), "nhwc", against=ir.to_proto(raw())).passed
 
 
-def test_what_is_no_model_is_an_error_and_no_finding() -> None:
+def test_an_invalid_model_is_an_error_and_no_finding() -> None:
     with pytest.raises(InputError):
         verify(b"not a model", "onnx")
 
 
-def test_a_network_may_turn_its_picture_and_feed_tokens_as_channels() -> None:
+def test_a_network_may_transpose_its_image_and_use_tokens_as_channels() -> None:
     turned = """net (float[1,3,8,9] x, float[4,3,1,1] w, float[5,4,1,1] v) => (y) {
         a = Conv (x, w)
         t = Transpose <perm = [0,1,3,2]> (a)
@@ -392,7 +392,7 @@ def test_the_verifier_imports_no_stage_that_it_verifies() -> None:
     assert run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_what_onnxruntime_cannot_run_the_reference_does() -> None:
+def test_the_reference_runs_what_onnxruntime_cannot() -> None:
     model = model_of("net (bfloat16[2,3] x) => (bfloat16[2,3] y) { z = Mul (x, x)  y = Add (z, x) }")
     verification = verify(model, "onnx", against=model)
     assert verification.passed
@@ -448,7 +448,7 @@ def test_a_run_does_not_change_its_inputs() -> None:
 
 @pytest.mark.parametrize("is_seeded", [False, True])
 @pytest.mark.parametrize("operator", ["Bernoulli", "Dropout", "RandomNormalLike"])
-def test_what_depends_on_numbers_drawn_without_a_seed_is_not_compared(operator: str, is_seeded: bool) -> None:
+def test_outputs_of_unseeded_random_operators_are_not_compared(operator: str, is_seeded: bool) -> None:
     """Two runs of the original itself give it differently."""
     net = Net()
     image = net.node("Sigmoid", net.input("x", (2, 3)))
@@ -544,7 +544,7 @@ def test_an_invalid_graph_is_an_input_error_in_every_container(body: str, found:
             verify(source, "onnx")
 
 
-def test_a_model_that_contradicts_itself_is_looked_at_as_far_as_that_goes() -> None:
+def test_a_self_contradictory_model_is_checked_as_far_as_possible() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20]>
         g (float x, float[1,4,8,8] z, float[4,4,1,1] k) => (float[1,4,8,8] c, y) <int64[1] o = {0}> {

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-__all__ = ["SCOPES", "Caller", "caller_of", "needed_scope"]
+__all__ = ["PREFIX", "SCOPES", "Caller", "caller_of", "needed_scope"]
+
+PREFIX = "relayout_"
+"""How every key starts, so that a scanner of secrets finds one that was published."""
 
 SCOPES = ("read", "legalize", "admin")
 """Each scope includes those before it: `legalize` may send work and see its own jobs, `admin` sees all jobs."""

@@ -12,8 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relayout.errors import RelayoutError, UsageError
-from relayout_api.access.callers import Caller, needed_scope
-from relayout_api.access.keys import PREFIX
+from relayout_api.access.callers import PREFIX, Caller, needed_scope
 from relayout_api.access.limits import Limits
 from relayout_api.problems import RefusedError, response_of
 

@@ -28,6 +28,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from sqlalchemy.exc import SQLAlchemyError
 
+from relayout_api.jobs.clock import count_milliseconds
 from relayout_api.jobs.liveness import liveness_of
 from relayout_api.settings import Settings
 
@@ -284,6 +285,7 @@ class Engine:
         with contextlib.closing(sqlite3.connect(path)) as database:
             # Readers and the writer do not wait for each other; the mode stays with the file.
             database.execute("PRAGMA journal_mode=WAL")
+        count_milliseconds()
         return f"sqlite:///{path}"
 
 

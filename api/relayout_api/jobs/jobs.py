@@ -18,12 +18,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from anyio import CancelScope, CapacityLimiter, create_task_group, sleep, to_thread
+import anyio
+from anyio import CancelScope, CapacityLimiter, create_task_group, move_on_after, sleep, to_thread
 
 from relayout.errors import RelayoutError, UsageError
+from relayout_api.bodies import Body
 from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
-from relayout_api.results import Results
+from relayout_api.results import PARTS, Results
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges
 from relayout_api.workers.messages import Task
@@ -52,6 +54,7 @@ _STATES: dict[str, State] = {
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
+_OPEN_SECONDS = 30.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
 # Seconds between two looks for events: few while they come, more while none do.
 _LEAST_PAUSE, _MOST_PAUSE = 0.1, 1.0
@@ -74,15 +77,12 @@ class Jobs:
         self._pool = pool
         self._results = results
         self._engine: Engine | None = None
+        # Set after the first attempt to open the database.
+        self._tried = anyio.Event()
         self._progress: dict[str, dict[str, Any]] = {}
         self._stop_time = math.inf
         # Database calls have threads of their own, so that slow ones delay nothing else.
         self._threads = CapacityLimiter(16)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the database has been opened."""
-        return self._engine is not None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -101,15 +101,13 @@ class Jobs:
         if self._engine is not None:
             self._engine.stop_taking()
 
-    async def submit(self, arguments: dict[str, Any], content: bytes, caller: str, key: str | None) -> Job:
+    async def submit(self, arguments: dict[str, Any], content: Body, caller: str, key: str | None) -> Job:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
         name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
         arguments["body"] = await self._results.keep(content)
-        # The database's clock may count whole seconds.
-        arguments["created"] = time.time_ns() // 1_000_000
-        is_new = await self._call(self._opened().submit, str(name), caller, arguments)
+        is_new = await self._call((await self._opened()).submit, str(name), caller, arguments)
         row = await self._row(str(name))
-        if not is_new and {**_input(row), "created": 0} != {**arguments, "created": 0}:
+        if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -129,7 +127,9 @@ class Jobs:
 
     def gauges(self) -> Gauges:
         """The jobs that have not ended, by state, and the seconds that the oldest has waited."""
-        queued, running, oldest = self._opened().unfinished()
+        if self._engine is None:
+            return {}
+        queued, running, oldest = self._engine.unfinished()
         return {
             "jobs": {"queued": queued, "running": running},
             "queue_depth": {"jobs": queued},
@@ -139,11 +139,11 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
         """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
+        # Several jobs may be of the same millisecond: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
-        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until), owner)
+        rows = await self._call((await self._opened()).newest, most, None if until is None else _iso(until), owner)
         left = [row for row in rows if row.workflow_id not in given]
-        left.sort(key=lambda row: (row.created_at or 0, _input(row)["created"]), reverse=True)
+        left.sort(key=lambda row: row.created_at or 0, reverse=True)
         shown = left[:limit]
         more = None
         if len(left) > limit:
@@ -155,10 +155,10 @@ class Jobs:
     async def cancel(self, job: str) -> Job:
         """Cancel a job, unless it has ended. Raises RefusedError."""
         await self._row(job)
-        await self._call(self._opened().cancel, job)
+        await self._call((await self._opened()).cancel, job)
         return await self.get(job)
 
-    async def result(self, job: str, part: str) -> tuple[bytes, str, str]:
+    async def result(self, job: str, part: str) -> tuple[memoryview, str, str]:
         """The `report` or `model` of a job: its content, its media type and its digest.
 
         Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
@@ -179,14 +179,25 @@ class Jobs:
         assert output is not None
         return content, output["media"] if part == "model" else "application/json", digest
 
-    async def request(self, job: str) -> tuple[dict[str, Any], bytes]:
-        """The arguments and the body of a job that legalized a graph. Raises as `result` does."""
+    async def drawn(self, job: str) -> tuple[Task, str, list[memoryview]]:
+        """The task that draws a job that legalized a graph, its key, and what it is about: the body, then PARTS.
+
+        Raises as `result` does.
+        """
         await self.result(job, "model")
-        arguments = _input(await self._row(job))
-        body = await self._results.content(arguments["body"])
-        if body is None:
-            raise RefusedError("no-result", "the body of the job was deleted", expected="a newer job", found=job)
-        return arguments, body
+        row = await self._row(job)
+        arguments, output = _input(row), row.output or {}
+        digests = [arguments["body"], *(output.get(part) for part in PARTS)]
+        parts = []
+        for digest in digests:
+            # A job of an earlier version has no choices.
+            part = memoryview(b"{}") if digest is None else await self._results.content(digest)
+            if part is None:
+                raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=job)
+            parts.append(part)
+        limits = self._settings.time_limit, self._settings.memory_bytes
+        task = Task("draw", arguments["parameters"], *limits, digest=arguments["body"])
+        return task, self._results.key(task, *digests), parts
 
     async def events(self, job: str, after: int, is_stopping: Callable[[], bool]) -> AsyncIterator[Event]:
         """The events of a job with a number above `after`, and `done` when it ends.
@@ -197,7 +208,7 @@ class Jobs:
         while not has_ended:
             if is_stopping():
                 return
-            events, has_ended = await self._call(self._opened().events, job, number)
+            events, has_ended = await self._call((await self._opened()).events, job, number)
             for event in events:
                 number += 1
                 yield Event(number, "stage" if "stage" in event else "solution", event)
@@ -208,17 +219,21 @@ class Jobs:
         yield Event(number + 1, "done", shown.model_dump(exclude_none=False))
 
     async def check(self) -> None:
-        """Raise RefusedError unless jobs can be accepted."""
-        await self._call(self._opened().check)
+        """Raise RefusedError unless jobs can be accepted. While a file is opened, requests about jobs wait for it."""
+        if self._settings.database_url is None and not self._tried.is_set():
+            return
+        await self._call((await self._opened()).check)
 
     async def _open(self) -> None:
         while True:
             try:
                 self._engine = await to_thread.run_sync(self._opened_engine, limiter=self._threads)
+                self._tried.set()
                 break
             except Exception:
                 # Without its database the service still answers what is no job.
                 _log.exception("the job database cannot be opened; it is tried again")
+                self._tried.set()
                 await sleep(2.0)
         async with create_task_group() as tasks:
             tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
@@ -243,7 +258,8 @@ class Jobs:
 
     def _clean(self) -> None:
         oldest = datetime.now(UTC) - timedelta(hours=self._settings.keep_hours)
-        needed = self._opened().delete_ended(oldest.isoformat())
+        assert self._engine is not None
+        needed = self._engine.delete_ended(oldest.isoformat())
         self._results.clean(needed)
 
     async def _drain(self, engine: Engine) -> None:
@@ -278,6 +294,8 @@ class Jobs:
                 settings.memory_bytes,
                 "parts",
                 arguments["split"],
+                arguments["body"],
+                of_job=True,
             )
             body = await self._results.content(arguments["body"])
             if body is None:
@@ -298,13 +316,17 @@ class Jobs:
         finally:
             del self._progress[job]
 
-    def _opened(self) -> Engine:
+    async def _opened(self) -> Engine:
+        """The engine, when it has been opened. Raises RefusedError where that failed, or takes long."""
+        if self._engine is None:
+            with move_on_after(_OPEN_SECONDS):
+                await self._tried.wait()
         if self._engine is None:
             raise RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
         return self._engine
 
     async def _row(self, job: str) -> WorkflowStatus:
-        row = await self._call(self._opened().find, job)
+        row = await self._call((await self._opened()).find, job)
         if row is None:
             raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
         return row
@@ -319,15 +341,15 @@ class Jobs:
             if row.workflow_id in self._progress:
                 seen = self._progress[row.workflow_id]
             else:
-                events, _ = await self._call(self._opened().events, row.workflow_id)
+                events, _ = await self._call((await self._opened()).events, row.workflow_id)
                 for event in events:
                     seen.update(event)
         problem = Problem(**output["problem"]) if "problem" in output else None
         if state == "failed" and problem is None:
             problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
-        started = None
+        created, started = row.created_at or 0, None
         if state != "queued" and row.dequeued_at is not None:
-            started = max(row.dequeued_at, arguments["created"])
+            started = max(row.dequeued_at, created)
         path = f"/v1/jobs/{row.workflow_id}"
         return Job(
             id=row.workflow_id,
@@ -337,9 +359,9 @@ class Jobs:
             progress=1.0 if state == "succeeded" else seen.get("progress"),
             cost=output.get("cost", seen.get("cost")),
             bound=output.get("bound", seen.get("bound")),
-            created=_iso(arguments["created"]),
+            created=_iso(created),
             started=None if started is None else _iso(started),
-            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or arguments["created"])),
+            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
             problem=problem,
             links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
         )

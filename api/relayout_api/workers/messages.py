@@ -1,7 +1,8 @@
-"""The messages between the server and its worker processes: a JSON header and parts of bytes, in a file.
+"""The messages between the server and its worker processes: parts of bytes and a JSON header, in a file.
 
 The file has no name (memory on Linux); its descriptor goes over a Unix socket. So a large model is neither copied
-through a pipe nor pickled, and nothing that a worker sends can run code in the server.
+through a pipe nor pickled, and nothing that a worker sends can run code in the server. The header is behind the parts,
+so that a request's body is written once, to the file that the worker reads.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
-__all__ = ["Answer", "Events", "Form", "Received", "Task", "anonymous_file", "receive", "send"]
+__all__ = ["Answer", "Content", "Events", "Form", "Parts", "Received", "Task", "receive"]
 
 Form = Literal["json", "bytes", "parts"]
-_COUNT = struct.Struct("<I")
-_SIZE = struct.Struct("<Q")
+# The place of the header in the file, and its size.
+_PLACE = struct.Struct("<QQ")
 _Part = bytes | memoryview
 
+
+Parts = Sequence[_Part]
+"""A request's body, and what else a task is about."""
 
 Events = Callable[[dict[str, object]], None]
 """Takes an event of a task: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
@@ -35,7 +41,8 @@ class Task:
     `parameters` are the backend and the options that go with an ONNX model in the body; None where the body is JSON,
     which has its own. `split` is the length of the model in the body where the original to compare with follows it.
     `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint,
-    the model's bytes with the report's summary, or model and report as two parts.
+    the model's bytes with the report's summary, or model and report as two parts. `digest` is the SHA-256 of the body.
+    The task `of_job` sends events, and its answer has the alternatives of the nodes, to draw them.
     """
 
     verb: str
@@ -44,6 +51,8 @@ class Task:
     memory_bytes: int
     form: Form = "json"
     split: int | None = None
+    digest: str | None = None
+    of_job: bool = False
 
     def header(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,17 +68,23 @@ class Answer:
     | bytes | the model | the report without its lists |
     | parts | the model or graph, empty for other verbs than legalize | the whole report |
 
-    `status` and `seconds` (by stage) are the report's. `repeats`: the same task always has this answer, so that it may
-    be stored.
+    `choices` are the alternatives of the nodes in JSON, of a job that legalizes. `status` and `seconds` (by stage) are
+    the report's. `repeats`: the same task always has this answer, so that it may be stored.
     """
 
-    content: _Part
+    content: _Part | Content
     report: _Part = b""
+    choices: _Part = b""
     repeats: bool = False
     cost: int | None = None
     bound: int | None = None
     status: str | None = None
     seconds: dict[str, float] | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes of `content`."""
+        return self.content.view() if isinstance(self.content, Content) else memoryview(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,48 +95,86 @@ class Received:
     parts: list[memoryview]
 
 
-def anonymous_file() -> int:
-    """The descriptor of a new file without a name."""
+class Content:
+    """Bytes in a file without a name. The file is closed with this object."""
+
+    def __init__(self, content: _Part = b"") -> None:
+        self.size = 0
+        self.file = _anonymous_file()
+        weakref.finalize(self, os.close, self.file)
+        self._sent = 0
+        self.write(content)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def write(self, part: _Part) -> None:
+        """Append a part. Raises OSError."""
+        view = memoryview(part)
+        while view:
+            count = os.pwrite(self.file, view, self.size)
+            view = view[count:]
+            self.size += count
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """A binary file to write these bytes to, from the first."""
+        with open(self.file, "wb", closefd=False) as file:
+            yield file
+            self.size = file.tell()
+
+    def view(self) -> memoryview:
+        """The bytes, which are those of the file."""
+        return _mapped(self.file)[: self.size]
+
+    def send(self, channel: socket.socket, header: dict[str, Any], *parts: _Part) -> None:
+        """Send a message whose first part this is. Raises OSError where the other side is gone."""
+        size = self.size
+        os.ftruncate(self.file, size)
+        try:
+            for part in parts:
+                self.write(part)
+            place = self.size
+            self.write(json.dumps([header, [size, *map(len, parts)]]).encode())
+            self._sent = self.size
+            socket.send_fds(channel, [_PLACE.pack(place, self.size - place)], [self.file])
+        finally:
+            self.size = size
+
+    @property
+    def was_received(self) -> bool:
+        """Whether the other side has taken the message out of the socket."""
+        return os.fstat(self.file).st_size > self._sent
+
+
+def receive(channel: socket.socket) -> Received | None:
+    """The next message; None where the other side has closed. Raises OSError, BlockingIOError."""
+    data, files, _, _ = socket.recv_fds(channel, _PLACE.size, 1)
+    if not data:
+        return None
+    [file] = files
+    place, size = _PLACE.unpack(data)
+    try:
+        whole = _mapped(file)
+        # A byte behind the header tells the sender that the message was received.
+        os.pwrite(file, b"\0", place + size)
+    finally:
+        os.close(file)
+    header, sizes = json.loads(bytes(whole[place : place + size]))
+    parts, offset = [], 0
+    for length in sizes:
+        parts.append(whole[offset : offset + length])
+        offset += length
+    return Received(header, parts)
+
+
+def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("relayout")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def send(channel: socket.socket, header: dict[str, Any], *parts: _Part) -> None:
-    """Send a message. Raises OSError where the other side is gone."""
-    text = json.dumps(header).encode()
-    file = anonymous_file()
-    try:
-        sizes = [len(text), *map(len, parts)]
-        _write(file, [_COUNT.pack(len(sizes)), *map(_SIZE.pack, sizes), text, *parts])
-        socket.send_fds(channel, [b"m"], [file])
-    finally:
-        os.close(file)
-
-
-def receive(channel: socket.socket) -> Received | None:
-    """The next message; None where the other side has closed. Raises OSError, BlockingIOError."""
-    data, files, _, _ = socket.recv_fds(channel, 1, 1)
-    if not data:
-        return None
-    [file] = files
-    try:
-        whole = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
-    finally:
-        os.close(file)
-    [count] = _COUNT.unpack_from(whole)
-    offset = _COUNT.size + count * _SIZE.size
-    parts = []
-    for index in range(count):
-        [size] = _SIZE.unpack_from(whole, _COUNT.size + index * _SIZE.size)
-        parts.append(whole[offset : offset + size])
-        offset += size
-    return Received(json.loads(bytes(parts[0])), parts[1:])
-
-
-def _write(file: int, parts: Sequence[_Part]) -> None:
-    for part in parts:
-        view = memoryview(part)
-        while view:
-            view = view[os.write(file, view) :]
+def _mapped(file: int) -> memoryview:
+    # An empty file cannot be mapped.
+    return memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ) if os.fstat(file).st_size else b"")

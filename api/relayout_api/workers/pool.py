@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -15,7 +15,7 @@ from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges, Metrics
 from relayout_api.workers.fair_queue import FairQueue
-from relayout_api.workers.messages import Answer, Received, Task, receive, send
+from relayout_api.workers.messages import Answer, Content, Received, Task, receive
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 
 __all__ = ["Pool", "WorkerDiedError", "death"]
@@ -37,7 +37,7 @@ class WorkerDiedError(InternalError):
 
 
 class _GoneError(Exception):
-    """A worker ended before it began the task."""
+    """A worker ended before it received the task."""
 
 
 class Pool:
@@ -87,13 +87,13 @@ class Pool:
     async def run(
         self,
         task: Task,
-        body: bytes | memoryview,
+        body: Content,
         caller: str,
-        *,
+        *others: memoryview,
         wait: float | None = None,
         take: _Take = lambda event: None,
     ) -> Answer:
-        """The answer to a task, from a worker, with each event given to `take`.
+        """The answer to a task about a body and other parts, from a worker, with each event given to `take`.
 
         `wait`: the most seconds to wait for a worker; None: as long as it takes. The worker is killed when the task's
         time is over, or this is cancelled. Raises AnsweredError with the problem that the work ended with,
@@ -104,7 +104,7 @@ class Pool:
             while True:
                 worker = await self._worker()
                 try:
-                    return await self._run(worker, task, body, take)
+                    return await self._run(worker, task, body, others, take)
                 except _GoneError:
                     continue
                 except WorkerDiedError:
@@ -112,11 +112,13 @@ class Pool:
                     if deaths == _ATTEMPTS:
                         raise
 
-    async def _run(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+    async def _run(
+        self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
+    ) -> Answer:
         is_whole = False
         try:
             with anyio.fail_after(task.seconds):
-                answer = await self._converse(worker, task, body, take)
+                answer = await self._converse(worker, task, body, others, take)
             is_whole = True
             return answer
         except AnsweredError:
@@ -139,22 +141,22 @@ class Pool:
                 worker.kill()
                 worker.channel.close()
 
-    async def _converse(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+    async def _converse(
+        self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
+    ) -> Answer:
         try:
-            send(worker.channel, task.header(), body)
-        except OSError as error:
+            body.send(worker.channel, task.header(), *others)
+        except ConnectionError as error:
             raise _GoneError from error
-        has_started = False
         while True:
             message = await _next(worker)
             if message is None:
                 await worker.ended.wait()
                 assert worker.end is not None
-                if not has_started:
+                if not body.was_received:
                     raise _GoneError
                 raise self._death(worker, worker.end, task)
             header = message.header
-            has_started = True
             if "event" in header:
                 take(header["event"])
             elif "problem" in header:
@@ -162,8 +164,8 @@ class Pool:
                     _log.error("%s", header["log"])
                 raise AnsweredError(Problem(**header["problem"]))
             elif "answer" in header:
-                content, report = message.parts
-                answer = Answer(content, report, **header["answer"])
+                content, report, choices = message.parts
+                answer = Answer(content, report, choices, **header["answer"])
                 if answer.status is not None:
                     self._metrics.worked(answer.status, answer.seconds or {})
                 return answer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
-from relayout.legalization import finish, legalize_model
+from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused
-from relayout.model.io import Source, read_model, to_json, to_proto
+from relayout.model.io import Source, read_model, to_json, to_proto, write_whole
 from relayout.model.metadata import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
 from relayout.report.drawing import compared, draw, with_choices
+from relayout.report.drawing_schema import Drawing, DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
@@ -35,7 +36,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Events, Task
+from relayout_api.workers.messages import Answer, Content, Events, Parts, Task
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,47 +53,60 @@ _SUMMARY: dict[str, Any] = {
     "verification": {"passed": True},
 }
 
-Body = bytes | memoryview
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
 
 
 @collector_paused()
-def _legalize(task: Task, body: Body, events: Events) -> Answer:
+def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     """The legal model and the report, in the task's form."""
     started = perf_counter()
     progress = _progress(events, _LEGALIZE_STAGES)
     progress("read")
-    source, _, parameters = _read(task, body, LegalizeParameters)
+    source, _, parameters = _read(task, parts[0], LegalizeParameters)
     backend = _backend(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
-    outcome = legalize_model(model, backend, options, progress=progress, improved=_improved(events))
-    original = read_model(source, external_data=False) if options.check else model
+    outcome = legalize_model(
+        model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
+    )
+    choices = _json({label: each.model_dump() for label, each in outcome.choices.items()})
+    original = _model(task, source) if options.check else model
     outcome = finish(outcome, backend, options, original, progress=progress)
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
         graph = to_json(outcome.model, weights=parameters.weights)
         if task.form == "parts":
-            return _parts(report, repeats, _json(graph))
+            return _parts(report, repeats, _json(graph), choices)
         return _whole(report, repeats, graph=graph)
-    content = to_proto(outcome.model).SerializeToString()
+    if task.form == "json":
+        return _whole(report, repeats, model=b64encode(to_proto(outcome.model).SerializeToString()).decode())
+    content = _written(outcome, task.memory_bytes)
     if task.form == "parts":
-        return _parts(report, repeats, content)
-    if task.form == "bytes":
-        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
-    return _whole(report, repeats, model=b64encode(content).decode())
+        return _parts(report, repeats, content, choices)
+    return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats=repeats, **_facts(report))
+
+
+def _written(outcome: Outcome, most: int) -> Content:
+    """The legal model in a file, whose memory is not this process's. Raises MemoryError for more than `most` bytes."""
+    constants = (value.const_value for value in outcome.model.graph.initializers.values())
+    if sum(constant.nbytes for constant in constants if constant is not None) > most:
+        raise MemoryError
+    content = Content()
+    with content.opened() as file:
+        write_whole(outcome.model, file, outcome.written)
+    return content
 
 
 @collector_paused()
-def _explain(task: Task, body: Body, events: Events) -> Answer:
+def _explain(task: Task, parts: Parts, events: Events) -> Answer:
     """The report, whose `conversions` have their reasons."""
     started = perf_counter()
     progress = _progress(events, _EXPLAIN_STAGES)
     progress("read")
-    source, _, parameters = _read(task, body, ExplainParameters)
+    source, _, parameters = _read(task, parts[0], ExplainParameters)
     backend = _backend(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
     report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
     report = _warned(report, warnings)
@@ -100,45 +114,67 @@ def _explain(task: Task, body: Body, events: Events) -> Answer:
 
 
 @collector_paused()
-def _graph(task: Task, body: Body, events: Events) -> Answer:
+def _graph(task: Task, parts: Parts, events: Events) -> Answer:
     """The model to draw and, with a backend, the legal model and the report."""
     started = perf_counter()
-    return _drawn(task, started, *_read(task, body, GraphParameters)[::2])
+    source, _, parameters = _read(task, parts[0], GraphParameters)
+    options, warnings = _within(task, started, _options(parameters))
+    drawn = draw(_model(task, source), options.dims or {})
+    if parameters.backend is None:
+        return _drawn(GraphResponse(source=drawn))
+    backend = _backend(parameters)
+    outcome = legalize_model(_model(task, source), backend, options, draws_choices=True)
+    outcome = finish(outcome, backend, options, source)
+    report = _warned(outcome.report, warnings)
+    whole = _both(drawn, outcome.model, backend, report, outcome.choices, options)
+    return _drawn(whole, _repeats(backend, report))
 
 
 @collector_paused()
-def _draw(task: Task, body: Body, events: Events) -> Answer:
-    """The same for the request of a job that legalizes."""
-    started = perf_counter()
-    return _drawn(task, started, *_read(task, body, LegalizeParameters)[::2])
+def _draw(task: Task, parts: Parts, events: Events) -> Answer:
+    """The source and the legal model of a job to draw, from its request, its model, its report and its choices."""
+    body, legal, report, choices = parts
+    source, _, parameters = _read(task, body, LegalizeParameters)
+    options = _options(parameters)
+    drawn = draw(_model(task, source), options.dims or {})
+    model = read_model(load_body(legal) if isinstance(source, dict) else parse_model(legal), external_data=False)
+    return _drawn(
+        _both(
+            drawn,
+            model,
+            _backend(parameters),
+            Report.model_validate_json(bytes(report)),
+            {label: DrawnChoice(**each) for label, each in load_body(choices).items()},
+            options,
+        )
+    )
 
 
-def _drawn(task: Task, started: float, source: Source, parameters: GraphParameters | LegalizeParameters) -> Answer:
-    options, warnings = _within(task, started, _options(parameters))
-    dims = options.dims or {}
-    drawn = draw(read_model(source, external_data=False), dims)
-    if parameters.backend is None:
-        return Answer(GraphResponse(source=drawn).model_dump_json().encode(), repeats=True)
-    backend = _backend(parameters)
-    model = read_model(source, external_data=False)
-    # The report of the job has the verification and the certificate.
-    options = replace(options, verify=False, check=False, certify=False)
-    outcome = legalize_model(model, backend, options, draws_choices=True)
-    outcome = finish(outcome, backend, options, source)
+def _both(
+    drawn: Drawing,
+    legal: ir.Model,
+    backend: Backend,
+    report: Report,
+    choices: Mapping[str, DrawnChoice],
+    options: Options,
+) -> GraphResponse:
+    drawn = with_choices(drawn, choices)
     operators = conversion_operators_of(backend)
-    drawn = with_choices(drawn, outcome.choices)
-    legal = compared(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
-    whole = GraphResponse(source=drawn, legal=legal, report=_warned(outcome.report, warnings))
-    return Answer(whole.model_dump_json().encode(), repeats=_repeats(backend, outcome.report))
+    compared_ = compared(draw(legal, options.dims or {}), drawn, report.conversions, operators)
+    return GraphResponse(source=drawn, legal=compared_, report=report)
 
 
-def _verify(task: Task, body: Body, events: Events) -> Answer:
+def _drawn(whole: GraphResponse, repeats: bool = True) -> Answer:
+    return Answer(whole.model_dump_json().encode(), repeats=repeats)
+
+
+def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     """The report, whose `verification` has the findings."""
     progress = _progress(events, _VERIFY_STAGES)
     progress("read")
-    source, against, parameters = _read(task, body, VerifyParameters)
+    source, against, parameters = _read(task, parts[0], VerifyParameters)
     options = _options(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     original = None if against is None else read_model(against, external_data=False)
     backend = _verified_for(parameters, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
@@ -151,6 +187,12 @@ def _verify(task: Task, body: Body, events: Events) -> Answer:
     passed = report.verification is not None and report.verification.passed
     report = report.model_copy(update={"status": "verified" if passed else "failed"})
     return _of_report(task, report, is_pure(backend))
+
+
+def _model(task: Task, source: Source) -> ir.Model:
+    """The model in a source, with the digest of the body where that is an ONNX file."""
+    is_file = task.parameters is not None and task.split is None
+    return read_model(source, external_data=False, digest=task.digest if is_file else None)
 
 
 def _progress(events: Events, stages: Sequence[str]) -> Callable[[str], None]:
@@ -167,7 +209,9 @@ def _repeats(backend: Backend, report: Report) -> bool:
     return is_pure(backend) and report.status == "optimal"
 
 
-def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, Source | None, _Parameters]:
+def _read(
+    task: Task, content: bytes | memoryview, schema: type[_Parameters]
+) -> tuple[Source, Source | None, _Parameters]:
     """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
         parameters = schema.model_validate(task.parameters)
@@ -238,13 +282,13 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
     return _parts(report, repeats, b"") if task.form == "parts" else _whole(report, repeats)
 
 
-def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json")), repeats, **_facts(report))
+def _parts(report: Report, repeats: bool, model: bytes | Content, choices: bytes = b"") -> Answer:
+    return Answer(model, _json(report.model_dump(mode="json")), choices, repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
     whole = _json({**members, "report": report.model_dump(mode="json")})
-    return Answer(whole, b"", repeats, **_facts(report))
+    return Answer(whole, repeats=repeats, **_facts(report))
 
 
 def _facts(report: Report) -> dict[str, Any]:
@@ -257,7 +301,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-WORK: dict[str, Callable[[Task, Body, Events], Answer]] = {
+WORK: dict[str, Callable[[Task, Parts, Events], Answer]] = {
     "legalize": _legalize,
     "explain": _explain,
     "graph": _graph,

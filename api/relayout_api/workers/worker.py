@@ -9,7 +9,7 @@ from time import perf_counter
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.problems import problem_of
 from relayout_api.workers.limits import limit_cpu, no_core_dump
-from relayout_api.workers.messages import Task, receive, send
+from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.tasks import perform
 
 __all__ = ["work"]
@@ -25,20 +25,24 @@ def work(channel: socket.socket) -> None:
     no_core_dump()
     while (message := receive(channel)) is not None:
         task = Task(**message.header)
-        send(channel, {"started": True})
         limit_cpu(task.seconds * _CPU_SECONDS_PER_SECOND)
         try:
-            answer = perform(task, message.parts[0], _Events(channel))
+            answer = perform(task, message.parts, _Events(channel) if task.of_job else _ignore)
         except RelayoutError as error:
             log = str(error) if isinstance(error, InternalError) else ""
-            send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
+            Content().send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
         else:
             facts = {field.name: getattr(answer, field.name) for field in fields(answer)}
-            content, report = facts.pop("content"), facts.pop("report")
-            send(channel, {"answer": facts}, content, report)
-            del facts, content, report
+            content, *others = (facts.pop(name) for name in ("content", "report", "choices"))
+            content = content if isinstance(content, Content) else Content(content)
+            content.send(channel, {"answer": facts}, *others)
+            del facts, content, others
             del answer
         del message
+
+
+def _ignore(event: dict[str, object]) -> None:
+    """Nobody waits for it."""
 
 
 class _Events:
@@ -54,4 +58,4 @@ class _Events:
             if now < self._next:
                 return
             self._next = now + _LEAST_SECONDS_BETWEEN_EVENTS
-        send(self._channel, {"event": event})
+        Content().send(self._channel, {"event": event})

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
-from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_inside, write_onnx
 from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
@@ -51,6 +51,7 @@ __all__ = [
     "to_proto",
     "warnings_of",
     "write_model",
+    "write_whole",
 ]
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
@@ -70,19 +71,24 @@ _OTHER_FORMATS = {
 
 @collector_paused()
 def read_model(
-    source: Source, *, external_data: bool = True, bodies: bool = True, convert_opset: bool = True
+    source: Source,
+    *,
+    external_data: bool = True,
+    bodies: bool = True,
+    convert_opset: bool = True,
+    digest: str | None = None,
 ) -> ir.Model:
     """Read a model from a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model or graph JSON.
 
     Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
     refused before any path is accessed. A constant without data becomes an `AbsentTensor`. An operator of the domain
     `relayout` without a body gets one, unless `bodies` is False. A model of opset 1 to 6 is lifted to opset 7, with a
-    warning, unless `convert_opset` is False.
+    warning, unless `convert_opset` is False. `digest` is the SHA-256 of the model's file, where the caller knows it.
 
     Raises InputError, with location, expectation and finding, for an invalid model.
     """
     try:
-        return _read(source, external_data, bodies, convert_opset)
+        return _read(source, external_data, bodies, convert_opset, digest)
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
@@ -103,6 +109,19 @@ def warnings_of(model: ir.Model) -> tuple[str, ...]:
 @collector_paused()
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """`model` as one protobuf with its weights inside. Raises InputError if they exceed a protobuf's limit."""
+    _check_size(model)
+    return ir.to_proto(model)
+
+
+@collector_paused()
+def write_whole(model: ir.Model, file: BinaryIO, written: onnx.ModelProto | None = None) -> None:
+    """Write `model` to an open file as ONNX, with its weights inside. The errors are those of `to_proto`; `written` is
+    as in `write_model`."""
+    _check_size(model)
+    write_inside(model, file, written)
+
+
+def _check_size(model: ir.Model) -> None:
     total = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     if total > LARGEST_FILE:
         raise InputError(
@@ -112,7 +131,6 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             found=f"{total} bytes",
             hint="write it to a file; its weights are then written beside it",
         )
-    return ir.to_proto(model)
 
 
 @collector_paused()
@@ -145,10 +163,9 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], written: onnx.Mod
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
 
 
-def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool) -> ir.Model:
+def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool, digest: str | None) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
-    digest = None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)

@@ -21,7 +21,7 @@ from relayout.errors import InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.external_data import is_in_file
 
-__all__ = ["replace_file", "write_onnx"]
+__all__ = ["replace_file", "write_inside", "write_onnx"]
 
 MOST_READ = (1 << 31) - 1
 """The limit of protobuf on the bytes of one message."""
@@ -42,25 +42,49 @@ def write_onnx(model: ir.Model, path: Path, written: onnx.ModelProto | None = No
 
     `written` is the model as a protobuf, where the caller has it; its initializers are not read, and it is used up.
     """
-    skeleton = written or _skeleton(model)
-    del skeleton.graph.initializer[:]
-    graph = skeleton.graph.SerializeToString(deterministic=True)
-    skeleton.ClearField("graph")
-    tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
+    parts = _parts(model, written)
+    _, graph, tensors = parts
     outside = any(map(is_in_file, tensors.values())) or len(graph) + _bytes(tensors) > LARGEST_FILE
     with contextlib.ExitStack() as stack:
         # The contexts exit in the opposite order: the data is in place before a model refers to it.
         file = stack.enter_context(replace_file(path))
         data = stack.enter_context(replace_file(path.with_name(f"{path.name}.data"))) if outside else None
-        heads = [_head(name, tensor, data, f"{path.name}.data") for name, tensor in tensors.items()]
-        file.write(skeleton.SerializeToString(deterministic=True))
-        framed = (len(_frame(GRAPH_INITIALIZER, len(head) + inside)) + len(head) + inside for head, inside in heads)
-        file.write(_frame(MODEL_GRAPH, len(graph) + sum(framed)))
-        file.write(graph)
-        for tensor, (head, inside) in zip(tensors.values(), heads, strict=True):
-            file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
-            if inside:
-                _write_data(tensor, file)
+        _write(parts, file, data, f"{path.name}.data")
+
+
+def write_inside(model: ir.Model, file: BinaryIO, written: onnx.ModelProto | None = None) -> None:
+    """Write `model` to an open file with all constants inside; `written` is that of `write_onnx`."""
+    _write(_parts(model, written), file, None, "")
+
+
+def _parts(
+    model: ir.Model, written: onnx.ModelProto | None
+) -> tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]]:
+    """The model without its graph and the graph without its constants, as protobufs, and the constants."""
+    skeleton = written or _skeleton(model)
+    del skeleton.graph.initializer[:]
+    graph = skeleton.graph.SerializeToString(deterministic=True)
+    skeleton.ClearField("graph")
+    tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
+    return skeleton.SerializeToString(deterministic=True), graph, tensors
+
+
+def _write(
+    parts: tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]],
+    file: BinaryIO,
+    data: BinaryIO | None,
+    location: str,
+) -> None:
+    skeleton, graph, tensors = parts
+    heads = [_head(name, tensor, data, location) for name, tensor in tensors.items()]
+    file.write(skeleton)
+    framed = (len(_frame(GRAPH_INITIALIZER, len(head) + inside)) + len(head) + inside for head, inside in heads)
+    file.write(_frame(MODEL_GRAPH, len(graph) + sum(framed)))
+    file.write(graph)
+    for tensor, (head, inside) in zip(tensors.values(), heads, strict=True):
+        file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
+        if inside:
+            _write_data(tensor, file)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ In between, structure, functions and shapes are processed in a protobuf that is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
@@ -28,7 +29,7 @@ Weights = dict[str, ir.TensorProtocol]
 
 
 def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
-    """A copy of `proto` in which the graph's large constants are absent, and these as they are in `proto`."""
+    """A copy of `proto` whose large constants are absent, and these constants themselves."""
     light = onnx.ModelProto()
     _copy_fields(proto, light, "graph")
     _copy_fields(proto.graph, light.graph, "initializer")
@@ -52,7 +53,7 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
 
 
 def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
-    """The same of an onnx_ir.Model, which is left alone; InputError where its nodes are in no order."""
+    """The same of an onnx_ir.Model, which is not changed. Raises InputError if its nodes are out of order."""
     try:
         clone = model.clone()
     except Exception as error:
@@ -136,9 +137,12 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
-    size = tensor.ByteSize()
-    vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS and size <= LARGEST_VECTOR_KEPT
-    return size <= LARGEST_KEPT or vector or tensor.data_type == onnx.TensorProto.STRING
+    if tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor):
+        return True
+    is_vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS
+    most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT
+    # Protobuf encodes a message to tell its size, so a large one is told by its shape: its data fits that.
+    return bool(math.prod(tensor.dims) <= 8 * most and tensor.ByteSize() <= most)
 
 
 def _copy_fields(source: Any, target: Any, left_out: str) -> None:

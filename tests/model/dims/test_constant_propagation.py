@@ -102,7 +102,7 @@ def test_a_squeeze_takes_out_the_axes_of_its_attribute_alone() -> None:
     assert next(node for node in model.graph if node.op_type == "Squeeze").outputs[0].shape == [1]
 
 
-def test_an_unknown_index_is_no_fault() -> None:
+def test_an_unknown_index_is_no_error() -> None:
     net = Net(opset=10)
     x = net.input("x", (6, 4, 4, 1))
     places = net.node("Concat", net.node("Gather", net.node("Shape", x), net.constant([0])), net.constant([-1]), axis=0)
@@ -175,7 +175,7 @@ def test_integers_that_broadcast_in_a_body_are_no_contradiction() -> None:
     assert verify(legal, "onnx", against=model).passed
 
 
-def test_values_of_two_dimensions_tell_no_shape_as_if_they_were_a_vector() -> None:
+def test_a_matrix_of_values_is_not_taken_for_a_shape() -> None:
     """Of [[2, 3], [3, 4]] onnx's inference makes [2, 4], and its first entry is no row."""
     net = Net(18)
     vector = net.node("Identity", net.node("Shape", net.input("x", (1, "n"))))

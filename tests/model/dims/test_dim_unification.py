@@ -44,7 +44,7 @@ def test_the_other_extents_determine_the_dim(targets: list[Sequence[int]]) -> No
     ],
     ids=str,
 )
-def test_otherwise_it_is_a_dim_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
+def test_an_undetermined_dim_gets_a_name_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
     first, *_ = given(seen_as(shape, target))
     assert first not in shape
 
@@ -97,7 +97,7 @@ def test_a_dim_that_a_reshape_makes_keeps_its_name_in_the_legal_model() -> None:
     bytes_agree(net.model(), "nhwc")
 
 
-def test_a_dim_without_a_name_has_the_size_that_is_left() -> None:
+def test_an_unnamed_dim_has_the_remaining_size() -> None:
     """A conversion may split a dim that has one: 36 N into N, 2, 2 and 9."""
     net = Net()
     flat = net.node("Relu", net.node("Reshape", net.input("x", ("N", 4, 3, 3)), net.constant([-1])))
@@ -107,7 +107,7 @@ def test_a_dim_without_a_name_has_the_size_that_is_left() -> None:
     bytes_agree(net.model(), "onnx")
 
 
-def test_what_is_fed_keeps_its_names() -> None:
+def test_inputs_keep_their_dim_names() -> None:
     model = seen_as(("unk__7", 12, 4, 4), (-1, 12, 16))
     assert given(model) == ["unk__7", 12, 16]
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "pictures"

@@ -50,7 +50,7 @@ def test_attributes_of_every_type_survive_json(kind: str) -> None:
     assert again.SerializeToString(deterministic=True) == ATTRIBUTES[kind].SerializeToString(deterministic=True)
 
 
-def test_plain_values_are_read_as_they_look_and_written_as_short_as_they_are() -> None:
+def test_plain_values_are_read_and_written_as_plain_json() -> None:
     attributes = {"a": 1, "b": 1.0, "c": 0.1, "d": "s", "e": [1, 2], "f": [1.0, 0.1], "g": ["s"]}
     written = to_json(read_model(odd(**attributes)))["nodes"][0]["attributes"]
     assert json.dumps(written) == json.dumps(attributes)

@@ -137,7 +137,7 @@ def test_the_layout_of_a_scalar_is_empty_and_kept() -> None:
     ("layout", "problem"),
     [("NHWC", "does not fit the value's rank"), ("N[a=0]C", "not a layout"), ("N!", "not a layout")],
 )
-def test_a_layout_has_to_be_one_and_to_fit(layout: str, problem: str) -> None:
+def test_an_input_layout_must_be_valid_and_fit(layout: str, problem: str) -> None:
     for side in ("inputs", "outputs"):
         source = graph()
         source[side][0]["layout"] = layout
@@ -180,7 +180,7 @@ SCHEMA_FAULTS: dict[str, tuple[Json, str, str]] = {
 
 
 @pytest.mark.parametrize("fault", SCHEMA_FAULTS)
-def test_what_does_not_fit_the_schema_is_an_error_with_its_path(fault: str) -> None:
+def test_json_that_does_not_fit_the_schema_is_an_error_with_its_path(fault: str) -> None:
     fields, path, expected = SCHEMA_FAULTS[fault]
     with pytest.raises(InputError, match="not graph JSON, version 1") as caught:
         read_model(graph(**fields))
@@ -188,7 +188,7 @@ def test_what_does_not_fit_the_schema_is_an_error_with_its_path(fault: str) -> N
     assert expected in caught.value.expected
 
 
-def test_a_fault_is_where_it_was_written_and_all_that_it_might_have_been_is_expected() -> None:
+def test_an_error_has_its_path_and_all_types_that_were_expected() -> None:
     source = graph()
     source["inputs"][0]["shape"][0] = ""
     with pytest.raises(InputError) as caught:
@@ -210,12 +210,12 @@ def test_json_is_checked_like_any_other_graph() -> None:
             read_model(graph(*nodes))
 
 
-def test_texts_that_are_no_unicode_are_refused() -> None:
+def test_text_that_is_not_unicode_is_rejected() -> None:
     with pytest.raises(InputError, match="not Unicode"):
         read_model(graph(name="\ud800"))
 
 
-def test_subgraphs_nested_without_end_are_refused() -> None:
+def test_endlessly_nested_subgraphs_are_rejected() -> None:
     body: Json = graph()
     del body["opset"]
     for _ in range(500):

@@ -40,7 +40,7 @@ def test_a_constant_without_elements_is_not_absent() -> None:
     assert constant(source).numpy().shape == (0,)
 
 
-def test_the_answer_has_the_steps_for_absent_data() -> None:
+def test_the_legal_graph_has_the_steps_for_absent_data() -> None:
     source = odd()
     steps = [{"op": "transpose", "perm": [1, 0]}]
     source["constants"] = [{"name": "k", "dtype": "float", "shape": [3, 2], "transform": steps}]
@@ -106,7 +106,7 @@ STEP_FAULTS: dict[str, tuple[list[Json], int]] = {
 
 
 @pytest.mark.parametrize("fault", STEP_FAULTS)
-def test_steps_that_lead_elsewhere_are_an_error(fault: str) -> None:
+def test_steps_that_give_another_shape_are_an_error(fault: str) -> None:
     steps, number = STEP_FAULTS[fault]
     source = graph(constants=[{"name": "k", "dtype": "float", "shape": [2, 3], "transform": steps}])
     with pytest.raises(InputError, match="transform do not fit") as caught:

@@ -35,7 +35,7 @@ def test_a_conversion_that_cannot_be_written_names_both_its_ends() -> None:
     assert all(text in error.hint for text in error.relaxation)
 
 
-def test_where_nothing_is_empty_the_same_requirement_is_met() -> None:
+def test_the_same_requirement_without_empty_extents_is_met() -> None:
     _, report = legalize(conv_and_relu("N", 32, "H", "W").model(), BLOCKED)
     assert report.status == "optimal"
 
@@ -52,14 +52,14 @@ def test_what_would_do_does() -> None:
     assert report.status == "optimal"
 
 
-def test_operators_between_the_two_are_named_with_what_they_tie_together() -> None:
+def test_operators_between_conflicting_requirements_are_named_with_their_coupled_axes() -> None:
     error = refused(conv_and_relu(1, 32, 8, 8).model(), "nhwc", max_transposes=1)
     assert "Relu 'n1' input 0 requires NCHW or NHWC, chosen together with result 0" in error.conflict
     assert "Relu 'n1' result 0 requires NCHW or NHWC, chosen together with input 0" in error.conflict
 
 
 @pytest.mark.parametrize(("most", "ends"), [(0, 2), (1, 6)])
-def test_a_budget_is_a_requirement_and_the_least_that_can_be_had_is_said(most: int, ends: int) -> None:
+def test_a_budget_is_a_requirement_and_the_least_possible_is_reported(most: int, ends: int) -> None:
     net = conv_and_relu(1, 32, 8, 8)
     error = refused(net.model(), "nhwc", max_transposes=most)
     assert error.problem == f"no legal model has {most} transposes or fewer"
@@ -71,7 +71,7 @@ def test_a_budget_is_a_requirement_and_the_least_that_can_be_had_is_said(most: i
     assert report.after.transposes == 2
 
 
-def test_a_budget_is_for_the_model_with_the_bodies_in_it() -> None:
+def test_a_budget_counts_the_inlined_model() -> None:
     body = Net(seed=1, prefix="inner_")
     outer = Net()
     image, flag = outer.input("x", (1, 32, 8, 8)), outer.input("flag", (), onnx.TensorProto.BOOL)
@@ -87,7 +87,7 @@ def test_a_budget_is_for_the_model_with_the_bodies_in_it() -> None:
     assert legalize(outer.model(), "nhwc", max_transposes=2)[1].after.transposes == 2
 
 
-def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_whole_conflict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "model.onnx", tmp_path / "legal.onnx"
     onnx.save(conv_and_relu(1, 32, 8, 8).model(), source)
     status = main(["legalize", str(source), "-o", str(target), "--backend", "nhwc", "--max-transposes", "0"])
@@ -98,7 +98,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not target.exists()
 
 
-def test_the_report_of_what_is_infeasible_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_the_conflict_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "model.onnx"
     onnx.save(conv_and_relu(1, 32, 8, 8).model(), source)
     arguments = ["legalize", str(source), "-o", str(tmp_path / "o.onnx"), "--backend", "nhwc", "--report", "-"]

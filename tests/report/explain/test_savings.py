@@ -135,7 +135,7 @@ def kinds(conversion: Conversion) -> set[tuple[str, str]]:
     return {(reason.part, reason.by) for reason in conversion.reasons}
 
 
-def test_a_conversion_is_held_by_the_boundary_and_by_the_operator_behind_those_that_pass_it_on() -> None:
+def test_a_conversion_is_required_by_the_boundary_and_the_operator_behind_free_nodes() -> None:
     net = Net()
     image = net.input("image", [1, 6, 6, 8])
     passed = net.node("Relu", net.node("Sigmoid", net.transpose(image, 0, 3, 1, 2)))
@@ -148,7 +148,7 @@ def test_a_conversion_is_held_by_the_boundary_and_by_the_operator_behind_those_t
     assert all(r.saved.transposes == 1 and r.saved.bytes == conversion.bytes for r in conversion.reasons)
 
 
-def test_what_the_backend_asks_for_is_told_from_what_the_operator_does() -> None:
+def test_requirements_of_the_backend_differ_from_those_of_the_operator() -> None:
     net = Net()
     net.output(net.conv(net.input("image", [1, 8, 6, 6]), 8, 4))
     report = relayout.explain(net.model(), backend="nhwc")
@@ -156,7 +156,7 @@ def test_what_the_backend_asks_for_is_told_from_what_the_operator_does() -> None
     assert by == {"boundary", "backend"}
 
 
-def test_where_two_read_one_copy_it_takes_both_to_save_it() -> None:
+def test_a_copy_with_two_readers_is_saved_only_without_both() -> None:
     report = relayout.explain(MODELS["one copy for two"])
     [conversion] = report.conversions
     assert [r.saved.cost for r in conversion.reasons if r.part == "operand"] == [0, 0]
@@ -166,7 +166,7 @@ def test_where_two_read_one_copy_it_takes_both_to_save_it() -> None:
     assert (shared.requirements, shared.saved.bytes) == (2, conversion.bytes)
 
 
-def test_a_limit_says_what_it_left_out_and_keeps_the_conversions() -> None:
+def test_a_limit_reports_what_it_omits_and_keeps_the_conversions() -> None:
     whole = relayout.explain(MODELS["three blocks"])
     assert whole.explanation.unsolved == 0
     few = relayout.explain(MODELS["three blocks"], limit=3)

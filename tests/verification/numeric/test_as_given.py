@@ -82,7 +82,7 @@ def test_a_file_under_a_newer_version_runs_under_an_older_one() -> None:
     assert (found.numeric.status, found.numeric.runtime, found.numeric.untried) == ("compared", "onnxruntime", ())
 
 
-def test_what_no_run_says_anything_about_is_named() -> None:
+def test_values_that_no_run_compares_are_named() -> None:
     net = Net()
     image = net.input("x", (2, 3))
     net.output(net.node("Log", net.node("Neg", net.node("Abs", image))))

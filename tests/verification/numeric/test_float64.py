@@ -56,7 +56,7 @@ def rules(verification: Verification) -> set[tuple[str, str]]:
     return {(finding.rule, finding.severity) for finding in verification.findings}
 
 
-def test_what_float64_does_not_see_is_rounding_and_no_error() -> None:
+def test_a_difference_that_vanishes_in_float64_is_rounding() -> None:
     verification = verify(kept(), "onnx", against=lossy())
     assert verification.passed
     assert rules(verification) == {("rounding", "note")}
@@ -71,7 +71,7 @@ def test_what_float64_does_not_see_is_rounding_and_no_error() -> None:
 
 
 @pytest.mark.parametrize("factor", ["1.0000002", "1.00001", "0.5"])
-def test_what_float64_sees_too_is_an_error_however_small(factor: str) -> None:
+def test_a_difference_that_remains_in_float64_is_an_error(factor: str) -> None:
     verification = verify(kept(factor=factor), "onnx", against=lossy())
     assert not verification.passed
     assert ("numeric", "error") in rules(verification)
@@ -118,7 +118,7 @@ def test_a_difference_that_float64_cannot_decide_stays_an_error_with_a_reason(op
     assert any(reason in str(finding.found) for finding in verification.findings)
 
 
-def test_what_only_one_model_overflows_at_is_no_rounding() -> None:
+def test_an_overflow_in_one_model_is_no_rounding() -> None:
     plain = model_of(f"{CONV} y = Identity (a)")
     high = (
         f"{CONV} h = Constant <value = float {{1e38}}> () b = Mul (a, h) c = Mul (b, h) d = Div (c, h) y = Div (d, h)"

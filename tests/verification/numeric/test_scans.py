@@ -66,7 +66,7 @@ def test_a_scan_along_another_axis_is_compared_where_onnxruntime_lacks_an_operat
         assert verification.passed is passed
 
 
-def test_what_the_reference_has_not_implemented_is_no_fault_of_the_model() -> None:
+def test_an_operator_that_the_reference_lacks_is_no_error_of_the_model() -> None:
     upsampled = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 9]>
         g (float[1,1,2,2] x) => (y) <float[4] scales = {1, 1, 2, 2}> { y = Upsample <mode = "linear"> (x, scales) }""")
     session = Session(ir.from_proto(upsampled), "onnx.reference")
