@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 from math import prod
@@ -41,11 +42,11 @@ def moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) ->
     if any(each.chosen.cost for each in before.nodes):
         return frozenset()
     more, tensors = _growth(before, planned, opened)
-    if sum(_most(key, growth) for key, growth in more.items()) <= 0:
+    left = _settled(more)
+    if sum(_most(key, growth) for key, growth in left.items()) <= 0:
         return frozenset()
-    dearer = {key for key, growth in more.items() if key and growth > 0} or {
-        key for key, growth in more.items() if key and growth
-    }
+    dearer = {key for key, growth in left.items() if key and growth > 0}
+    dearer = dearer or {key for key, growth in more.items() if key and growth}
     beside = frozenset(tensor for tensor, key in opened.items() if key in dearer)
     return beside.union(*(tensors[key] for key in dearer))
 
@@ -96,6 +97,20 @@ def _growth(
             tensors = [port.operand.tensor for port in node.ports if opened.get(port.operand.tensor)]
             add(_product(tensors, opened), node.chosen.cost, tensors)
     return more, concerned
+
+
+def _settled(more: Mapping[_Key, Fraction]) -> dict[_Key, Fraction]:
+    """The growth without what is saved in larger products: one of more extents is at least as large as the smaller
+    product times the least sizes of the other extents."""
+    left = dict(more)
+    for key in sorted((key for key in left if left[key] > 0), key=len, reverse=True):
+        for other in (other for other in left if left[other] < 0):
+            if left[key] > 0 and Counter(key) <= Counter(other):
+                least = prod(extent.low for extent in (Counter(other) - Counter(key)).elements())
+                used = min(left[key], -left[other] * least)
+                left[key] -= used
+                left[other] += used / least
+    return left
 
 
 def _product(tensors: Iterable[Tensor], opened: Mapping[Tensor, _Key]) -> _Key:
