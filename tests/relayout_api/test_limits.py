@@ -201,7 +201,7 @@ from relayout_api.workers import tasks
 from relayout_api.workers.messages import Task
 body = b"[" + b"[]," * 4_000_000 + b"[]]"
 try:
-    tasks.perform(Task("legalize", None, 60.0, 300 << 20), body)
+    tasks.perform(Task("legalize", None, 60.0, 300 << 20), [body])
 except RefusedError as error:
     print(error.kind)
 """
