@@ -23,7 +23,8 @@ LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
     "relayout.legalization": (
-        "relayout.verification.certificate_findings relayout.verification.onnx_checks relayout.verification.verifier",
+        "relayout.verification.cost.certificate_findings relayout.verification.onnx_checks "
+        "relayout.verification.verifier",
         "only --check and --certify need the verifier",
     ),
     "relayout.pipeline": ("relayout.report.drawing", "only a drawing needs it, and pydantic's schema of it"),
@@ -36,6 +37,10 @@ LATE = {
         "only the reference evaluator needs it, and imports onnx.reference",
     ),
     "relayout.verification.verifier": ("relayout.verification.numeric.compare", "only --against runs models"),
+    "relayout.verification.cost.stated_prices": (
+        "relayout.backend.declarative",
+        "only tables need pydantic's schema of them",
+    ),
     "relayout.backend.loading": (
         "relayout.backend.declarative relayout.backend.declarative_reader",
         "only tables need pydantic's schema of them",

@@ -17,7 +17,15 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
 from relayout.errors import InfeasibleError
-from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
+from relayout.layout.metadata_keys import (
+    BACKEND_KEY,
+    BOUND_KEY,
+    COST_KEY,
+    INLINED_KEY,
+    OBJECTIVE_KEY,
+    SOURCE_HASH_KEY,
+    VERSION_KEY,
+)
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
@@ -169,6 +177,7 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
         VERSION_KEY: _version(),
         OBJECTIVE_KEY: report.objective,
         COST_KEY: report.cost,
+        INLINED_KEY: None,
         BOUND_KEY: report.bound,
         # A legal model that is made legal again keeps the hash of the first source.
         SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
@@ -189,7 +198,8 @@ def finish(
     overloads of our functions are written as parts of their names, which reading undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
-    place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
+    place. The body of a function does not state its layout, and has conversions of its own, so the layout requirements
+    and the cost are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
     written: onnx.ModelProto | None = None
@@ -200,11 +210,13 @@ def finish(
 
         if progress is not None:
             progress("check")
-        stated = check_statically(model, backend) if inlines else []
+        # What reads or inlines the model anew knows neither the report nor, inlined, the layouts.
+        is_anew = inlines or options.check
+        stated = check_statically(model, backend, report=report, dims=dims) if is_anew else None
     if inlines:
         inline(model)
         model = _without_border_transposes(model, options)
-        annotate_run(model, _facts(model, outcome.report))
+        annotate_run(model, {**_facts(model, outcome.report), INLINED_KEY: "true"})
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
     if verifies:
         if options.check:
@@ -212,17 +224,20 @@ def finish(
         else:
             skeleton = skeleton_of(model)
             written = skeleton.written if isinstance(skeleton, Skeleton) else None
-            verification = verification_of(check_statically(model, backend, skeleton))
-        # The report has the settings that fit nothing among its warnings.
-        left_out = {"backend-settings", "layout-requirement"} if inlines else {"backend-settings"}
-        others = [finding for finding in verification.findings if finding.rule not in left_out]
-        verification = verification_of([*stated, *others], verification.numeric)
+            verification = check_statically(
+                model, backend, skeleton, report=report if stated is None else None, dims=dims
+            )
+        if stated is not None:
+            # The report has the settings that fit nothing among its warnings.
+            left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}
+            others = [finding for finding in verification.findings if finding.rule not in left_out]
+            verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
     if name_overloads(model):
         written = None
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:
-        from relayout.verification.certificate_findings import with_proof
+        from relayout.verification.cost.certificate_findings import with_proof
 
         report = with_proof(report, outcome.certificate)
     return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices, written)

@@ -200,9 +200,7 @@ def test_tiles_that_do_not_nest_behind_two_regrouping_views() -> None:
 
 @pytest.mark.parametrize("perm", [(0, 1, 2, 3), (2, 1, 0, 3)])
 @pytest.mark.parametrize(("tile", "results"), [(3, 72), (6, 72), (4, 72), (3, 8)])
-def test_tiles_of_a_one_pixel_image_do_not_nest_either(
-    tile: int, results: int, perm: tuple[int, ...]
-) -> None:
+def test_tiles_of_a_one_pixel_image_do_not_nest_either(tile: int, results: int, perm: tuple[int, ...]) -> None:
     net = Net()
     value = net.transpose(net.node("Relu", net.input("x", (6, 6, 6, 4))), *perm)
     net.output(net.node("Conv", reshaped(net, value, 6, 144, 1, 1), net.weight(results, 144, 1, 1)))

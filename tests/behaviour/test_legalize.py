@@ -402,9 +402,7 @@ def test_an_order_is_combined_from_the_formats_of_several_operands() -> None:
 
 @pytest.mark.parametrize("perm", [(0, 1, 3, 2), (0, 2, 1, 3), (0, 3, 2, 1)])
 @pytest.mark.parametrize("backend", ["canonical", "opencl"])
-def test_two_axes_with_one_name_are_unknown_and_the_others_are_known(
-    perm: tuple[int, ...], backend: str
-) -> None:
+def test_two_axes_with_one_name_are_unknown_and_the_others_are_known(perm: tuple[int, ...], backend: str) -> None:
     """A picture is averaged with itself turned: which axes are rows nobody can say, but the channels are known."""
     net = Net()
     value = net.conv(net.input("x", ("N", 4, 4, 4)), 4, 4)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from command_line import process
+from command_line import Run
 from http_bodies import GRAPH
 from http_server import Server, serving
 from playwright.sync_api import expect, sync_playwright
@@ -176,13 +176,16 @@ def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -
     assert "--open" in done.stderr
 
 
-def test_the_configuration_can_be_checked_without_a_start(tmp_path: Path) -> None:
-    good = process("serve", "--check", RELAYOUT_DATA=str(tmp_path))
-    assert good.returncode == 0, good.stderr
-    bad = process(
-        "serve", "--check", RELAYOUT_DATA=str(tmp_path), RELAYOUT_DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x"
-    )
-    assert bad.returncode == 2
-    assert "job database" in bad.stdout
-    assert "secret" not in bad.stdout + bad.stderr
-    assert process("serve", "--check", RELAYOUT_WORKERS="none").returncode == 2
+def test_the_configuration_can_be_checked_without_a_start(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
+    good = run("serve", "--check")
+    assert good.status == 0, good.err
+    monkeypatch.setenv("RELAYOUT_DATABASE_URL", "postgresql://u:secret@127.0.0.1:1/x")
+    bad = run("serve", "--check")
+    assert bad.status == 2
+    assert "job database" in bad.out
+    assert "secret" not in bad.out + bad.err
+    monkeypatch.setenv("RELAYOUT_WORKERS", "none")
+    assert run("serve", "--check").status == 2

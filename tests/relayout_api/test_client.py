@@ -98,9 +98,7 @@ def test_the_asynchronous_client_does_the_same(server: Server, model: Path) -> N
     anyio.run(work)
 
 
-def test_the_command_does_on_a_server_what_it_does_here(
-    server: Server, model: Path, tmp_path: Path, run: Run
-) -> None:
+def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: Path, tmp_path: Path, run: Run) -> None:
     table = tmp_path / "device.toml"
     table.write_text('name = "device"\nextends = "nhwc"\n')
     for number, more in enumerate((["-b", "nhwc"], ["-b", str(table)], ["-b", "onnx", "--max-transposes", "0"])):

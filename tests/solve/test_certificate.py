@@ -14,8 +14,8 @@ import relayout
 from relayout.solve.certificate import certificate_of
 from relayout.solve.problem import Problem
 from relayout.solve.solver import solve
-from relayout.verification import certificate as checker
-from relayout.verification.certificate import check
+from relayout.verification.cost import certificate as checker
+from relayout.verification.cost.certificate import check
 
 
 def written(problem: Problem) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from sqlalchemy.exc import SQLAlchemyError
 
+from relayout_api.jobs.clock import count_milliseconds
 from relayout_api.jobs.liveness import liveness_of
 from relayout_api.settings import Settings
 
@@ -43,8 +44,6 @@ _STREAM = "events"
 # The version of the rows, not of relayout: any server that reads these rows may run them.
 _ROWS = "1"
 _POLL_SECONDS = 0.2
-# A turn of the queue on SQLite, in ms, and the time of the first: the number of a turn has 31 bits, for 6.8 years.
-_TURN, _FIRST_DAY = 100, 1_767_225_600_000
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 Events = Callable[[dict[str, Any]], None]
@@ -144,9 +143,6 @@ class Engine:
             "authenticated_user": caller,
             "app_version": _ROWS,
         }
-        if self._settings.database_url is None:
-            # The time of a row in SQLite is in whole seconds, and rows of one second would run in any order.
-            options["priority"] = max(1, (arguments["created"] - _FIRST_DAY) // _TURN)
         try:
             with _reported():
                 self._client.enqueue(options, arguments)
@@ -289,6 +285,7 @@ class Engine:
         with contextlib.closing(sqlite3.connect(path)) as database:
             # Readers and the writer do not wait for each other; the mode stays with the file.
             database.execute("PRAGMA journal_mode=WAL")
+        count_milliseconds()
         return f"sqlite:///{path}"
 
 

@@ -78,6 +78,11 @@ class DeclarativeBackend(Backend):
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 
+    @property
+    def extended(self) -> Backend:
+        """The backend that answers what the table does not state."""
+        return self._extended
+
     def layouts_for_dims(self) -> tuple[Layout, ...]:
         return self._extended.layouts_for_dims()
 

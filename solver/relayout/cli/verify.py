@@ -79,7 +79,7 @@ def verify(
     """List what breaks a backend's contract, in one model or many.
 
     The exit status is 1 where something does."""
-    # A wrong name is told before a model is read.
+    # Report a wrong name before a model is read.
     backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
     files = model_files(models)
@@ -113,8 +113,8 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One model to verify. Without a backend it is that which the model records. `strict`: a size for a dim that the
-    model does not have is an error."""
+    """One model to verify. Without a backend, the recorded one applies. `strict`: a size for a dim that the model lacks
+    is an error."""
 
     model: Path
     original: Path | None
@@ -135,7 +135,7 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
     except Exception as error:
         show_traceback(error)
         status, message = describe(error)
-        # Most errors name the file already.
+        # Most errors already name the file.
         named = f"{name}: {message}" if is_list and name not in message else message
         return ModelResult(name, status, perf_counter() - start, error=named)
     return ModelResult(name, DONE if report.ok else FINDINGS, perf_counter() - start, report)
@@ -270,6 +270,8 @@ def read_budget(path: Path) -> dict[str, int]:
 
 def finding_lines(report: Report) -> Iterator[str]:
     """One line per finding, then the comparison and the verdict."""
+    from relayout.report.render import price_line
+
     verification = report.verification
     assert verification is not None
     for finding in verification.findings:
@@ -288,6 +290,8 @@ def finding_lines(report: Report) -> Iterator[str]:
             f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
             f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
         )
+    if unknown := price_line(verification.price):
+        yield unknown
     errors = sum(finding.severity == "error" for finding in verification.findings)
     verdict = "passed" if verification.passed else f"failed: {errors} error{'s' if errors != 1 else ''}"
     yield f"verification for the backend {report.backend} {verdict}"

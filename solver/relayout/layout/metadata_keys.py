@@ -16,6 +16,7 @@ __all__ = [
     "CONVERSION_KEY",
     "COST_KEY",
     "DEVICE_KEY",
+    "INLINED_KEY",
     "LAYOUT_KEY",
     "OBJECTIVE_KEY",
     "ORDER_KEY",
@@ -23,6 +24,7 @@ __all__ = [
     "SOURCE_KEY",
     "TRANSFORM_KEY",
     "VERSION_KEY",
+    "WRITTEN_FOR_KEY",
     "WRITTEN_KEY",
 ]
 
@@ -46,6 +48,9 @@ TRANSFORM_KEY = "relayout.transform"
 
 DEVICE_KEY = "relayout.device"
 """On a node, an input or an output, if the backend has several devices: its device."""
+
+WRITTEN_FOR_KEY = "relayout.written_for"
+"""On a node that was written, perhaps with others, in place of an operator of the source: that operator."""
 
 WRITTEN_KEY = "relayout.written_at"
 """On a node that was rewritten for a device: that device."""
@@ -76,6 +81,9 @@ COST_KEY = "relayout.cost"
 
 BOUND_KEY = "relayout.bound"
 """On a legal model: no legal model over the formats in reach costs less."""
+
+INLINED_KEY = "relayout.inlined"
+"""On a legal model without functions, whose bodies stand in place of the operators: `true`."""
 
 SOURCE_HASH_KEY = "relayout.source_sha256"
 """On a legal model: the SHA-256 of the source's ONNX file, or of what a source in memory would be written as, without

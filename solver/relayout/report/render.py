@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
 from relayout.report.conversion_table import conversion_rows
-from relayout.report.schema import Account, Report
+from relayout.report.schema import Account, Price, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["render_text"]
+__all__ = ["price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
@@ -162,7 +162,10 @@ def _transfers(report: Report) -> Table:
 
 def _print_verification(report: Report, print_line: Callable[..., None]) -> None:
     verification = report.verification
-    if verification is None or (verification.passed and not verification.findings and verification.numeric is None):
+    if verification is None:
+        return
+    unknown = price_line(verification.price)
+    if verification.passed and not verification.findings and verification.numeric is None and not unknown:
         return  # the usual case, in which there is nothing to tell
     for finding in verification.findings:
         print_line(f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}", markup=False)
@@ -176,7 +179,16 @@ def _print_verification(report: Report, print_line: Callable[..., None]) -> None
                 f"moves by {output.sensitivity:.3g} when the inputs are redrawn",
                 markup=False,
             )
+    if unknown:
+        print_line(unknown, markup=False)
     print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)
+
+
+def price_line(price: Price | None) -> str:
+    """What the verifier did not compute again of the cost; "" if it computed all."""
+    if price is None or not price.not_computed:
+        return ""
+    return f"computed again: {price.computed} of the cost {price.claimed}; not {'; not '.join(price.not_computed)}"
 
 
 def _megabytes(count: int) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Numeric",
     "OutputDifference",
     "Part",
+    "Price",
     "Reason",
     "Report",
     "RequiredBy",
@@ -312,12 +313,25 @@ class Numeric(Record, frozen=True, kw_only=True):
     float64: str | None = None
 
 
+class Price(Record, frozen=True, kw_only=True):
+    """The cost of the legal model as the verifier computes it again, in the objective's unit.
+
+    `claimed` is the report's cost, or without a report the one that the model records. `computed` is the sum that the
+    model and the backend's answers give; `not_computed` says what it lacks, and why.
+    """
+
+    claimed: int
+    computed: int
+    not_computed: tuple[str, ...] = ()
+
+
 class Verification(Record, frozen=True, kw_only=True):
-    """All findings; `passed`: none of them is an error."""
+    """All findings; `passed`: none of them is an error. `price` is None where no cost is claimed."""
 
     passed: bool
     findings: tuple[Finding, ...] = ()
     numeric: Numeric | None = None
+    price: Price | None = None
 
 
 class Report(Record, frozen=True, kw_only=True):

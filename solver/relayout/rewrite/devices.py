@@ -19,6 +19,8 @@ from relayout.rewrite.context import RewriteContext
 
 __all__ = ["assign_devices", "is_placed"]
 
+_RESHAPES = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+
 Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
@@ -84,8 +86,19 @@ def _producer_devices(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]
                 targets[conversion.target] = tuple(sorted(at, key=lambda device: device != planned.device))
             for target, devices in targets.items():
                 if context.copies.has(tensor, target):
-                    found[context.copies.first(tensor, target).value] = devices
+                    copy = context.copies.first(tensor, target).value
+                    found[copy] = devices
+                    if (moved := _moved(copy)) is not None:
+                        found.setdefault(moved, devices)
     return found
+
+
+def _moved(copy: ir.Value) -> ir.Value | None:
+    """The result of the Transpose of which emitted nodes make the copy by another shape. Consumers may read it too."""
+    node = copy.producer()
+    while node is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node.outputs[0] if node is not None and node.op_type == "Transpose" else None
 
 
 def _output_devices(context: RewriteContext) -> dict[ir.Value, str]:

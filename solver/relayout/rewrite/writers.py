@@ -18,6 +18,7 @@ from relayout.errors import BackendError
 from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
+from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import DOMAIN, ensure_body
 from relayout.ops import Axes, Free, extents_of
@@ -31,11 +32,13 @@ __all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
 
 
 class _Writer:
-    """The common part: it emits nodes and constants, and collects the defined results."""
+    """The common part: it emits nodes and constants, and collects the defined results. `written_for` is the operator in
+    whose place the nodes stand, "" for a conversion."""
 
-    def __init__(self, context: RewriteContext, stem: str) -> None:
+    def __init__(self, context: RewriteContext, stem: str, written_for: str = "") -> None:
         self._context = context
         self._stem = stem
+        self._written_for = written_for
         self.defined: dict[int, Physical] = {}
 
     @property
@@ -71,6 +74,8 @@ class _Writer:
         stem = f"{self._stem}_{operator}" if operator else self._stem
         value = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = value.producer()
+        if node is not None and self._written_for:
+            node.metadata_props[WRITTEN_FOR_KEY] = self._written_for
         if domain == DOMAIN and node is not None and has_roles(node):
             ensure_body(self._context.model, node)
         return value
@@ -85,7 +90,7 @@ class NodeWriter(_Writer):
     """The writer of one node for its backend (see `relayout.backend.rewriting`)."""
 
     def __init__(self, context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
-        super().__init__(context, node.outputs[0].name or "value")
+        super().__init__(context, node.outputs[0].name or "value", node.op_type)
         self._planned, self._node = planned, node
         self._ports = _ports_of(planned)
 
@@ -197,7 +202,7 @@ class SpaceWriter(_Writer):
     def __init__(
         self, context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
     ) -> None:
-        super().__init__(context, node.outputs[0].name or "value")
+        super().__init__(context, node.outputs[0].name or "value", node.op_type)
         self._planned, self._node, self._rule, self._lowering = planned, node, rule, lowering
         self._ports = _ports_of(planned)
 

@@ -11,7 +11,7 @@ __all__ = ["certificate_of"]
 
 
 def certificate_of(problem: Problem, solution: Solution) -> dict[str, Any]:
-    """The problem, the assignment, its cost and the bound as JSON, as `relayout.verification.certificate` reads it."""
+    """The problem, the assignment, its cost and the bound as JSON, for `relayout.verification.cost.certificate`."""
     return {
         "version": 1,
         "choices": [list(choice.costs) for choice in problem.choices],

@@ -5,7 +5,7 @@ It shares no code with the stages that make the model, so that a fault in those 
 
 from __future__ import annotations
 
-from relayout.verification.accounting import check_report
+from relayout.verification.cost.accounting import check_report
 from relayout.verification.verifier import verify
 
 __all__ = ["check_report", "verify"]

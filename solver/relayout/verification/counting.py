@@ -18,7 +18,7 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["bytes_of", "count", "extent_counter"]
+__all__ = ["bytes_of", "count", "extent_counter", "moved_bytes"]
 
 _UNKNOWN = 64
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -45,7 +45,7 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
     extent_of, constants = extent_counter(model, dims), constants_of(model.graph)
     nodes = list(_nodes(model.graph))
     transposes = [n for n in nodes if _is_transpose(n)]
-    running = [2 * _moved(n, extent_of) for n in transposes if n.inputs[0] not in constants]
+    running = [2 * moved_bytes(n, extent_of) for n in transposes if n.inputs[0] not in constants]
     reorders = [_through(n, extent_of) for n in nodes if (n.domain, n.op_type) in conversion_operators]
     marked = [n for n in nodes if n.op_type in ("Pad", "Slice") and CONVERSION_KEY in n.metadata_props]
     pads = [_through(n, extent_of) for n in marked if n.inputs[0] not in constants]
@@ -136,7 +136,7 @@ def _copied(read: ir.Value | None, made: ir.Value, new: set[str], extent_of: Ext
     return found
 
 
-def _moved(transpose: ir.Node, extent_of: ExtentOf) -> int:
+def moved_bytes(transpose: ir.Node, extent_of: ExtentOf) -> int:
     """The bytes that a Transpose moves: none if it moves only axes of extent 1."""
     read, result = transpose.inputs[0], transpose.outputs[0]
     value = result if read is None or read.shape is None else read

@@ -16,7 +16,7 @@ from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
 from relayout.verification.counting import bytes_of, extent_counter
 
-__all__ = ["check_placement", "check_transfers", "implementations_of"]
+__all__ = ["check_placement", "check_transfers", "implementations_of", "transferred"]
 
 # They move data, and run where the conversion is made.
 _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
@@ -28,7 +28,9 @@ def implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation,
     if not backend.devices():
         return ask(backend, node)
     if device in backend.devices():
-        return ask(backend.at(device), node)
+        # A backend of several devices may charge for a device what that device's own backend does not.
+        placed = [each for each in ask(backend, node) if each.device == device] if supported_by(backend, node) else []
+        return tuple(placed) or ask(backend.at(device), node)
     return ask(backend, node) if supported_by(backend, node) else ()
 
 
@@ -71,7 +73,7 @@ def check_transfers(
     extent_of = extent_counter(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
     constants = constants_of(model.graph)
-    for value, source, target in _transferred(model, constants):
+    for value, source, target in transferred(model, constants):
         if value.shape is not None:
             derived[source, target] += bytes_of(value, extent_of)
     claimed: Counter[tuple[str, str]] = Counter()
@@ -87,7 +89,7 @@ def check_transfers(
             )
 
 
-def _transferred(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
+def transferred(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
     """(value, from, to) for each value and each device that reads it and is not its own. A body reads an outer value
     from that value's device, wherever the node around the body runs."""
     readers: dict[ir.Value, dict[str, None]] = {}

@@ -22,7 +22,11 @@ from relayout.verification.memory_format import memory_format_of
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
-__all__ = ["check_requirements", "known_extents", "node_label"]
+__all__ = ["Charges", "check_requirements", "known_extents", "node_label"]
+
+
+Charges = dict[ir.Node, tuple[int, int]]
+"""The least and the most that the implementation of a node costs, in bytes: its operands may meet several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,11 @@ class _Known:
 
 
 def check_requirements(
-    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames
+    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
+
+    The costs of the implementations that are met are added to `charges`, where there are any.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
@@ -59,6 +65,9 @@ def check_requirements(
         met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
         if met:
             _note_boxes(node, met, boxes)
+        costs = [each.cost for each in met]
+        if charges is not None and any(costs):
+            charges[node] = min(costs), max(costs)
     yield from _check_outputs(model.graph, boxes)
 
 

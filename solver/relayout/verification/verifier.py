@@ -20,20 +20,20 @@ from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
 from relayout.report.budget import over_budget
-from relayout.report.schema import Finding, Numeric, Report, Severity, Verification
-from relayout.verification.accounting import check_report
+from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.constant_data import check_constants
+from relayout.verification.cost.accounting import check_report
+from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import Skeleton, check_channels, check_onnx, check_shapes, skeleton_of
 from relayout.verification.operator_facts import enter_backend_operators
-from relayout.verification.price import check_price
-from relayout.verification.requirements import check_requirements, node_label
+from relayout.verification.requirements import Charges, check_requirements, node_label
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,8 +79,10 @@ def verify(
         enter_backend_operators(subject, chosen)
     if original is not None:
         enter_backend_operators(original, chosen)
+    charges: Charges = {}
+    price: Price | None = None
     try:
-        findings += _static(subject, chosen)
+        findings += _static(subject, chosen, charges)
     except RelayoutError:
         raise
     except Exception:
@@ -93,7 +95,11 @@ def verify(
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
-        findings += check_price(report, subject, chosen, dims)
+        found, price = check_price(report, subject, chosen, charges, dims)
+        findings += found
+    elif not faults:
+        found, price = check_recorded_price(subject, chosen, charges, dims)
+        findings += found
     limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
     if any(limit is not None for limit in limits.values()):
         findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
@@ -106,23 +112,38 @@ def verify(
         ]
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, severity)
-    return verification_of(findings, numeric)
+    return verification_of(findings, numeric, price)
 
 
-def check_statically(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | None = None) -> list[Finding]:
+def check_statically(
+    model: ir.Model,
+    backend: Backend,
+    skeleton: Skeleton | Finding | None = None,
+    *,
+    report: Report | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Verification:
     """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
 
-    The model is neither read anew nor changed, so this is cheap. `skeleton` is the model's, where the caller has it.
+    With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. The model
+    is neither read anew nor changed, so this is cheap. `skeleton` is the model's, where the caller has it.
     """
     enter_backend_operators(model, backend)
-    return list(_static(model, backend, skeleton))
+    charges: Charges = {}
+    findings = list(_static(model, backend, charges, skeleton))
+    if report is None:
+        return verification_of(findings)
+    found, price = check_price(report, model, backend, charges, dims)
+    return verification_of([*findings, *found], price=price)
 
 
-def verification_of(findings: Iterable[Finding], numeric: Numeric | None = None) -> Verification:
+def verification_of(
+    findings: Iterable[Finding], numeric: Numeric | None = None, price: Price | None = None
+) -> Verification:
     """The verdict on these findings, errors first."""
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
-    return Verification(passed=passed, findings=tuple(ordered), numeric=numeric)
+    return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
 
 
 def _not_compared(numeric: Numeric, severity: Severity) -> Iterator[Finding]:
@@ -162,7 +183,9 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
         return None
 
 
-def _static(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | None = None) -> Iterator[Finding]:
+def _static(
+    model: ir.Model, backend: Backend, charges: Charges, skeleton: Skeleton | Finding | None = None
+) -> Iterator[Finding]:
     common = CommonNames(model)
     derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
     skeleton = skeleton or skeleton_of(model)
@@ -174,7 +197,7 @@ def _static(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | No
     yield from check_channels(model)
     yield from check_functions(model)
     yield from check_annotations(model, derivation, common)
-    yield from check_requirements(model, backend, derivation, common)
+    yield from check_requirements(model, backend, derivation, common, charges)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relayout.report.schema import Finding, Report, Verification
-from relayout.verification.certificate import Verdict, check
+from relayout.verification.cost.certificate import Verdict, check
 
 __all__ = ["with_proof"]
 
