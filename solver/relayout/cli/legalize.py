@@ -117,6 +117,9 @@ def legalize(
         print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
+    else:
+        for warning in done.warnings:
+            print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))
