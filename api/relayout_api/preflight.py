@@ -21,7 +21,9 @@ def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
     if settings.auth == "required" and settings.oidc_issuer is None:
         from relayout_api.access.keys import Keys
 
-        if not Keys(settings.keys_url).all():
+        with Keys(settings.keys_url) as keys:
+            known = keys.all()
+        if not known:
             raise UsageError(
                 "nobody could call the service",
                 where=f"--host {host}",
@@ -62,7 +64,8 @@ def _access(settings: Settings, host: str, is_open: bool) -> str:
         return "everybody who can reach it" if not _is_local(host) else "this machine, without a key"
     from relayout_api.access.keys import Keys
 
-    return f"{len(Keys(settings.keys_url).all())} keys"
+    with Keys(settings.keys_url) as keys:
+        return f"{len(keys.all())} keys"
 
 
 def _issuer(settings: Settings) -> str:
@@ -88,6 +91,8 @@ def _database(settings: Settings) -> str:
         found = str(error).partition("\n")[0]
         expected = "a database that answers"
         raise UsageError("the job database cannot be used", where=where, expected=expected, found=found) from error
+    finally:
+        engine.dispose()
 
 
 def _store(settings: Settings) -> str:

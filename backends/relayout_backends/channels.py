@@ -1,4 +1,4 @@
-"""A backend with one order of axes for all data and one for all kernels, at any rank: the base of `nchw` and `nhwc`."""
+"""Backends with one order of axes for all data and one for all kernels, at any rank: bases of others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, rank_of
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import DATA, KERNEL, input_role, is_transposed, result_role, spell
+from relayout.ops.logical_node import is_packed
+from relayout.ops.operand_roles import DATA, KERNEL, input_role, is_transposed, result_role, spell, written_node
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Channels"]
+__all__ = ["Channels", "Unpacked"]
 
 
 class Channels(Backend):
@@ -32,3 +33,22 @@ class Channels(Backend):
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rank = rank_of(node.outputs[n])
         return spell(self.data, rank) if result_role(node, n) == DATA else Layout.any(rank)
+
+
+class Unpacked(Channels):
+    """No requirements, but of an operator that another backend has packed (`NCHWc[tile:4]`): it is written as ONNX's.
+
+    The operators that replace it have no requirements, so that they take part in all choices again.
+    """
+
+    data, kernel, transposed_kernel = "NCS", "OIS", "IOS"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if is_packed(written_node(node)):
+            return super().nth_input_layout_requirements(node, n)
+        return self.default_nd_layout(rank_of(node.inputs[n]))
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if is_packed(written_node(node)):
+            return super().nth_result_layout_requirements(node, n)
+        return self.default_nd_layout(rank_of(node.outputs[n]))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from relayout.backend import Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
+from relayout_backends.channels import Unpacked
 from relayout_backends.column_major import turn_constants, write_dots
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ __all__ = ["CustomCall", "XlaCpu"]
 CONSTRAINTS = "operand_layout_constraints"
 
 
-class XlaCpu(Backend):
+class XlaCpu(Unpacked):
     """Constants that only dots read are column-major; all other operands keep ONNX's layout.
 
     `custom_calls` constrains operators (`domain::Name`, of one result, without a body in the model): the layouts of

@@ -139,17 +139,17 @@ def run(
     )
 
 
-def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnChoice]:
-    from relayout.report.drawing import drawn_choices
-
-    return drawn_choices(formulation, solution)
-
-
 def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
     if tensors:
         first, *others = sorted(str(tensor.base.name) for tensor in tensors)
         more = f" and {len(others)} more" if others else ""
         yield f"in the source's layout, because at some sizes another costs more: '{first}'{more}, of unknown extents"
+
+
+def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnChoice]:
+    from relayout.report.drawing import drawn_choices
+
+    return drawn_choices(formulation, solution)
 
 
 def candidates(model: ir.Model, backend: Backend, options: Options, elements: DimSizes) -> Requirements:

@@ -74,7 +74,15 @@ def test_a_backend_sees_the_operator_of_onnx_in_onnx_order() -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    ["nhwc", "nchw", "canonical", "auto-nhwc", {"name": "t", "rule": [{"op": "Conv", "data": "NCHWc[tile:8]"}]}],
+    [
+        "nhwc",
+        "nchw",
+        "canonical",
+        "auto-nhwc",
+        "xla-cpu",
+        "x86-nchwc",
+        {"name": "t", "rule": [{"op": "Conv", "data": "NCHWc[tile:8]"}]},
+    ],
 )
 def test_packed_operators_are_verified_and_converted(backend: str | dict[str, object]) -> None:
     model = packed()

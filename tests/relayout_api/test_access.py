@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from command_line import process
+from command_line import Run
 from http_bodies import GRAPH
 from http_server import Server, serving
+from playwright.sync_api import expect, sync_playwright
 
 from relayout.cli import main
 
@@ -90,6 +92,25 @@ def test_jobs_are_seen_by_their_own_caller_and_by_admins(client: httpx.Client, t
     assert made.json()["id"] in {job["id"] for job in listed["admin"]}
 
 
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium on the path")
+def test_the_page_asks_for_a_key_and_works_with_it(guarded: Server, texts: dict[str, str]) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(guarded.address)
+        for key, problem in (("relayout_wrong", "this service needs a key"), (texts["legalize"], "no such key")):
+            expect(page.locator("#problem")).to_contain_text(problem)
+            page.get_by_label("API key of this server").fill(key)
+            page.click("#use-key")
+        expect(page.locator("#backend option")).not_to_have_count(0)
+        expect(page.locator("#problem")).to_be_hidden()
+        page.click("#example")
+        page.get_by_role("button", name="Legalize").click()
+        # The job, its events, its report and its drawing, all with the key.
+        expect(page.locator(".view[aria-busy=false]")).not_to_have_count(0, timeout=20_000)
+        browser.close()
+
+
 def test_a_rate_is_kept_and_the_answer_says_when_to_come_back(client: httpx.Client, texts: dict[str, str]) -> None:
     answers = [client.get("/v1/backends", headers=bearer(texts["limited"])) for _ in range(3)]
     assert answers[-1].status_code == 429
@@ -155,13 +176,16 @@ def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -
     assert "--open" in done.stderr
 
 
-def test_the_configuration_can_be_checked_without_a_start(tmp_path: Path) -> None:
-    good = process("serve", "--check", RELAYOUT_DATA=str(tmp_path))
-    assert good.returncode == 0, good.stderr
-    bad = process(
-        "serve", "--check", RELAYOUT_DATA=str(tmp_path), RELAYOUT_DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x"
-    )
-    assert bad.returncode == 2
-    assert "job database" in bad.stdout
-    assert "secret" not in bad.stdout + bad.stderr
-    assert process("serve", "--check", RELAYOUT_WORKERS="none").returncode == 2
+def test_the_configuration_can_be_checked_without_a_start(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
+    good = run("serve", "--check")
+    assert good.status == 0, good.err
+    monkeypatch.setenv("RELAYOUT_DATABASE_URL", "postgresql://u:secret@127.0.0.1:1/x")
+    bad = run("serve", "--check")
+    assert bad.status == 2
+    assert "job database" in bad.out
+    assert "secret" not in bad.out + bad.err
+    monkeypatch.setenv("RELAYOUT_WORKERS", "none")
+    assert run("serve", "--check").status == 2

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from http_bodies import GRAPH, endless_loop, onnx_bytes
 from http_server import Server
-from playwright.sync_api import Browser, Locator, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 _CHROMIUM = shutil.which("chromium")
 _AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -342,24 +342,3 @@ def test_a_layout_has_no_overlaps_and_its_links_go_down(page: Page) -> None:
         }"""
     )
     assert faults == []
-
-
-def test_a_server_that_wants_a_key_is_asked_again_with_it(page: Page) -> None:
-    sent: list[str | None] = []
-
-    def refuse(route: Route, request: Request) -> None:
-        sent.append(request.header_value("authorization"))
-        if sent[-1] is None:
-            problem = {"title": "Unauthorized", "status": 401, "detail": "this service needs a key"}
-            route.fulfill(status=401, content_type="application/problem+json", body=json.dumps(problem))
-        else:
-            route.continue_()
-
-    page.route("**/v1/backends", refuse)
-    page.reload()
-    expect(page.locator("#problem")).to_contain_text("this service needs a key")
-    page.get_by_label("API key of this server").fill("secret")
-    page.click("#use-key")
-    expect(page.locator("#backend option")).not_to_have_count(0)
-    expect(page.locator("#problem")).to_be_hidden()
-    assert sent == [None, "Bearer secret"]

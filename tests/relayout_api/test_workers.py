@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import anyio
 import httpx
+import onnx
 import pytest
 from anyio import to_thread
-from http_bodies import GRAPH
+from http_bodies import GRAPH, onnx_bytes
 from http_server import Server, children, wait_for, workers_of
 
 from relayout_api.problems import RefusedError
+from relayout_api.schemas import LegalizeParameters
 from relayout_api.workers.fair_queue import FairQueue
-from relayout_api.workers.messages import Content, receive
+from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.pool import WorkerDiedError, death
 from relayout_api.workers.processes import End, WorkerProcess
+from relayout_api.workers.work import WORK
 
 BODY = {"graph": {**GRAPH, "name": "workers"}, "backend": "nhwc"}
 
@@ -96,6 +100,16 @@ def test_a_message_carries_large_parts_in_a_file() -> None:
         assert len(content.view()) == 8 << 20
         ours.close()
         assert receive(theirs) is None
+
+
+@pytest.mark.parametrize(("memory", "is_enough"), [(64, True), (63, False)])
+def test_a_legal_model_takes_no_more_memory_than_its_worker_may(memory: int, is_enough: bool) -> None:
+    parameters = LegalizeParameters(backend="nhwc").model_dump(mode="json")
+    # 16 weights of 4 bytes.
+    task = Task("legalize", parameters, 60.0, memory, "bytes")
+    with contextlib.nullcontext() if is_enough else pytest.raises(MemoryError):
+        answer = WORK["legalize"](task, [onnx_bytes()], lambda event: None)
+        assert onnx.load_from_string(bytes(answer.view)).graph.initializer
 
 
 def test_a_worker_that_writes_much_to_stderr_does_not_block() -> None:

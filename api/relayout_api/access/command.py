@@ -13,12 +13,15 @@ __all__ = ["add", "listed", "revoke"]
 def add(name: str, scope: str, rate: float | None, concurrency: int | None, days: int | None) -> str:
     """Make a key; return it. Raises UsageError."""
     expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
-    return _keys().add(name, scope, rate=rate, concurrency=concurrency, expires=expires)
+    with _keys() as keys:
+        return keys.add(name, scope, rate=rate, concurrency=concurrency, expires=expires)
 
 
 def listed() -> list[tuple[str, ...]]:
     """A row for each key: its name, scope, limits and dates. Raises UsageError."""
     now = datetime.now(UTC)
+    with _keys() as keys:
+        known = keys.all()
     return [
         (
             key.name,
@@ -28,13 +31,14 @@ def listed() -> list[tuple[str, ...]]:
             f"{key.made:%Y-%m-%d}",
             "-" if key.expires is None else f"{key.expires:%Y-%m-%d}" + ("" if key.is_valid(now) else " (expired)"),
         )
-        for key in _keys().all()
+        for key in known
     ]
 
 
 def revoke(name: str) -> None:
     """Delete a key. Raises UsageError."""
-    _keys().revoke(name)
+    with _keys() as keys:
+        keys.revoke(name)
 
 
 def _keys() -> Keys:

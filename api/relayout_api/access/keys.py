@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Self
 
 from sqlalchemy import Column, DateTime, Engine, Float, Integer, MetaData, String, Table, create_engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -51,7 +52,8 @@ class Key:
 
 
 class Keys:
-    """The keys in the database at `url` (SQLAlchemy's form). The methods raise UsageError if it cannot be used."""
+    """The keys in the database at `url` (SQLAlchemy's form), a context that closes its connections. The methods raise
+    UsageError if it cannot be used."""
 
     def __init__(self, url: str) -> None:
         self._engine: Engine = create_engine(url)
@@ -105,6 +107,12 @@ class Keys:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -105,11 +105,9 @@ class Jobs:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
         name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
         arguments["body"] = await self._results.keep(content)
-        # The database's clock may count whole seconds.
-        arguments["created"] = time.time_ns() // 1_000_000
         is_new = await self._call((await self._opened()).submit, str(name), caller, arguments)
         row = await self._row(str(name))
-        if not is_new and {**_input(row), "created": 0} != {**arguments, "created": 0}:
+        if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -141,11 +139,11 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
         """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
+        # Several jobs may be of the same millisecond: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
         rows = await self._call((await self._opened()).newest, most, None if until is None else _iso(until), owner)
         left = [row for row in rows if row.workflow_id not in given]
-        left.sort(key=lambda row: (row.created_at or 0, _input(row)["created"]), reverse=True)
+        left.sort(key=lambda row: row.created_at or 0, reverse=True)
         shown = left[:limit]
         more = None
         if len(left) > limit:
@@ -349,9 +347,9 @@ class Jobs:
         problem = Problem(**output["problem"]) if "problem" in output else None
         if state == "failed" and problem is None:
             problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
-        started = None
+        created, started = row.created_at or 0, None
         if state != "queued" and row.dequeued_at is not None:
-            started = max(row.dequeued_at, arguments["created"])
+            started = max(row.dequeued_at, created)
         path = f"/v1/jobs/{row.workflow_id}"
         return Job(
             id=row.workflow_id,
@@ -361,9 +359,9 @@ class Jobs:
             progress=1.0 if state == "succeeded" else seen.get("progress"),
             cost=output.get("cost", seen.get("cost")),
             bound=output.get("bound", seen.get("bound")),
-            created=_iso(arguments["created"]),
+            created=_iso(created),
             started=None if started is None else _iso(started),
-            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or arguments["created"])),
+            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
             problem=problem,
             links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
         )

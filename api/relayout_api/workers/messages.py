@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -100,11 +101,9 @@ class Content:
     def __init__(self, content: _Part = b"") -> None:
         self.size = 0
         self.file = _anonymous_file()
+        weakref.finalize(self, os.close, self.file)
         self._sent = 0
         self.write(content)
-
-    def __del__(self) -> None:
-        os.close(self.file)
 
     def __len__(self) -> int:
         return self.size

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
-from relayout.legalization import finish, legalize_model
+from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto, write_whole
 from relayout.model.metadata import recorded_backend
@@ -81,12 +81,21 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
         return _whole(report, repeats, graph=graph)
     if task.form == "json":
         return _whole(report, repeats, model=b64encode(to_proto(outcome.model).SerializeToString()).decode())
-    content = Content()
-    with content.opened() as file:
-        write_whole(outcome.model, file, outcome.written)
+    content = _written(outcome, task.memory_bytes)
     if task.form == "parts":
         return _parts(report, repeats, content, choices)
     return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats=repeats, **_facts(report))
+
+
+def _written(outcome: Outcome, most: int) -> Content:
+    """The legal model in a file, whose memory is not this process's. Raises MemoryError for more than `most` bytes."""
+    constants = (value.const_value for value in outcome.model.graph.initializers.values())
+    if sum(constant.nbytes for constant in constants if constant is not None) > most:
+        raise MemoryError
+    content = Content()
+    with content.opened() as file:
+        write_whole(outcome.model, file, outcome.written)
+    return content
 
 
 @collector_paused()

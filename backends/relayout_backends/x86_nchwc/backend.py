@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from relayout.backend import Backend, Implementation, Reordering, TensorType, Violation
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
+from relayout_backends.channels import Unpacked
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
 from relayout_backends.x86_nchwc.checks.contrib import CONVERSIONS, operator_layouts
 from relayout_backends.x86_nchwc.convolution import convolutions
@@ -46,7 +47,7 @@ _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
 }
 
 
-class X86Nchwc(Backend):
+class X86Nchwc(Unpacked):
     """Blocked float operators and NHWC integer ones, for onnxruntime on x86-64."""
 
     name = "x86-nchwc"

@@ -213,7 +213,7 @@ def check(
 
 
 def _check_lines(report: BackendReport) -> list[str]:
-    """Each fault once, with the other graphs that have the same kind; then what was not compared, and the verdict."""
+    """Each fault once, with the other graphs that have its kind; then the graphs not compared, and the verdict."""
     alike: dict[tuple[str, str], list[Fault]] = {}
     for fault in report.faults:
         alike.setdefault((fault.kind, fault.message.partition("\n")[2] or fault.message), []).append(fault)
@@ -261,7 +261,7 @@ def _loaded(name: str, given: list[str]) -> Backend:
 
 
 def _given(options: list[str]) -> dict[str, Any]:
-    """The options of a command line. Raises UsageError."""
+    """The backend options of a command line. Raises UsageError."""
     from relayout.options import options_of
 
     [option] = [each for each in options_of("legalize") if each.name == "backend_options"]

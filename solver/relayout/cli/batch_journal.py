@@ -1,4 +1,4 @@
-"""The journal of a batch: what is done, so that a run that was interrupted can be resumed."""
+"""The journal of a batch: the models that are done, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Journal:
         self._file: IO[str] | None = None
 
     def open(self, items: Sequence[Item], resume: bool) -> list[Done]:
-        """Begin to write. With `resume`, the models that an earlier run legalized and that are as they were then."""
+        """Begin to write; with `resume`, return the unchanged models that an earlier run legalized."""
         found = {line["model"]: line for line in self._lines()} if resume else {}
         finished = []
         for item in items:

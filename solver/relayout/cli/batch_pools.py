@@ -92,7 +92,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
                     status, message = describe(error)
                     yield Done(item.name, status, message=message)
                     continue
-                # Nothing is shared between two batches: a run again is a new run.
+                # Batches share nothing: the same model in another batch is legalized again.
                 future = client.submit(legalize_sent, item.name, content, item.request, table, pure=False)
                 sent[future] = item
                 ended.add(future)

@@ -19,7 +19,7 @@ __all__ = ["Done", "Item", "legalize_item", "legalize_sent", "pack", "table_of"]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One model of a batch: where it is, where the legal one goes, and what is asked."""
+    """One model of a batch: its file, the file of the legal model, and the request."""
 
     source: Path
     target: Path
@@ -71,7 +71,7 @@ def pack(source: Path) -> bytes:
 
 
 def table_of(request: Request) -> bytes:
-    """The file that declares the backend, or nothing where the backend is an installed one."""
+    """The contents of the file that declares the backend; empty for an installed backend."""
     path = Path(request.backend or "")
     return path.read_bytes() if path.suffix in (".toml", ".json") else b""
 

@@ -64,7 +64,7 @@ def describe(error: BaseException) -> tuple[int, str]:
         # A parser error, whose class is private to typer.
         return BAD_INPUT, _with_help(error, usage())
     if isinstance(error, OSError) and error.strerror:
-        # No space left, no permission, a file that is gone: the system says what, and it is no bug.
+        # No space left, no permission, a missing file: the system's message is enough, and it is no bug.
         where = f"{error.filename}: " if error.filename else ""
         return BAD_INPUT, f"{where}the system refused\n  {'found:':<10}{error.strerror}"
     if isinstance(error, MemoryError):

@@ -69,7 +69,7 @@ def inspect(
     from relayout.report.inspection.pictures import neighbourhood, to_dot, to_svg
     from relayout.report.inspection.text import difference_text, inspection_text
 
-    # Of two models the picture shows the second: what became of the first.
+    # Of two models the picture shows the second, which was made from the first.
     drawn = subject if second is None else other
     found = None if second is None else difference(subject, other)
     if json is not None:

@@ -15,7 +15,7 @@ __all__ = ["model_files"]
 def model_files(arguments: Sequence[Path]) -> list[Path]:
     """Each file once, in the order of the arguments; of a folder the `.onnx` files, sorted.
 
-    A `.json` file of a folder may be a report, so graph JSON has to be named itself; a warning counts those left out.
+    A `.json` file of a folder may be a report, so graph JSON has to be named itself; a warning counts skipped files.
     Raises InputError for a folder that cannot be read, UsageError for one without models.
     """
     found: dict[Path, None] = {}
@@ -39,7 +39,7 @@ def _models_in(folder: Path) -> list[Path]:
 
 def _walked(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
-        # os.walk passes over what it cannot read: models would be left out in silence.
+        # By default os.walk skips folders that it cannot read: models would be missed without a message.
         where = f"folder {error.filename}"
         raise InputError("the folder cannot be read", where=where, found=error.strerror or str(error)) from error
 

@@ -90,7 +90,7 @@ def _parameter(option: Option) -> Parameter:
 
 
 def _backend_names(incomplete: str) -> list[str]:
-    """The installed backends that begin so, for the completion in shells."""
+    """The installed backends whose names begin with this text, for completion in shells."""
     from relayout.backend.registry import find_backends
 
     return [name for name in find_backends() if name.startswith(incomplete)]

@@ -83,8 +83,9 @@ class Bar:
                 progress.update(task, description=f"{self._step}: {step}" if self._step else step)
 
     def time_for_search(self) -> float | None:
-        """The seconds that a search may take from now on: what is left of the limit, less the time so far, since what
-        follows (rewrite, check and write) takes about as long as what came before. None without a limit."""
+        """The seconds that a search may take now: the rest of the limit, less the time so far. None without a limit.
+
+        The steps after the search (rewrite, check and write) take about as long as those before it."""
         if self._limit is None:
             return None
         spent = perf_counter() - self._start
@@ -107,7 +108,7 @@ class Bar:
 
     def _on_limit(self) -> None:
         if self._part == WRITING:
-            # The result is there: the file is finished first.
+            # The result exists: finish writing the file first.
             return
         self.clear()
         limit, step = f"--time-limit {self._limit:g}", self._part or "read"

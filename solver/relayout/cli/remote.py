@@ -23,7 +23,7 @@ KEY = "RELAYOUT_KEY"
 def legalize_remotely(
     server: str, path: Path, source: Source, request: Request, progress: Callable[[str], None]
 ) -> Outcome:
-    """The legal model of `source`, which was read from `path`, and its report, from the service at `server`.
+    """The legal model of `source`, read from `path`, and its report, from the service at `server`.
 
     A table that declares a backend is sent along; other backends are the server's. Raises the errors of
     `relayout.legalize`, and UsageError where the server does not answer.

@@ -65,11 +65,11 @@ def _write(stream: TextIO, text: str) -> None:
 
 @contextmanager
 def _written(stream: TextIO) -> Iterator[None]:
-    """A reader that has closed the pipe is no failure. Raises UsageError where the system refuses, as if full."""
+    """A closed pipe is no failure. Raises UsageError if the system cannot write, for instance to a full disk."""
     try:
         yield
     except OSError as error:
-        # What is left in the buffer would be written again at exit, and fail again.
+        # The rest of the buffer would be written again at exit, and fail again.
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())
         if not isinstance(error, BrokenPipeError):

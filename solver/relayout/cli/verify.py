@@ -89,7 +89,7 @@ def verify(
     """List what breaks a backend's contract, in one model or many.
 
     The exit status is 1 where something does."""
-    # A wrong name is told before a model is read.
+    # Report a wrong name before a model is read.
     backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
     files = model_files(models)
@@ -126,8 +126,8 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One model to verify. Without a backend it is that which the model records. `strict`: a size for a dim that the
-    model does not have is an error."""
+    """One model to verify. Without a backend, the recorded one applies. `strict`: a size for a dim that the model lacks
+    is an error."""
 
     model: Path
     original: Path | None
@@ -149,7 +149,7 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
     except Exception as error:
         show_traceback(error)
         status, message = describe(error)
-        # Most errors name the file already.
+        # Most errors already name the file.
         named = f"{name}: {message}" if is_list and name not in message else message
         return ModelResult(name, status, perf_counter() - start, error=named)
     return ModelResult(name, DONE if report.ok else FINDINGS, perf_counter() - start, report)

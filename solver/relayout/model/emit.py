@@ -205,14 +205,14 @@ class Emitter:
         return self.node("Reshape", [value, self.integers(f"{stem}_shape", given)], {}, value, shape, stem)
 
     def padded(self, value: ir.Value, ends: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
-        """`value` with so many zeros more at the end of each dimension, which makes it `shape`."""
+        """`value` with this many zeros added at the end of each dimension, which makes it `shape`."""
         pads = [0] * len(ends) + list(ends)
         if self.opset < 11:
             return self.node("Pad", [value], {"pads": pads}, value, shape, stem)
         return self.node("Pad", [value, self.integers(f"{stem}_pads", pads)], {}, value, shape, stem)
 
     def cropped(self, value: ir.Value, places: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
-        """The beginning of `value` in these dimensions, as much as makes it `shape`, where they are known."""
+        """`value` without the end of these dimensions, which makes it `shape`, as far as they are known."""
         starts, ends = [0] * len(places), [extent for p in places if isinstance(extent := shape[p], int)]
         if self.opset < 10:
             window = {"starts": starts, "ends": ends, "axes": list(places)}
@@ -260,9 +260,9 @@ def _static_target(
 
 
 def _whole_axes(shape: tuple[Extent, ...], extents: tuple[Extent, ...]) -> Dims:
-    """The axis that each dimension of an aliased shape is as long as; none where it is a number, or no axis is.
+    """For each dimension of an aliased shape, the axis that has its extent; none for a number, or if no axis has it.
 
-    Axes are found by the names of their extents. Those without a name are in their order where there are as many.
+    Axes are found by the names of their extents. Unnamed extents are matched in order, if both sides have as many.
     """
     unnamed = [axis for axis, extent in enumerate(extents) if extent is None]
     in_order = iter(unnamed if shape.count(None) == len(unnamed) else ())

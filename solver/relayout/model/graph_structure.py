@@ -221,7 +221,7 @@ def _node_name(node: onnx.NodeProto, index: int) -> str:
 
 
 def declare(names: dict[str, str], name: str, role: str, where: str) -> None:
-    """Add `name` to `names`; InputError where it is there already."""
+    """Add `name` to `names`; Raises InputError if it is there already."""
     if not name:
         raise InputError("an input has no name", where=where, expected="a name", found="''")
     if name in names:
@@ -230,7 +230,7 @@ def declare(names: dict[str, str], name: str, role: str, where: str) -> None:
 
 
 def duplicate(name: str, found: str, where: str) -> InputError:
-    """The error for a name that two things have."""
+    """The error for a name that is used twice."""
     return InputError(
         "a name is used twice", where=f"{where}, name '{name}'", expected="every name to be given once", found=found
     )

@@ -33,7 +33,7 @@ _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 
 
 def needs_placeholders(proto: onnx.ModelProto) -> bool:
-    """Whether the model has a constant of which inference would read the data, and the data is not there."""
+    """Whether inference would read the data of a constant that has none."""
     return any(map(_is_missed, _constants(proto.graph)))
 
 
@@ -44,7 +44,7 @@ def insert_placeholders(proto: onnx.ModelProto) -> None:
 
 
 def _is_missed(tensor: onnx.TensorProto) -> bool:
-    """Inference reads vectors of integers, and small ones of floats: shapes, axes, scales."""
+    """Whether inference would read the data: of integer vectors, and of short float vectors (shapes, axes, scales)."""
     outside = tensor.data_location == onnx.TensorProto.EXTERNAL
     if len(tensor.dims) > 1 or not (outside or is_absent(tensor)):
         return False

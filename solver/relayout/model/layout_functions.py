@@ -58,7 +58,7 @@ class OperandConversion(Struct, frozen=True):
 
     @classmethod
     def inward(cls, lies: Dims, extents: tuple[Extent, ...]) -> OperandConversion:
-        """From an operand that lies so to what ONNX's operator reads."""
+        """The conversion of an operand with the dimensions `lies` to the order that ONNX's operator reads."""
         kept = _needed(lies, extents)
         return cls(lies, one_each(source_order(len(extents))), kept)
 

@@ -215,7 +215,7 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
             before = moved
         else:
             shape = _fresh(f"{node.output[0]}_shape", names)
-            tensor = helper.make_tensor("shape", onnx.TensorProto.INT64, [len(how)], _asked(node, how, before))
+            tensor = helper.make_tensor("shape", onnx.TensorProto.INT64, [len(how)], _reshape_target(node, how, before))
             yield helper.make_node("Constant", [], [shape], name=shape, value=tensor)
             yield helper.make_node("Reshape", [value, shape], [result], name=name)
             before = list(how)
@@ -239,7 +239,7 @@ def _times(one: int | None, other: int | None) -> int | None:
 def _atoms(
     node: onnx.NodeProto, layout: Layout, extents: Extents, tiles: Mapping[str, int], *, check: bool = True
 ) -> tuple[list[str], list[int | None]]:
-    """The dimensions of a layout, those that are packed on the other side parted in two; and their extents."""
+    """The dimensions of a layout and their extents; a dimension that the other layout packs is split in two."""
     own = _tiles(layout)
     atoms: list[str] = []
     sizes: list[int | None] = []
@@ -257,7 +257,7 @@ def _atoms(
     return atoms, sizes
 
 
-def _asked(node: onnx.NodeProto, sizes: Extents, before: Extents) -> list[int]:
+def _reshape_target(node: onnx.NodeProto, sizes: Extents, before: Extents) -> list[int]:
     """A Reshape's target: 0 for a dimension of unknown extent that keeps its index, -1 for one that does not."""
     asked = []
     for place, size in enumerate(sizes):

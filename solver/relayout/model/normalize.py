@@ -33,7 +33,7 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
         used |= _name_standard(graph.node)
         _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
-            _forget_no_extents(info.type)
+            _clear_invalid_extents(info.type)
     for function in proto.functions:
         _name_standard(function.node)
         if function.domain == FUNCTION_DOMAIN and not function.overload:
@@ -68,7 +68,7 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
 
 
 def _align_opsets(proto: onnx.ModelProto) -> None:
-    """A function of another opset can be inlined where all its operators mean the same in the model's."""
+    """Give functions the model's opset if all their operators mean the same there, so that they can be inlined."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     for function in proto.functions:
         for opset in function.opset_import:
@@ -119,8 +119,8 @@ def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
     proto.ir_version = OLDEST_IR_VERSION_WITH_CONSTANTS
 
 
-def _forget_no_extents(proto: onnx.TypeProto) -> None:
-    """Exporters write an unknown extent as -1, or as a symbol without a name."""
+def _clear_invalid_extents(proto: onnx.TypeProto) -> None:
+    """Clear extents of -1 and symbols without a name: exporters write unknown extents so."""
     if proto.HasField("tensor_type"):
         for dim in proto.tensor_type.shape.dim:
             if dim.dim_value == -1 or (dim.HasField("dim_param") and not dim.dim_param):
@@ -152,9 +152,9 @@ def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda functi
 
     bodies = {key: function for key, function in model.functions.items() if which(function)}
     for function in bodies.values():
-        _hand_on_copies(function)
-        _name_no_unread(function.all_nodes(), bodies)
-    _name_no_unread(model.graph.all_nodes(), bodies)
+        _copy_forwarded_inputs(function)
+        _clear_unread_results(function.all_nodes(), bodies)
+    _clear_unread_results(model.graph.all_nodes(), bodies)
     results = {
         (node.graph, value.name): dict(value.metadata_props)
         for node in model.graph.all_nodes()
@@ -168,13 +168,13 @@ def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda functi
             if (node.graph, value.name) in results:
                 value.metadata_props.update(results[node.graph, value.name])
                 own.add(value)
-    _name_apart(model.graph, own)
+    _make_names_unique(model.graph, own)
     for key in bodies:
         # Functions without a call remain after inlining.
         model.functions.pop(key, None)
 
 
-def _hand_on_copies(function: ir.Function) -> None:
+def _copy_forwarded_inputs(function: ir.Function) -> None:
     """Insert an Identity for every result that is also an input."""
     for place, value in enumerate(function.outputs):
         if value.is_graph_input():
@@ -183,7 +183,7 @@ def _hand_on_copies(function: ir.Function) -> None:
             function.outputs[place] = copy.outputs[0]
 
 
-def _name_no_unread(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier, ir.Function]) -> None:
+def _clear_unread_results(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier, ir.Function]) -> None:
     """Replace the empty names of results of calls with None."""
     for node in nodes:
         if node.op_identifier() in bodies:
@@ -191,7 +191,7 @@ def _name_no_unread(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier
                 value.name = value.name or None
 
 
-def _name_apart(graph: ir.Graph, own: Set[ir.Value]) -> None:
+def _make_names_unique(graph: ir.Graph, own: Set[ir.Value]) -> None:
     """Rename the values that are not the graph's `own`, in subgraphs too, so that names are unique."""
     taken = {value.name for value in own}
     for value in dict.fromkeys(_values(graph)):

@@ -72,7 +72,7 @@ def has_body(op: str, versions: Versions) -> bool:
 
 
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
-    """InputError where a node does not fit its operator's schema; an operator without one may have any operands."""
+    """Raise InputError if a node does not fit its operator's schema; without a schema any operands fit."""
     if not node.op_type:
         raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
     domain = "" if node.domain == "ai.onnx" else node.domain

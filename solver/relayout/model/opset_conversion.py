@@ -33,7 +33,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
                 _align(lifted.graph)
                 _size(lifted.graph)
             lifted = version_converter.convert_version(lifted, target)
-            # Not all shapes that it writes down are right; inference finds them again.
+            # Some shapes that the converter writes are wrong; inference computes them again.
             lifted.graph.ClearField("value_info")
         for values, declared in ((lifted.graph.input, proto.graph.input), (lifted.graph.output, proto.graph.output)):
             del values[:]
@@ -88,8 +88,8 @@ def _align(graph: onnx.GraphProto) -> None:
 
 
 def _size(graph: onnx.GraphProto) -> None:
-    """Give every unknown dim the size 1: the converter refuses to look at an operator with one, even where there is
-    nothing left to convert."""
+    """Give every unknown dim the size 1: the converter rejects operators with unknown dims, even if nothing is left to
+    convert."""
     for info in (*graph.input, *graph.value_info, *graph.output):
         for dim in info.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):

@@ -116,7 +116,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         for info in (*graph.value_info, *graph.output):
-            _settle(info, graph)
+            _clear_negative_extents(info, graph)
     if probe is proto:
         return inferred
     carry_over(inferred.graph, proto.graph)
@@ -137,13 +137,13 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     """onnx's inference, repeated while it leaves shapes of Loops' results open that can be declared."""
     inferred = _infer_once(proto)
     for _ in range(ROUNDS):
-        if not _enter_states(inferred.graph, {}):
+        if not _declare_states(inferred.graph, {}):
             break
         inferred = _infer_once(inferred)
     return inferred
 
 
-def _enter_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
+def _declare_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
     """Declare the shapes of Loops' results: the extents in which the initial and the last state agree.
 
     `outer` has the values of the enclosing graphs. Returns whether a shape was declared.
@@ -155,7 +155,7 @@ def _enter_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProt
     for node in graph.node:
         bodies = [inner for attribute in node.attribute for inner in graphs_in(attribute)]
         for inner in bodies:
-            found |= _enter_states(inner, known)
+            found |= _declare_states(inner, known)
         if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             continue
         for name, first, last in zip(node.output, node.input[2:], bodies[0].output[1:], strict=False):
@@ -204,7 +204,7 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
     return has_body(culprit.group(1), versions)
 
 
-def _settle(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
+def _clear_negative_extents(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
     """Remove extents of -1, which inference may find in a branch that cannot run.
 
     Raises InputError for an unsupported type.

@@ -60,7 +60,7 @@ class DimSizes:
     """
 
     def __init__(self, model: ir.Model, given: Mapping[str, int]) -> None:
-        first = [_first(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
+        first = [_first_dim(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
         batches = [dim.value for dim in first if not isinstance(dim, int)]
         self.assumed: dict[str, int] = {}
         self._unnamed_batch = BATCH if None in batches else DYNAMIC
@@ -158,7 +158,7 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
             seen.update(new)
             bounds.update(_bounds_of(node, value, new, elements))
             if node.op_type in _WINDOWS and node.inputs[0] is not None:
-                sizes.update(_as_long(node.inputs[0].shape, value.shape, new, elements))
+                sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
                 continue
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
@@ -178,13 +178,13 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
                     del bounds[name]
 
 
-def _as_long(
+def _size_like_operand(
     read: ir.Shape | None,
     made: ir.Shape | None,
     new: Sequence[str],
     elements: Callable[[ir.Shape | None], int],
 ) -> dict[str, int]:
-    """A size for each new symbol of a result: that of the operand's dim in its place. So a conversion is as expensive
+    """A size for each new symbol of a result: that of the operand's dim at its index. So a conversion is as expensive
     before the operator as behind it, and stays where the source has it."""
     if read is None or made is None or len(read) != len(made):
         return {}
@@ -237,8 +237,8 @@ def _after_window(node: ir.Node, axis: int, read: Bounds, rank: int) -> Bounds:
 
 
 def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:
-    """How many elements a value has. Where a dim has neither number nor name, and the value is reshaped from another,
-    it has as many as that one."""
+    """The number of elements of a value. If a dim has neither number nor name, and the value is reshaped from another,
+    it is that of the other."""
     while (node := value.producer()) is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
         if value.shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in value.shape):
             break
@@ -252,7 +252,7 @@ def _names(shape: ir.Shape | None) -> list[str]:
     return [dim.value for dim in shape.dims if not isinstance(dim, int) and dim.value is not None]
 
 
-def _first(value: ir.Value) -> int | ir.SymbolicDim:
+def _first_dim(value: ir.Value) -> int | ir.SymbolicDim:
     """The input's first dim in the source's order: the annotation of a permuted input has its order."""
     shape = value.shape
     assert shape is not None

@@ -57,7 +57,7 @@ def is_absent(tensor: onnx.TensorProto) -> bool:
 
 
 def check_text(texts: Iterable[str], where: str) -> None:
-    """InputError where a text is not UTF-8: protobuf then hands out bytes."""
+    """Raise InputError if a text is not UTF-8: protobuf returns such text as bytes."""
     try:
         "".join(texts)
     except (TypeError, UnicodeDecodeError) as error:
@@ -65,8 +65,8 @@ def check_text(texts: Iterable[str], where: str) -> None:
 
 
 def check_strings(attribute: onnx.AttributeProto, where: str, *, is_standard: bool) -> None:
-    """InputError where one string of a list is not UTF-8. A single one may be any bytes: custom operators use that, and
-    not those that are `is_standard`."""
+    """Raise InputError if a string of a list is not UTF-8. A single string may be any bytes, unless `is_standard`:
+    custom operators store bytes in one."""
     try:
         for text in (*attribute.strings, *([attribute.s] if is_standard else [])):
             text.decode("utf-8")
@@ -102,7 +102,7 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
-    """A tensor's data fits its type and shape, or is absent altogether."""
+    """Check that a tensor's data fits its type and shape, or is absent."""
     dtype = ir.DataType[name_of_dtype(tensor.data_type, where).upper()]
     if dtype == ir.DataType.UNDEFINED:
         raise InputError("a tensor has no dtype", where=where, expected="an element type", found="undefined")

@@ -22,7 +22,7 @@ __all__ = ["names_in", "unpack"]
 def unpack(model: ir.Model, nodes: Iterable[ir.Node]) -> None:
     """Replace each packed operator by ONNX's own, which reads its operands after Reshapes and Transposes, in place.
 
-    The node keeps its name, and each of its results that are read. Raises UsageError for a layout that does not fit its
+    The node keeps its name and each result that has consumers. Raises UsageError for a layout that does not fit its
     operand.
     """
     emitter = Emitter(names_in(model), model.opset_imports.get("", 1))
@@ -82,7 +82,7 @@ def _unpack(node: ir.Node, emitter: Emitter) -> None:
 
 
 def _dims(node: ir.Node, n: int, operand: ir.Value | None, *, is_result: bool) -> Dims | None:
-    """How an operand lies, in atoms of the axes of the logical `operand`; None where it lies as ONNX has it."""
+    """The dimensions in the model, in atoms of the axes of the logical `operand`; None if in ONNX's order."""
     layout = lies_as(node, n, is_result=is_result)
     if layout is None or operand is None:
         return None

@@ -29,7 +29,7 @@ Weights = dict[str, ir.TensorProtocol]
 
 
 def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
-    """A copy of `proto` in which the graph's large constants are absent, and these as they are in `proto`."""
+    """A copy of `proto` whose large constants are absent, and these constants themselves."""
     light = onnx.ModelProto()
     _copy_fields(proto, light, "graph")
     _copy_fields(proto.graph, light.graph, "initializer")
@@ -53,7 +53,7 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
 
 
 def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
-    """The same of an onnx_ir.Model, which is left alone; InputError where its nodes are in no order."""
+    """The same of an onnx_ir.Model, which is not changed. Raises InputError if its nodes are out of order."""
     try:
         clone = model.clone()
     except Exception as error:

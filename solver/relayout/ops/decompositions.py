@@ -24,7 +24,7 @@ Places = Sequence[tuple[int, ...]]
 def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly: bool = False) -> None:
     """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-    `plainly`: without ReduceSumSquare, for which a backend may have requirements that it does not have for a mean.
+    `plainly`: without ReduceSumSquare, which a backend may restrict more than a mean.
     """
     whole = _whole(writing)
     data = _read(writing, 0, whole)
@@ -33,12 +33,12 @@ def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly
     made = writing.emit_dims("Mul", [made, _read(writing, 1, whole)], {}, whole)
     if len(writing.node.inputs) > 2 and writing.node.inputs[2] is not None:
         made = writing.emit_dims("Add", [made, _read(writing, 2, whole)], {}, whole)
-    _give(writing, 0, made, whole)
+    _set_result(writing, 0, made, whole)
     left = _reduced(writing, working)
     if _is_used(writing.node, 1):
-        _give(writing, 1, mean, left)
+        _set_result(writing, 1, mean, left)
     if _is_used(writing.node, 2):
-        _give(writing, 2, writing.emit_dims("Reciprocal", [deviation], {}, left), left)
+        _set_result(writing, 2, writing.emit_dims("Reciprocal", [deviation], {}, left), left)
 
 
 def instance_normalise(
@@ -51,7 +51,7 @@ def instance_normalise(
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
     for operator, index in (("Mul", 1), ("Add", 2)):
         made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
-    _give(writing, 0, made, whole)
+    _set_result(writing, 0, made, whole)
 
 
 def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None:
@@ -66,7 +66,7 @@ def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None
         made = writing.emit_dims("Div", [powers, total], {}, whole)
     else:
         made = writing.emit_dims("Sub", [below, writing.emit_dims("Log", [total], {}, left)], {}, whole)
-    _give(writing, 0, made, whole)
+    _set_result(writing, 0, made, whole)
 
 
 def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collection[int]) -> None:
@@ -82,10 +82,10 @@ def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):
         return False
-    return all(_is_at_hand(value) for value in node.inputs[1:])
+    return all(_is_fixed_constant(value) for value in node.inputs[1:])
 
 
-def _is_at_hand(value: ir.Value | None) -> bool:
+def _is_fixed_constant(value: ir.Value | None) -> bool:
     """Whether the value is a constant that no caller can override."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
     return tensor is not None and not isinstance(tensor, AbsentTensor)
@@ -125,7 +125,7 @@ def _read(writing: DecompositionWriter, index: int, dims: Places) -> ir.Value:
     return _cast(writing, writing.read(index, dims), _computed(writing), dims)
 
 
-def _give(writing: DecompositionWriter, index: int, value: ir.Value, dims: Places) -> None:
+def _set_result(writing: DecompositionWriter, index: int, value: ir.Value, dims: Places) -> None:
     """A result, cast to its own type."""
     writing.set_result(index, _cast(writing, value, writing.node.outputs[index].dtype, dims), dims)
 

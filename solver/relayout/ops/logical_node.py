@@ -2,7 +2,7 @@
 
 An operator of the domain `relayout`, such as a Conv on `NCHWc[tile:16]` data, computes what ONNX's Conv computes. A
 backend is asked about that Conv: ONNX's domain, no layout attributes, and operands with the axes that ONNX gives them,
-batch and channels first. `written_node` is the node of the model, and `own_layout` says how an operand lies there.
+batch and channels first. `written_node` is the node of the model, and `own_layout` gives an operand's layout there.
 """
 
 from __future__ import annotations

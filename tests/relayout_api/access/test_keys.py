@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from relayout_api.access.keys import PREFIX, Keys
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(f"sqlite:///{tmp_path}/keys.sqlite")
+def keys(tmp_path: Path) -> Iterator[Keys]:
+    with Keys(f"sqlite:///{tmp_path}/keys.sqlite") as keys:
+        yield keys
 
 
 def test_a_key_is_found_by_its_text_with_its_limits(keys: Keys) -> None:
@@ -29,7 +32,8 @@ def test_a_key_is_found_by_its_text_with_its_limits(keys: Keys) -> None:
 
 def test_the_database_has_no_key(keys: Keys, tmp_path: Path) -> None:
     text = keys.add("ci", "read")
-    rows = sqlite3.connect(tmp_path / "keys.sqlite").execute("select * from relayout_keys").fetchall()
+    with contextlib.closing(sqlite3.connect(tmp_path / "keys.sqlite")) as database:
+        rows = database.execute("select * from relayout_keys").fetchall()
     assert len(rows) == 1
     assert text.startswith(PREFIX)
     assert text.removeprefix(PREFIX).encode() not in (tmp_path / "keys.sqlite").read_bytes()
@@ -68,6 +72,7 @@ def test_revoking_an_unknown_key_names_the_known_ones(keys: Keys) -> None:
 
 
 def test_a_database_that_does_not_answer_is_an_error_without_its_password() -> None:
-    with pytest.raises(UsageError, match="cannot be used") as error:
-        Keys("postgresql+psycopg://relayout:secret@127.0.0.1:1/none").all()
+    url = "postgresql+psycopg://relayout:secret@127.0.0.1:1/none"
+    with Keys(url) as keys, pytest.raises(UsageError, match="cannot be used") as error:
+        keys.all()
     assert "secret" not in str(error.value)

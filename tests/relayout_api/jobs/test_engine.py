@@ -1,0 +1,61 @@
+"""The durable queue on SQLite, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_server import wait_for
+
+from relayout_api.jobs.engine import Engine, Events
+from relayout_api.settings import Settings
+
+
+class Work:
+    """The jobs that were started, and their results to be."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.futures: dict[str, Future[dict[str, Any]]] = {}
+
+    def start(self, job: str, arguments: dict[str, Any], events: Events) -> Future[dict[str, Any]]:
+        self.futures[job] = future = Future[dict[str, Any]]()
+        self.started.append(job)
+        return future
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, work: Work) -> Iterator[Engine]:
+    engine = Engine(Settings(data=tmp_path, workers=1), work.start)
+    engine.open()
+    yield engine
+    engine.close()
+
+
+def test_jobs_of_one_second_run_in_their_order_and_ended_ones_are_deleted(engine: Engine, work: Work) -> None:
+    # Ids in another order than the jobs, and all of them in the queue before the second may run.
+    jobs = ["e", "b", "d", "a", "c"]
+    for job in jobs:
+        assert engine.submit(job, "caller", {"body": f"body of {job}"})
+    assert not engine.submit("a", "caller", {"body": "other"})
+    for count, job in enumerate(jobs[:-1], 1):
+        wait_for(lambda count=count: len(work.started) == count)  # type: ignore[misc]
+        work.futures[job].set_result({})
+    wait_for(lambda: work.started == jobs)
+    wait_for(lambda: engine.unfinished()[:2] == (0, 1))
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    assert engine.delete_ended((soon - timedelta(hours=2)).isoformat()) == {"body of c"}
+    assert engine.find("a") is not None
+    assert engine.delete_ended(soon.isoformat()) == {"body of c"}
+    assert [engine.find(job) is None for job in jobs] == [True] * 4 + [False]
+    work.futures["c"].set_result({})
+    wait_for(lambda: not engine.is_busy)

@@ -1,0 +1,68 @@
+"""Bodies while they arrive: how many bytes of all of them are held, and how slowly one may come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from relayout_api.bodies import Bodies
+from relayout_api.problems import RefusedError
+from relayout_api.settings import Settings
+
+Receive = Callable[[], Awaitable[Message]]
+
+
+def request(receive: Receive) -> Request:
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+def whole(size: int) -> Receive:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * size}
+
+    return receive
+
+
+def test_all_bodies_together_are_bounded_and_each_is_given_back(tmp_path: Path) -> None:
+    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=100))
+
+    async def main() -> None:
+        async with bodies.read(request(whole(60))) as first:
+            assert bytes(first.view()) == b"x" * 60
+            assert first.digest == hashlib.sha256(b"x" * 60).hexdigest()
+            with pytest.raises(RefusedError) as refused:
+                async with bodies.read(request(whole(60))):
+                    pass
+            assert (refused.value.kind, refused.value.retry_after) == ("busy", 5)
+            async with bodies.read(request(whole(40))):
+                assert bodies.held == 100
+        assert bodies.held == 0
+        async with bodies.read(request(whole(100))):
+            pass
+
+    anyio.run(main)
+
+
+def test_a_body_may_not_come_more_slowly_than_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout_api.bodies._SLOW_START_SECONDS", 0.1)
+    bodies = Bodies(Settings(data=tmp_path, body_rate=1000))
+
+    async def trickle() -> Message:
+        await anyio.sleep(0.02)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def main() -> None:
+        with pytest.raises(RefusedError) as refused:
+            async with bodies.read(request(trickle)):
+                pass
+        assert refused.value.kind == "slow-body"
+        assert "1000 bytes a second" in refused.value.expected
+        assert bodies.held == 0
+
+    anyio.run(main)
