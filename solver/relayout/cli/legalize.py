@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from relayout.backend.interface import Backend
+    from relayout.model.io import Source
     from relayout.report.schema import Report
 
 __all__ = ["legalize"]
@@ -84,9 +85,17 @@ def legalize(
         outputs.append(("--certificate", certificate))
         request = replace(request, options=replace(request.options, certify=True))
     check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
-    with Bar(STEPS, request.options.time_limit) as bar:
+    read: list[Source] = []
+
+    def unsolved(error: RelayoutError) -> None:
+        if reports and read:
+            found = _unsolved(read_file(model, read[0]), backend, request, error)
+            write_report(reports, found, model, describe(error)[0])
+
+    with Bar(STEPS, request.options.time_limit, unsolved) as bar:
         try:
             source = source_at(model)
+            read.append(source)
             if backend is None:
                 assert server is not None
                 outcome = legalize_remotely(server, model, source, request, bar)
@@ -94,9 +103,7 @@ def legalize(
                 search = bar.time_for_search
                 outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=search)
         except (InfeasibleError, OutOfTimeError) as error:
-            if reports:
-                unsolved = _unsolved(read_file(model, source), backend, request, error)
-                write_report(reports, unsolved, model, describe(error)[0])
+            unsolved(error)
             raise
         done = outcome.report
         if done.ok and output is not None:
