@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import signal
 import subprocess
@@ -210,9 +211,12 @@ def test_an_error_of_the_operating_system_is_2_and_no_bug(capsys: pytest.Capture
 
 
 def test_the_time_limit_holds_for_the_whole_run(model: Path, tmp_path: Path, run: Run) -> None:
-    done = process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "0.001")
+    report = tmp_path / "report.json"
+    done = process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "0.05", "--report", report)
     assert done.returncode == 4
     assert "the time was up in the step" in done.stderr
+    told = json.loads(report.read_text())
+    assert (told["status"], "the time was up" in told["warnings"][0]) == ("unknown", True)
     assert not (tmp_path / "legal.onnx").exists()
     assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "60").status == 0
 

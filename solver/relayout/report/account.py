@@ -24,12 +24,13 @@ def account_of(plan: Plan, objective: Objective) -> Account:
     padding = [each for each in written if each.padding]
     only_pads = [each for each in padding if each.bytes == each.padding]
     padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
-    transposed = sum(each.cost for each in written) - padded if in_bytes else len(moving)
+    passes = sum(each.passes for each in moving)
+    transposed = sum(each.cost for each in written) - padded if in_bytes else passes
     charged = [each for each in plan.nodes if each.chosen.cost]
     charges = sum(each.chosen.cost for each in charged)
     return Account(
         transposes=Entry(
-            count=sum(each.passes for each in moving),
+            count=passes,
             bytes=sum(each.bytes - each.padding for each in moving),
             cost=transposed,
         ),

@@ -239,7 +239,7 @@ class _Bill:
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
             # A conversion that pads and transposes counts as a transpose.
-            whole = sum(not (part == "pads" and each.passes) for each in own)
+            whole = sum(not each.passes for each in own) if part == "pads" else count
             return _Part(count, size, whole, whole)
         prices = [(each, self._prices[each]) for each in own]
         unpriced = [each for each, known in prices if not known]
