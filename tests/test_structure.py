@@ -36,7 +36,10 @@ LATE = {
         "relayout.verification.numeric.scans",
         "only the reference evaluator needs it, and imports onnx.reference",
     ),
-    "relayout.verification.verifier": ("relayout.verification.numeric.compare", "only --against runs models"),
+    "relayout.verification.verifier": (
+        "relayout.verification.cost.certificate_findings relayout.verification.numeric.compare",
+        "only --against runs models, and only --certificate reads one",
+    ),
     "relayout.verification.cost.stated_prices": (
         "relayout.backend.declarative",
         "only tables need pydantic's schema of them",

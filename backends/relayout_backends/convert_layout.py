@@ -97,6 +97,10 @@ class ConvertLayout(Backend):
         for (operator, rank), desired in self._desired.items():
             if id(desired) not in met and (operator, str(desired.data)) not in lying:
                 yield f"{operator}={desired.data} fits no node: {_misfit(operator, rank, nodes)}"
+        names = {node.name for node in nodes}
+        for each in sorted(map(str, self._skipped)):
+            if not each.isdecimal() and each not in names:
+                yield f"skip: the model has no node of the name {each}"
 
     def _desired_of(self, node: ir.Node) -> DesiredLayouts | None:
         if not has_roles(node) or not node.inputs:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -35,7 +36,7 @@ from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
-from relayout.pipeline import describe, run
+from relayout.pipeline import Result, describe, limit_of, run
 from relayout.report.budget import within_budget
 from relayout.report.schema import Report
 from relayout.report.totals import totals
@@ -68,7 +69,12 @@ class Outcome:
 @takes_options("legalize")
 @collector_paused()
 def legalize(
-    model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
+    model: Source,
+    backend: BackendSpec = "onnx",
+    *,
+    progress: Progress | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> tuple[Any, Report]:
     """The cheapest model that computes the same and is legal for `backend`, and the report.
 
@@ -78,14 +84,19 @@ def legalize(
     ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `verify` (off:
     no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
     not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `samples`, and the
-    budget `max_transposes`, `max_conversions` and `max_bytes`.
+    budget `max_transposes`, `max_conversions` and `max_bytes`. `certificate` is a file for the problem, the answer and
+    the bound, from which `verify` derives the bound again; it implies `certify`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
-    asked = given_options("legalize", options)
+    asked = given_options("legalize", options if certificate is None else {**options, "certify": True})
     chosen = load_backend(backend, options=asked.backend_options)
     outcome = legalize_model(read_model(model), chosen, asked, progress=progress)
     outcome = finish(outcome, chosen, asked, model, progress=progress)
+    if certificate is not None and outcome.certificate is not None:
+        from relayout.verification.cost.certificate_findings import written_certificate
+
+        Path(certificate).write_text(written_certificate(outcome.certificate), encoding="utf-8")
     if isinstance(model, onnx.ModelProto):
         return to_proto(outcome.model), outcome.report
     if isinstance(model, dict):
@@ -153,7 +164,7 @@ def legalize_model(
         changed = record_backend(model, backend.name, options.backend_options) or changed
     if changed:
         annotate_run(model, _facts(model, report))
-    proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
+    proof = _proof(model, result, backend, options) if options.certify else None
     return Outcome(model, report, changed, proof, result.choices)
 
 
@@ -171,6 +182,20 @@ def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
     return model
 
 
+def _proof(model: ir.Model, result: Result, backend: Backend, options: Options) -> dict[str, Any]:
+    """The certificate of the answer. `source_sha256` is as in the model's metadata, None for a model in memory."""
+    problem, scale = result.formulation.problem, result.formulation.scale
+    divisor = scale.divisor if scale.objective.unit == "bytes" else 1
+    unit = scale.weights[scale.objective.unit], divisor
+    certificate = certificate_of(problem, result.solution, most=limit_of(backend, options)[1], unit=unit)
+    return {**certificate, "source_sha256": _source_hash(model)}
+
+
+def _source_hash(model: ir.Model) -> str | None:
+    """The hash of the source. A legal model that is made legal again keeps the hash of the first source."""
+    return model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY)
+
+
 def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
     """The facts of a run that the legal model records. They are the same in each run."""
     return {
@@ -179,8 +204,7 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
         COST_KEY: report.cost,
         INLINED_KEY: None,
         BOUND_KEY: report.bound,
-        # A legal model that is made legal again keeps the hash of the first source.
-        SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
+        SOURCE_HASH_KEY: _source_hash(model),
     }
 
 

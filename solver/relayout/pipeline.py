@@ -49,7 +49,7 @@ from relayout.solve.solver import Solution, solve
 if TYPE_CHECKING:
     from relayout.report.drawing_schema import DrawnChoice
 
-__all__ = ["Result", "describe", "run"]
+__all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
@@ -170,7 +170,7 @@ def solved(
 ) -> Solution:
     """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
     source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
-    option, limit = _limit(backend, options)
+    option, limit = limit_of(backend, options)
     solution = solve(
         formulation.problem,
         engine=options.engine,
@@ -190,7 +190,7 @@ def solved(
     return solution
 
 
-def _limit(backend: Backend, options: Options) -> tuple[str, int | None]:
+def limit_of(backend: Backend, options: Options) -> tuple[str, int | None]:
     """The limit on conversions that the solver keeps, by option. It counts all conversions, so a limit on transposes
     is one only if the backend has no conversion operators of its own; else the legal model is counted afterwards."""
     limits = {"max_conversions": options.max_conversions}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from graphs import Net
 from random_problems import cheapest, random_problem
 
 import relayout
+from relayout.errors import InputError
 from relayout.solve.certificate import certificate_of
 from relayout.solve.problem import Problem
 from relayout.solve.solver import solve
@@ -50,7 +52,7 @@ def test_an_answer_that_is_not_the_cheapest_does_not_pass_for_optimal() -> None:
         for choice, costs in enumerate(honest["choices"]):
             for other in range(len(costs)):
                 assignment = [*honest["assignment"][:choice], other, *honest["assignment"][choice + 1 :]]
-                cost = checker._cost({**honest, "assignment": assignment})
+                cost, _ = checker._cost({**honest, "assignment": assignment})
                 if cost > least:
                     verdict = check({**honest, "assignment": assignment, "cost": cost, "bound": cost})
                     assert verdict.on_trust or verdict.fault
@@ -84,3 +86,45 @@ def test_the_option_puts_the_verdict_into_the_report() -> None:
     (finding,) = [each for each in report.verification.findings if each.rule == "certificate"]
     assert (finding.severity, report.verification.passed) == ("note", True)
     assert "derived again" in finding.message
+
+
+# Problems whose optimum has more conversions than allowed, with the limit.
+LIMITED = {53: 0, 101: 0, 151: 1, 154: 1, 198: 6, 230: 2}
+NOT_CLOSED = {125: 2, 227: 1}
+"""Those in which no price of a conversion proves the bound in whole."""
+
+
+@pytest.mark.parametrize(("seed", "most"), [*LIMITED.items(), *NOT_CLOSED.items()])
+def test_a_limit_on_conversions_is_part_of_the_proof(seed: int, most: int) -> None:
+    problem = random_problem(random.Random(seed))
+    solution = solve(problem, max_conversions=most)
+    certificate = json.loads(json.dumps(certificate_of(problem, solution, most=most)))
+    verdict = check(certificate)
+    assert (verdict.cost, verdict.fault) == (solution.cost, None)
+    assert verdict.bound + verdict.on_trust == solution.cost
+    assert bool(verdict.on_trust) == (seed in NOT_CLOSED)
+    assert check({**certificate, "most": None}).bound <= verdict.bound
+    assert "are allowed" in str(check({**certificate, "most": -1}).fault)
+
+
+def test_a_certificate_in_a_file_is_checked_without_the_solver(tmp_path: Path) -> None:
+    path = tmp_path / "proof.json"
+    legal, report = relayout.legalize(image_model(), "nhwc", certificate=path)
+    (note,) = relayout.verify(legal, certificate=path, run=False).findings
+    assert (note.severity, note.found) == ("note", str(report.cost))
+    assert f"the cost {report.cost} and the bound {report.cost} were derived again" in note.message
+    honest = json.loads(path.read_text())
+    wrong = [
+        {**honest, "cost": honest["cost"] - 1},
+        {**honest, "bound": honest["bound"] + 1},
+        {**honest, "unit": [honest["unit"][0], 2 * honest["unit"][1]]},
+        {**honest, "source_sha256": "0" * 64},
+    ]
+    for each in wrong:
+        path.write_text(json.dumps(each))
+        findings = relayout.verify(legal, certificate=path, run=False).findings
+        assert "error" in {finding.severity for finding in findings}, each
+    for text in ("{", '{"version": 2}', '{"version": 1}', '{"version": 1, "choices": 3}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="not a certificate"):
+            relayout.verify(legal, certificate=path, run=False)

@@ -15,8 +15,9 @@ is produced on one device and read on another is transferred, at a cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
+from relayout.ops.logical_node import logical
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -162,12 +164,24 @@ class Composite(Backend):
     def warnings(self, model: ir.Model) -> Iterable[str]:
         for name, backend in self._at.items():
             yield from (f"device {name}: {text}" for text in (*misspelt_hooks(backend), *backend.warnings(model)))
+        yield from self._unused(model)
         costly = {name for each in self._assignments for name, cost in each.devices.items() if cost}
         free = [name for name, device in self._devices.items() if not device.transfer and not device.transfer_fixed]
         unpriced = [name for name in free if name not in costly]
         if unpriced and len(self._devices) > 1:
             named = ", ".join(unpriced)
             yield f"backend {self.name}: {named} has no cost, neither of running a node there nor of a copy to it"
+
+    def _unused(self, model: ir.Model) -> Iterable[str]:
+        """The devices and assignments that fit no node of a model."""
+        nodes = [logical(node) for node in model.graph.all_nodes()]
+        placed = {node.metadata_props.get(DEVICE_KEY) for node in nodes}
+        chosen = [(f"device {name}", each.takes) for name, each in self._devices.items() if name not in placed]
+        chosen += [(f"assign[{index}]", each.nodes) for index, each in enumerate(self._assignments)]
+        for place, takes in chosen:
+            if not any(map(takes, nodes)):
+                near = _nearest(takes, {node.op_type for node in nodes})
+                yield f"backend {self.name}, {place}: no node of the model fits{near}"
 
     def able(self, node: ir.Node) -> dict[str, int]:
         """The devices that may run `node`, and its cost there beyond that of the device's own backend.
@@ -238,6 +252,13 @@ class Composite(Backend):
                 found=f"{backend.name}, of {', '.join(backend.devices())}",
             )
         return backend
+
+
+def _nearest(takes: Callable[[ir.Node], bool], operators: Collection[str]) -> str:
+    """The operators of a model that are spelled much like those of a selection, for the end of a message."""
+    patterns = takes.operators if isinstance(takes, Nodes) else ()
+    found = [near for pattern in patterns for near in get_close_matches(pattern, operators, n=1) if near != pattern]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _words(nodes: Callable[[ir.Node], bool]) -> str:

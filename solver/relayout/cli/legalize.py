@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import check_files, check_output, is_stdout, report_formats, write_report
+from relayout.cli.output_files import check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.remote import legalize_remotely
 from relayout.cli.terminal import print_bytes, print_data, print_status
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from relayout.backend.interface import Backend
+    from relayout.model.io import Source
     from relayout.report.schema import Report
 
 __all__ = ["legalize"]
@@ -55,6 +57,15 @@ def legalize(
         str | None,
         typer.Option(metavar="URL", help="Let this service do the work. RELAYOUT_KEY is its key.", show_default=False),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the problem, the answer and the bound to a JSON file, from which relayout verify --certificate "
+            "derives the bound again. Implies --certify.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Make a model legal for a backend at the least cost.
@@ -67,10 +78,24 @@ def legalize(
         check_output(output)
         if not is_stdout(output) and output.exists() and model.exists() and output.samefile(model):
             print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
+    if certificate is not None:
+        if server is not None:
+            expected = "--certify, and the verdict in the report"
+            raise UsageError("a service sends no certificate", where="--certificate", expected=expected)
+        outputs.append(("--certificate", certificate))
+        request = replace(request, options=replace(request.options, certify=True))
     check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
-    with Bar(STEPS, request.options.time_limit) as bar:
+    read: list[Source] = []
+
+    def unsolved(error: RelayoutError) -> None:
+        if reports and read:
+            found = _unsolved(read_file(model, read[0]), backend, request, error)
+            write_report(reports, found, model, describe(error)[0])
+
+    with Bar(STEPS, request.options.time_limit, unsolved) as bar:
         try:
             source = source_at(model)
+            read.append(source)
             if backend is None:
                 assert server is not None
                 outcome = legalize_remotely(server, model, source, request, bar)
@@ -78,9 +103,7 @@ def legalize(
                 search = bar.time_for_search
                 outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=search)
         except (InfeasibleError, OutOfTimeError) as error:
-            if reports:
-                unsolved = _unsolved(read_file(model, source), backend, request, error)
-                write_report(reports, unsolved, model, describe(error)[0])
+            unsolved(error)
             raise
         done = outcome.report
         if done.ok and output is not None:
@@ -89,6 +112,10 @@ def legalize(
                 _print_model(outcome.model, output.suffix or (".onnx" if isinstance(source, bytes) else ".json"))
             else:
                 save(outcome, model, output)
+    if certificate is not None and outcome.certificate is not None:
+        from relayout.verification.cost.certificate_findings import written_certificate
+
+        put(certificate, "--certificate", written_certificate(outcome.certificate))
     status = DONE if done.ok else FINDINGS
     write_report(reports, done, model, status)
     if not quiet:
@@ -97,6 +124,9 @@ def legalize(
         print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
+    else:
+        for warning in done.warnings:
+            print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))

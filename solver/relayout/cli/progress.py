@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from threading import Lock, Timer
+from collections.abc import Callable
+from threading import Event, Lock, Thread, Timer
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from relayout.cli.exit_status import OUT_OF_TIME
+from relayout.cli.exit_status import OUT_OF_TIME, describe
 from relayout.cli.interrupts import Interrupts
 from relayout.cli.terminal import print_status
+from relayout.errors import OutOfTimeError, RelayoutError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Bar"]
 
 PATIENCE = 1.0
+GRACE = 5.0
 # Steps without side effects that mostly run native code: Ctrl-C ends the process there at once.
 TRACELESS = frozenset({"read", "requirements", "solve", "rewrite"})
 WRITING = "write"
@@ -28,16 +31,20 @@ class Bar:
     """Shows the current one of `steps` steps, after the first second and only on a terminal.
 
     Within the context, Ctrl-C works in every step. After `limit` seconds the process ends with status 4, wherever it
-    is, unless a file is being written.
+    is, unless a file is being written. Before that, `expired` is called with the reason, and has `GRACE` seconds.
     """
 
-    def __init__(self, steps: int, limit: float | None = None) -> None:
+    def __init__(
+        self, steps: int, limit: float | None = None, expired: Callable[[RelayoutError], None] | None = None
+    ) -> None:
+        self._expired = expired
         self._steps = steps
         self._limit = limit
         self._start = perf_counter()
         self._watch: Timer | None = None
         self._done = -1
         self._step = self._part = ""
+        self._is_over = False
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
@@ -59,14 +66,19 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clear()
-        if self._watch is not None:
-            self._watch.cancel()
+        with self._lock:
+            if self._watch is not None:
+                self._watch.cancel()
+        self._wait_if_over()
         self._interrupts.__exit__(kind, error, trace)
 
     def __call__(self, step: str) -> None:
         """End the last step and begin `step`."""
         self._interrupts.at_once = step in TRACELESS
-        self._part = step
+        with self._lock:
+            # Once a file is being written, the limit ends nothing any more.
+            self._part = step if not self._is_over else self._part
+        self._wait_if_over()
         with self._lock:
             self._done, self._step = self._done + 1, step
             if self._shown is not None:
@@ -107,13 +119,25 @@ class Bar:
         print_status("relayout: interrupted")
 
     def _on_limit(self) -> None:
-        if self._part == WRITING:
-            # The result exists: finish writing the file first.
-            return
+        with self._lock:
+            if self._part == WRITING:
+                # The result exists: finish writing the file first.
+                return
+            self._is_over = True
         self.clear()
-        limit, step = f"--time-limit {self._limit:g}", self._part or "read"
-        print_status(f"relayout: error: {limit}: the time was up in the step '{step}'\n  hint:     raise it")
+        where, step = f"--time-limit {self._limit:g}", self._part or "read"
+        error = OutOfTimeError(f"the time was up in the step '{step}'", where=where, hint="raise it")
+        print_status(f"relayout: error: {describe(error)[1]}")
+        if self._expired is not None:
+            last = Thread(target=self._expired, args=(error,), daemon=True)
+            last.start()
+            last.join(GRACE)
         os._exit(OUT_OF_TIME)
+
+    def _wait_if_over(self) -> None:
+        """Write nothing after the limit: the watch is about to end the process."""
+        if self._is_over:
+            Event().wait()
 
     def _show(self) -> None:
         from rich.console import Console

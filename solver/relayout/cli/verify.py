@@ -63,6 +63,15 @@ BudgetFile = Annotated[
         show_default=False,
     ),
 ]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="The certificate that legalize wrote with the model: derive the bound again, from the file alone.",
+        show_default=False,
+    ),
+]
 
 
 @with_options("verify")
@@ -74,6 +83,7 @@ def verify(
     report: ReportFiles = [],  # noqa: B006
     format: ReportFormat = None,
     budget: BudgetFile = None,
+    certificate: CertificateFile = None,
     quiet: Quiet = False,
 ) -> int:
     """List what breaks a backend's contract, in one model or many.
@@ -86,7 +96,10 @@ def verify(
     originals = _originals(files, against)
     if [*files, *originals].count(STDIN) > 1:
         raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
-    check_files([("--report", path) for path in report or reports], reads=[*files, *originals, budget, baseline])
+    reads = [*files, *originals, budget, baseline, certificate]
+    check_files([("--report", path) for path in report or reports], reads=reads)
+    if certificate is not None and len(files) > 1:
+        raise UsageError("one certificate for many models", where=f"--certificate {certificate}", expected="one model")
     limits = read_budget(budget) if budget is not None else {}
     limits |= {name: value for name, value in asdict(request.options).items() if value is not None}
     earlier = read_earlier(baseline, files) if baseline is not None else None
@@ -96,7 +109,7 @@ def verify(
     done = []
     with Bar(STEPS * len(files)) as bar:
         for model, original in zip(files, originals, strict=True):
-            task = _Task(model, original, request, backend, limits, earlier, strict=not is_list)
+            task = _Task(model, original, request, backend, limits, earlier, certificate, strict=not is_list)
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
@@ -122,6 +135,7 @@ class _Task:
     backend: Backend | None
     limits: Mapping[str, Any]
     earlier: Mapping[Path, Report] | None
+    certificate: Path | None
     strict: bool
 
 
@@ -163,7 +177,15 @@ def _verified(task: _Task, bar: Bar) -> Report:
     after = totals(subject, dims, operators)
     before = after if task.original is None else totals(read_file(task.original, original), dims, operators)
     bar("verify")
-    verification = verify(source, backend, original, samples=options.samples, dims=dims, static=options.static)
+    verification = verify(
+        source,
+        backend,
+        original,
+        samples=options.samples,
+        dims=dims,
+        static=options.static,
+        certificate=task.certificate,
+    )
     report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
     if task.earlier is not None:
         report = against_baseline(report, task.earlier.get(task.model))

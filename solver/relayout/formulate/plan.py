@@ -174,7 +174,7 @@ class Plan(Struct, frozen=True, dict=True):
     def cost(self, objective: Objective) -> int:
         """The plan's cost in the objective's unit."""
         if objective.unit == "transposes":
-            return len(self.conversions)
+            return sum(each.passes for each in self.conversions)
         own = sum(each.chosen.cost for each in self.nodes)
         return own + sum(each.cost for each in self.conversions) + sum(each.cost for each in self.transfers)
 

@@ -46,6 +46,7 @@ __all__ = [
     "FORMATS",
     "FileFormat",
     "Source",
+    "is_read",
     "read_model",
     "to_json",
     "to_proto",
@@ -99,6 +100,11 @@ def read_model(
             expected="a valid ONNX model or graph JSON",
             found=f"{type(error).__name__}: {str(error)[:500]}",
         ) from error
+
+
+def is_read(model: ir.Model) -> bool:
+    """Whether `read_model` made this model."""
+    return WARNINGS_KEY in model.meta
 
 
 def warnings_of(model: ir.Model) -> tuple[str, ...]:

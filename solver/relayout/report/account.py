@@ -28,7 +28,8 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     padding = [each for each in written if each.padding]
     only_pads = [each for each in padding if each.bytes == each.padding]
     padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
-    transposed = sum(each.cost for each in written) - padded if in_bytes else len(moving)
+    passes = sum(each.passes for each in moving)
+    transposed = sum(each.cost for each in written) - padded if in_bytes else passes
     charged = [each for each in plan.nodes if each.chosen.cost]
     present = [each.chosen.cost for each in charged if each.node is not None and _key(each.node) in operators]
     resized = [
@@ -38,7 +39,7 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     charges = sum(each.chosen.cost for each in charged) - sum(present) - sum(resized)
     return Account(
         transposes=Entry(
-            count=sum(each.passes for each in moving),
+            count=passes,
             bytes=sum(each.bytes - each.padding for each in moving),
             cost=transposed,
         ),

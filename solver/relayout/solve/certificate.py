@@ -10,10 +10,18 @@ from relayout.solve.solver import Solution
 __all__ = ["certificate_of"]
 
 
-def certificate_of(problem: Problem, solution: Solution) -> dict[str, Any]:
-    """The problem, the assignment, its cost and the bound as JSON, for `relayout.verification.cost.certificate`."""
+def certificate_of(
+    problem: Problem, solution: Solution, *, most: int | None = None, unit: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    """The problem, the assignment, its cost and the bound as JSON, for `relayout.verification.cost.certificate`.
+
+    `most` is the limit on conversions that the solver kept; `unit`, (weight, divisor), says that a cost is
+    cost // weight * divisor in the objective's unit.
+    """
     return {
         "version": 1,
+        "unit": list(unit),
+        "most": most,
         "choices": [list(choice.costs) for choice in problem.choices],
         "items": [
             {

@@ -5,6 +5,7 @@ It imports none of the packages that made the model: candidates, formulate, solv
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from relayout.backend.calls import conversion_operators_of, guarded, opaque_valu
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
+from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
@@ -59,14 +61,16 @@ def verify(
     max_transposes: int | None = None,
     max_conversions: int | None = None,
     max_bytes: int | None = None,
+    certificate: str | os.PathLike[str] | None = None,
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's numbers are checked too.
     A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
-    `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no backend is given or
-    recorded, BackendError for a backend that fails; a wrong model is data.
+    `certificate` is a file that legalization wrote: its bound is derived again from the file alone, and its cost must
+    be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no
+    backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
     findings: list[Finding] = []
     subject, faults = _readable(model)
@@ -100,6 +104,8 @@ def verify(
     elif not faults:
         found, price = check_recorded_price(subject, chosen, charges, dims)
         findings += found
+    if certificate is not None:
+        findings += _proof(subject, report, certificate)
     limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
     if any(limit is not None for limit in limits.values()):
         findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
@@ -144,6 +150,19 @@ def verification_of(
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
+
+
+def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str]) -> Iterator[Finding]:
+    """The verdict on the certificate in a file. Its cost must be the report's, or else what the model records."""
+    from relayout.verification.cost.certificate_findings import check_certificate, read_certificate
+
+    recorded = model.metadata_props.get(COST_KEY, "")
+    cost = report.cost if report is not None else int(recorded) if recorded.isdecimal() else None
+    where = f"--certificate {os.fspath(path)}"
+    yield from check_certificate(read_certificate(path), cost, model.metadata_props.get(SOURCE_HASH_KEY), where)
+    if cost is None:
+        message = "the model records no cost, so the certificate may be of another answer"
+        yield Finding(rule="certificate", severity="warning", expected=COST_KEY, found="none", message=message)
 
 
 def _not_compared(numeric: Numeric, severity: Severity) -> Iterator[Finding]:

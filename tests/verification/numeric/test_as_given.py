@@ -14,7 +14,7 @@ from graphs import Net
 
 import relayout.legalization
 from relayout.legalization import legalize
-from relayout.model.io import read_model
+from relayout.model.io import is_read, read_model
 from relayout.verification import verifier
 
 
@@ -47,14 +47,14 @@ def exchange_operands(model: ir.Model) -> None:
 FAULTS = [double_a_weight, change_an_attribute, exchange_operands]
 
 
-@pytest.mark.parametrize("kind", ["file", "bytes", "protobuf"])
+@pytest.mark.parametrize("kind", ["file", "bytes", "protobuf", "onnx_ir"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_reader_is_found(
     fault: Callable[[ir.Model], None], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(given: Any, **options: Any) -> ir.Model:
         model = read_model(given, **options)
-        if not isinstance(given, ir.Model):
+        if not isinstance(given, ir.Model) or not is_read(given):
             fault(model)
         return model
 
@@ -62,7 +62,10 @@ def test_a_fault_of_the_reader_is_found(
     monkeypatch.setattr(verifier, "read_model", read)
     proto = source()
     onnx.save(proto, tmp_path / "model.onnx")
-    given: Any = {"file": tmp_path / "model.onnx", "bytes": proto.SerializeToString(), "protobuf": proto}[kind]
+    in_memory = ir.from_proto(proto)
+    in_memory.meta["mark"] = "of the caller's own"
+    kinds: dict[str, Any] = {"file": tmp_path / "model.onnx", "bytes": proto.SerializeToString(), "protobuf": proto}
+    given = {**kinds, "onnx_ir": in_memory}[kind]
     legal, _ = legalize(given, "nhwc")
     model = legal if isinstance(legal, ir.Model) else read_model(legal)
     found = verifier.verify(model, "nhwc", against=given)

@@ -9,7 +9,9 @@ A certificate is JSON:
                 "conversion": [[cost or null, ...], ...]}, ...],   from (row) to (column); null: impossible
      "assignment": [alternative, ...],              the answer
      "cost": cost,                                  what it costs
-     "bound": cost}                                 what no assignment undercuts, as claimed
+     "bound": cost,                                 what no assignment undercuts, as claimed,
+     "most": count or null,                         among those with at most so many conversions of cost above 0
+     "unit": [weight, divisor]}                     in the objective's unit a cost is cost // weight * divisor
 
     cost = sum of costs[alternative] over choices
          + for each item, the sum of conversion[produced][required] over the different formats required
@@ -17,7 +19,9 @@ A certificate is JSON:
 The checker shares no code with the solver. It writes an item as a variable of its own, whose states are the sets of
 formats required, and eliminates one variable after the other, always the one that leaves the smallest table (bucket
 elimination, Dechter 1999). Where a table would grow too large it branches on a variable instead. All sums are of
-integers below 2**62. What is left when the steps are used up is taken on trust, and the verdict says so.
+integers below 2**62. A limit on conversions becomes a price of each (Lagrangian relaxation): the least cost with the
+price, less the price of the conversions allowed, is a bound. What is left when the steps are used up, or when no price
+closes the gap, is taken on trust, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -59,23 +63,41 @@ def check(certificate: Mapping[str, Any]) -> Verdict:
 
     Raises KeyError, TypeError, ValueError or IndexError for what is no certificate.
     """
-    cost = _cost(certificate)
+    cost, count = _cost(certificate)
     claimed_cost, claimed = int(certificate["cost"]), int(certificate["bound"])
+    most = None if certificate.get("most") is None else int(certificate["most"])
     if cost != claimed_cost:
         return Verdict(cost, 0, 0, f"the answer costs {cost}, and {claimed_cost} is claimed")
-    tables, sizes = _tables(certificate)
-    if sum(int(table[table < _NEVER].max(initial=0)) for table in tables.values()) >= _NEVER:
+    if most is not None and count > most:
+        return Verdict(cost, 0, 0, f"the answer has {count} conversions, and {most} are allowed")
+    steps = _Steps(_MOST_BRANCHES)
+    bound = _bound(certificate, claimed, 0, most or 0, steps)
+    if bound is None:
         return Verdict(cost, 0, claimed, "the costs are too large to be added exactly")
-    # It is enough to show that nothing costs less than the claim.
-    bound = _Search(sizes, claimed).bound(tables)
-    if bound < claimed and cost < claimed:
-        return Verdict(cost, bound, 0, f"the answer costs {cost}, below the claimed bound {claimed}")
+    low, high = 0, claimed if most is not None else 0
+    while bound < claimed and low < high:
+        # The bound is concave in the price: it is highest where it stops growing.
+        price = (low + high) // 2
+        here, after = (_bound(certificate, claimed, each, most or 0, steps) for each in (price, price + 1))
+        bound = max(bound, here or 0, after or 0)
+        low, high = (price + 1, high) if here is not None and after is not None and after > here else (low, price)
+    if cost < claimed:
+        return Verdict(cost, min(bound, cost), 0, f"the answer costs {cost}, below the claimed bound {claimed}")
     return Verdict(cost, min(bound, claimed), max(0, claimed - bound))
 
 
-def _cost(certificate: Mapping[str, Any]) -> int:
-    """The cost of the answer, by the definition above."""
-    chosen = certificate["assignment"]
+def _bound(certificate: Mapping[str, Any], claimed: int, price: int, most: int, steps: _Steps) -> int | None:
+    """What no assignment with at most `most` conversions undercuts, by a price of each; None: the sums overflow."""
+    tables, sizes = _tables(certificate, price)
+    if sum(int(table[table < _NEVER].max(initial=0)) for table in tables.values()) >= _NEVER:
+        return None
+    # It is enough to show that nothing costs less than the claim.
+    return _Search(sizes, claimed + price * most, steps).bound(tables) - price * most
+
+
+def _cost(certificate: Mapping[str, Any]) -> tuple[int, int]:
+    """The cost of the answer, by the definition above, and its conversions of cost above 0."""
+    chosen, count = certificate["assignment"], 0
     total = sum(int(costs[a]) for costs, a in zip(certificate["choices"], chosen, strict=True))
     for item in certificate["items"]:
         choice, formats = item["producer"]
@@ -83,12 +105,13 @@ def _cost(certificate: Mapping[str, Any]) -> int:
         for required in {formats[chosen[choice]] for choice, formats in item["consumers"]} - {produced}:
             price = item["conversion"][produced][required]
             total += _NEVER if price is None else int(price)
-    return total
+            count += price != 0
+    return total, count
 
 
-def _tables(certificate: Mapping[str, Any]) -> tuple[Tables, list[int]]:
+def _tables(certificate: Mapping[str, Any], extra: int) -> tuple[Tables, list[int]]:
     """The problem as tables: one for each choice, and for each item one for each of its uses. The sizes of variables
-    are those of the choices, then those of the items' sets."""
+    are those of the choices, then those of the items' sets. A conversion of cost above 0 costs `extra` more."""
     sizes = [len(costs) for costs in certificate["choices"]]
     tables: Tables = {}
     for choice, costs in enumerate(certificate["choices"]):
@@ -112,7 +135,10 @@ def _tables(certificate: Mapping[str, Any]) -> tuple[Tables, list[int]]:
                 rows = [[0 if one <= state else _NEVER for state in states] for one in each]
                 _add(tables, {choice: 0, shared[key]: 1}, np.array(rows, np.int64))
         choice, formats = item["producer"]
-        rows = [[_price(item["conversion"][produced], produced, state) for state in states] for produced in formats]
+        prices = [
+            [None if each is None else int(each) + extra * (each != 0) for each in row] for row in item["conversion"]
+        ]
+        rows = [[_price(prices[produced], produced, state) for state in states] for produced in formats]
         _add(tables, {choice: 0, shared[key]: 1}, np.array(rows, np.int64))
     return tables, sizes
 
@@ -129,25 +155,32 @@ def _add(tables: Tables, axes: Mapping[int, int], table: Table) -> None:
     tables[scope] = np.minimum(tables[scope] + turned, _NEVER) if scope in tables else np.minimum(turned, _NEVER)
 
 
+@dataclass
+class _Steps:
+    """The branches that are left."""
+
+    left: int
+
+
 class _Search:
     """The least cost of tables, or at least `enough`; a lower bound on it where the branches are used up."""
 
-    def __init__(self, sizes: Sequence[int], enough: int) -> None:
-        self._sizes, self._enough, self._left = sizes, enough, _MOST_BRANCHES
+    def __init__(self, sizes: Sequence[int], enough: int, steps: _Steps) -> None:
+        self._sizes, self._enough, self._steps = sizes, enough, steps
 
     def bound(self, tables: Tables, spent: int = 0) -> int:
         """A lower bound on `spent` plus the least cost; the least cost itself if it is below `enough` and proved."""
         tables = dict(tables)
         spent += self._eliminate(tables)
         least = spent + sum(int(table.min()) for table in tables.values())
-        if not tables or least >= self._enough or self._left <= 0:
+        if not tables or least >= self._enough or self._steps.left <= 0:
             return min(least, _NEVER)
         uses: dict[int, int] = {}
         for scope in tables:
             for variable in scope:
                 uses[variable] = uses.get(variable, 0) + len(scope)
         chosen = max(sorted(uses), key=lambda variable: uses[variable])
-        self._left -= self._sizes[chosen]
+        self._steps.left -= self._sizes[chosen]
         return min(self.bound(dict(_fixed(tables, chosen, state)), spent) for state in range(self._sizes[chosen]))
 
     def _eliminate(self, tables: Tables) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from relayout.model.io import is_read
 from relayout.report.schema import Finding
 from relayout.verification.numeric.baseline import Feeds, first_line
 from relayout.verification.numeric.runtimes import Session
@@ -44,6 +45,8 @@ def check_as_given(
     for unread in (original, model):
         proto = _proto(unread.source)
         if proto is None:
+            if unread is original and original.source is not None:
+                untried.append("only relayout's reader knows the original: it is graph JSON, or was read before")
             continue
         try:
             session = Session(proto, runtime)
@@ -87,4 +90,4 @@ def _proto(source: object) -> onnx.ModelProto | None:
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return copy
-    return ir.to_proto(source) if isinstance(source, ir.Model) and not source.meta else None
+    return ir.to_proto(source) if isinstance(source, ir.Model) and not is_read(source) else None

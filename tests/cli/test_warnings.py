@@ -1,0 +1,105 @@
+"""A setting that fits nothing is a warning, and one that has no meaning an error: legalize and verify say so alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from command_line import Run, saved
+
+PLUGIN = """
+from relayout import Backend
+
+
+class Misspelt(Backend):
+    name = "misspelt"
+
+    def nth_input_layout_requirement(self, node, n):
+        return "NHWC"
+
+
+class Refusing(Backend):
+    name = "refusing"
+
+    def supports(self, node):
+        return node.op_type != "Conv"
+
+
+class Warning(Backend):
+    name = "warning"
+
+    def warnings(self, model):
+        yield "the bank is empty"
+"""
+TABLES = {
+    "rule.toml": 'name = "t"\n[[rule]]\nop = "Convv"\ndata = "NHWC"\n',
+    "rank.toml": 'name = "t"\n[[rule]]\nop = "Conv"\ndata = "NWC"\n',
+    "device.toml": 'name = "t"\n[[device]]\nname = "npu"\nop = "Convv"\n[[device]]\nname = "cpu"\n',
+    "assign.toml": 'name = "t"\n[[device]]\nname = "npu"\n[[device]]\nname = "cpu"\n'
+    '[[assign]]\nop = "Convv"\ndevices = "npu"\n',
+    "free.toml": 'name = "t"\n[[device]]\nname = "npu"\nop = "Conv"\ntransfer = 0\n[[device]]\nname = "cpu"\n',
+}
+WARNED = {
+    "a layout of another rank": (("convert-layout", "--desired-layout", "Conv=NWC"), "Conv=NWC fits no node"),
+    "an operator that the model lacks": (("convert-layout", "--desired-layout", "LRN=NHWC"), "the model has no LRN"),
+    "an option for no node": (("convert-layout", "--backend-option", 'skip=["conv3"]'), "no node of the name conv3"),
+    "a rule for no operator": (("rule.toml",), "there is no operator Convv; did you mean Conv?"),
+    "a rule for another rank": (("rank.toml",), "no rule fits a node of the model"),
+    "a device for no operator": (("device.toml",), "device npu: no node of the model fits; did you mean Conv?"),
+    "an assignment for no operator": (("assign.toml",), "assign[0]: no node of the model fits; did you mean Conv?"),
+    "a device without any cost": (("free.toml",), "npu has no cost"),
+    "a misspelt hook": (("plugin.py:Misspelt",), "did you mean nth_input_layout_requirements?"),
+    "nodes that are refused": (("plugin.py:Refusing",), "does not run conv1 (Conv), conv2 (Conv)"),
+    "a warning of the backend's own": (("plugin.py:Warning",), "the bank is empty"),
+}
+REFUSED = {
+    "no backend": (("",), "there is no backend ''"),
+    "a misspelt backend": (("nhwcc",), "did you mean nhwc"),
+    "a misspelt operator": (("convert-layout", "--desired-layout", "Convv=NHWC"), "did you mean Conv"),
+    "an unknown dim": (("nhwc", "--dim", "n=3"), "no symbolic dim of this name"),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables and the plugin in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("plugin.py").write_text(PLUGIN)
+    for name, text in TABLES.items():
+        Path(name).write_text(text)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("verb", ["legalize", "verify"])
+@pytest.mark.parametrize(("backend", "text"), WARNED.values(), ids=WARNED)
+def test_what_fits_nothing_is_a_warning(verb: str, backend: tuple[str, ...], text: str, model: Path, run: Run) -> None:
+    said = run(verb, model, "--backend", *backend, "--quiet")
+    (line, *_) = [line for line in (said.out + said.err).splitlines() if text in line]
+    assert "warning: " in line
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("verb", ["legalize", "verify"])
+@pytest.mark.parametrize(("backend", "text"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_meaning_is_an_error(verb: str, backend: tuple[str, ...], text: str, model: Path, run: Run) -> None:
+    said = run(verb, model, "--backend", *backend, "--quiet")
+    assert said.status == 2
+    assert text in said.err
+
+
+def test_an_unknown_operator_of_onnx_is_an_error(tmp_path: Path, run: Run) -> None:
+    unknown = saved(
+        tmp_path / "unknown.onnx",
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[1,4] x) => (float[1,4] y) { y = Reluu (x) }',
+    )
+    for verb in ("legalize", "verify"):
+        said = run(verb, unknown, "--backend", "nhwc", "--quiet")
+        assert said.status == 1
+        assert "ONNX has no operator Reluu in this version; did you mean Relu?" in said.out + said.err
+
+
+def test_the_legal_model_in_place_of_its_source_is_a_warning(model: Path, run: Run) -> None:
+    said = run("legalize", model, "-o", model, "--backend", "nhwc", "--quiet")
+    assert (said.status, "is the source too" in said.err) == (0, True)
+    assert onnx.load(model).functions
