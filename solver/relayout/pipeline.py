@@ -220,7 +220,7 @@ def describe(
         backend=backend.name,
         before=before,
         after=after,
-        account=account_of(result.plan, scale.objective),
+        account=account_of(result.plan, scale.objective, conversion_operators_of(backend)),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,

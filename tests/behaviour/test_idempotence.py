@@ -81,7 +81,7 @@ def test_padding_that_moves_with_the_data_is_priced_at_each_move(extents: tuple[
     legal, report = checked(net.model(), "tpu")
     assert report.cost >= report.after.bytes
     _, second = legalize(legal, "tpu")
-    assert second.cost == second.after.bytes == report.after.bytes
+    assert (second.cost, second.after.bytes) == (report.cost, report.after.bytes)
 
 
 def test_a_copy_is_read_before_its_first_reader_inserts_unit_axes() -> None:

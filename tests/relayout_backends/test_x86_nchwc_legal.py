@@ -183,11 +183,27 @@ def test_a_convolution_of_few_outputs_is_cheaper_plain() -> None:
     assert [node.output[0] for node in legal.graph.node if node.op_type == "Conv" and not node.domain] == ["conv_7"]
 
 
-@pytest.mark.parametrize("network", [residual, gated, channels_last], ids=lambda n: n.__name__)
-def test_a_blocked_network_is_legal_already(network: Network) -> None:
-    legal, _ = relayout.legalize(network(), X86Nchwc())
-    again, _ = relayout.legalize(legal, X86Nchwc())
+def padded() -> onnx.ModelProto:
+    """A convolution of few channels, whose blocks are padded, between reorders; and a Softmax of what it gives."""
+    net = Net()
+    few = conv(net, net.node("Relu", net.input("image", [1, 2 * BLOCK, 24, 24])), 2 * BLOCK, BLOCK // 2 + 2)
+    wide = conv(net, net.node("Sigmoid", few), BLOCK // 2 + 2, 4 * BLOCK)
+    net.output(net.node("Softmax", wide, axis=3))
+    return net.model()
+
+
+@pytest.mark.parametrize("network", [residual, dense, gated, channels_last, padded], ids=lambda n: n.__name__)
+def test_a_blocked_network_is_legal_already_and_costs_the_same(network: Network) -> None:
+    legal, first = relayout.legalize(network(), X86Nchwc())
+    again, second = relayout.legalize(legal, X86Nchwc())
     assert again.graph.node == legal.graph.node
+    assert first.account is not None
+    assert second.account is not None
+    assert second.cost == second.account.cost == first.account.cost
+    parts = ("transposes", "reorders", "pads", "operators")
+    assert [getattr(second.account, part).cost for part in parts] == [
+        getattr(first.account, part).cost for part in parts
+    ]
 
 
 def test_convolutions_do_what_follows_them() -> None:

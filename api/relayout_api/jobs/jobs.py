@@ -220,9 +220,10 @@ class Jobs:
 
     async def check(self) -> None:
         """Raise RefusedError unless jobs can be accepted. While a file is opened, requests about jobs wait for it."""
-        if self._settings.database_url is None and not self._tried.is_set():
-            return
-        await self._call((await self._opened()).check)
+        if self._engine is not None:
+            await self._call(self._engine.check)
+        elif self._settings.database_url is not None or self._tried.is_set():
+            raise _not_open()
 
     async def _open(self) -> None:
         while True:
@@ -322,7 +323,7 @@ class Jobs:
             with move_on_after(_OPEN_SECONDS):
                 await self._tried.wait()
         if self._engine is None:
-            raise RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
+            raise _not_open()
         return self._engine
 
     async def _row(self, job: str) -> WorkflowStatus:
@@ -382,6 +383,10 @@ class Jobs:
                 ) from error
             problem = "the job database does not answer"
             raise RefusedError("starting", problem, hint="retry later", retry_after=5) from error
+
+
+def _not_open() -> RefusedError:
+    return RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
 
 
 def _input(row: WorkflowStatus) -> dict[str, Any]:

@@ -211,11 +211,8 @@ async function finishJob(id, own, objective, request) {
     if (running === own) showReport({source: null, legal: null, report, job, model: null, request});
     return;
   }
-  const [report, drawn] = await Promise.all([
-    service.getJson(`${path}/report`, own.signal), service.getJson(`${path}/graph`, own.signal)]);
-  if (running !== own) return;
-  // The drawing solves the problem again; its conversions have the drawing's numbers.
-  await showResult({source: drawn.source, legal: drawn.legal, report: {...report, conversions: drawn.report.conversions}, job, model, request});
+  const {source, legal, report} = await service.getJson(`${path}/graph`, own.signal);
+  if (running === own) await showResult({source, legal, report, job, model, request});
 }
 
 // A link to a job.

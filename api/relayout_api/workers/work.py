@@ -17,7 +17,7 @@ from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused
-from relayout.model.io import Source, read_model, to_json, to_proto, write_whole
+from relayout.model.io import Source, read_model, to_json, write_whole
 from relayout.model.metadata import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
@@ -79,9 +79,9 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
         if task.form == "parts":
             return _parts(report, repeats, _json(graph), choices)
         return _whole(report, repeats, graph=graph)
-    if task.form == "json":
-        return _whole(report, repeats, model=b64encode(to_proto(outcome.model).SerializeToString()).decode())
     content = _written(outcome, task.memory_bytes)
+    if task.form == "json":
+        return _whole(report, repeats, model=b64encode(content.view()).decode())
     if task.form == "parts":
         return _parts(report, repeats, content, choices)
     return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats=repeats, **_facts(report))

@@ -9,7 +9,14 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, ask, ask_order_cost, is_met_by, supported_by
+from relayout.backend.calls import (
+    answers_by_type,
+    ask,
+    ask_order_cost,
+    conversion_operators_of,
+    is_met_by,
+    supported_by,
+)
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
 from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source, label_of
 from relayout.candidates.axis_names import AxisNames
@@ -20,6 +27,7 @@ from relayout.layout.binding import is_tiled, layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import Axes, Free, OperatorClass, all_nodes, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
@@ -89,6 +97,7 @@ class RequirementChecker:
         self.is_shared = answers_by_type(backend)
         """Whether nodes of one class get the same answers."""
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
+        self._conversions = conversion_operators_of(backend)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -103,6 +112,12 @@ class RequirementChecker:
         if found is None:
             found = self._stated[kind] = _bindable(self._backend, node)
         return found
+
+    def is_conversion(self, node: ir.Node) -> bool:
+        """Whether a node only converts between formats: an operator of the backend's own, or what an earlier run has
+        padded or cropped. A Transpose is a view instead."""
+        is_resized = node.op_type in ("Pad", "Slice") and CONVERSION_KEY in node.metadata_props
+        return is_resized or (node.domain, node.op_type) in self._conversions
 
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool

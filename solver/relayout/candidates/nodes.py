@@ -7,6 +7,7 @@ orders of these spaces give the other alternatives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -47,6 +48,7 @@ from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
+from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Axes, Fixed, Free, Listed, RegionEdge, Relabel, graphs_of
 from relayout.ops.named_axes import operand_by_operand
 
@@ -139,7 +141,7 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
-        implementations = context.checker.implementations(node, context.tensors.classes[node])
+        implementations = _stated(context, node)
         found.append(_shared_seed(context, node, implementations))
         if node in tensors.region_edges:
             edges = tensors.region_edges[node] if may_cross(implementations) else ()
@@ -147,6 +149,17 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
             for inner in graphs_of(node):
                 _seed_graph(inner, context, found)
             found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
+
+
+def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
+    """The backend's implementations of a node. A conversion that the model has already costs its traffic, like one that
+    is added, so that a legal model costs what it cost when it was made."""
+    stated = context.checker.implementations(node, context.tensors.classes[node])
+    if not context.checker.is_conversion(node):
+        return stated
+    ends = [(v.shape, v.dtype) for v in (node.inputs[0], node.outputs[0]) if v is not None]
+    traffic = sum(tensor_bytes(context.elements(shape), dtype) for shape, dtype in ends if shape is not None)
+    return tuple([replace(each, cost=each.cost + traffic) for each in stated])
 
 
 def list_alternatives(
@@ -229,7 +242,7 @@ def _refused(
         found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
         return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
 
-    stated = context.checker.implementations(node, context.tensors.classes[node])
+    stated = _stated(context, node)
     return unmet(seed.node, stated, trial, context.names)
 
 
@@ -264,7 +277,7 @@ def _likeness(
     """The key that nodes of one prototype share besides their ports; None for a node that cannot share one."""
     tensors, rule = context.tensors, context.tensors.rules.get(node)
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
-    if is_elidable or node in tensors.region_edges:
+    if is_elidable or node in tensors.region_edges or context.checker.is_conversion(node):
         return None
     if context.checker.is_shared:
         return (tensors.classes[node],)

@@ -8,7 +8,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 from math import prod
 
@@ -18,7 +18,7 @@ from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.formulation import Formulation
-from relayout.formulate.plan import Plan, PlannedNode, plan_of
+from relayout.formulate.plan import Plan, plan_of
 from relayout.model.tensor_sizes import DimSizes, OpenExtent
 
 __all__ = ["in_source_places", "moved_for_worse"]
@@ -40,15 +40,19 @@ def moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) ->
     before = plan_of(formulation, source)
     if any(each.chosen.cost for each in before.nodes):
         return frozenset()
-    more = _growth(before, planned, opened)
+    more, tensors = _growth(before, planned, opened)
     if sum(_most(key, growth) for key, growth in more.items()) <= 0:
         return frozenset()
-    dearer = {key for key, growth in more.items() if key and growth > 0} or {key for key in more if key}
-    return frozenset(tensor for tensor, key in opened.items() if key in dearer)
+    dearer = {key for key, growth in more.items() if key and growth > 0} or {
+        key for key, growth in more.items() if key and growth
+    }
+    beside = frozenset(tensor for tensor, key in opened.items() if key in dearer)
+    return beside.union(*(tensors[key] for key in dearer))
 
 
 def in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:
-    """The requirements without the alternatives that have one of these tensors in another format than the source."""
+    """The requirements without the alternatives that have one of these tensors in another format than the source, or
+    whose own cost grows with it."""
     return replace(requirements, choices=tuple([_kept(choice, tensors) for choice in requirements.choices]))
 
 
@@ -57,7 +61,9 @@ def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
     stays = [
         n
         for n, each in enumerate(choice.alternatives)
-        if all(choice.ports[place].is_source_format(each.formats[place]) for place in places)
+        if not places
+        or each.is_source
+        or (not each.cost and all(choice.ports[p].is_source_format(each.formats[p]) for p in places))
     ]
     if len(stays) == len(choice.alternatives):
         return choice
@@ -65,31 +71,36 @@ def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
     return replace(choice, alternatives=tuple([choice.alternatives[n] for n in stays]), layouts=layouts)
 
 
-def _growth(before: Plan, after: Plan, opened: dict[Tensor, _Key]) -> dict[_Key, Fraction]:
-    """The bytes of the plan beyond the source's, by the open extents with which they grow: of one element in each."""
+def _growth(
+    before: Plan, after: Plan, opened: Mapping[Tensor, _Key]
+) -> tuple[dict[_Key, Fraction], dict[_Key, set[Tensor]]]:
+    """The bytes of the plan beyond the source's, by the open extents with which they grow: of one element in each. Also
+    the tensors with open extents that are concerned."""
     old, new = ({(c.tensor, c.source, c.target): c for c in each.conversions} for each in (before, after))
     more: dict[_Key, Fraction] = {}
+    concerned: dict[_Key, set[Tensor]] = {}
 
-    def add(key: _Key, cost: int, sign: int) -> None:
-        share = Fraction(sign * cost, prod(max(extent.assumed, 1) for extent in key))
+    def add(key: _Key, cost: int, tensors: Iterable[Tensor]) -> None:
+        share = Fraction(cost, prod(max(extent.assumed, 1) for extent in key))
         more[key] = more.get(key, Fraction(0)) + share
+        concerned.setdefault(key, set()).update(tensors)
 
     for use, conversion in new.items():
         if use not in old:
-            add(opened[conversion.tensor], conversion.cost, 1)
+            add(opened[conversion.tensor], conversion.cost, [conversion.tensor])
     for use, conversion in old.items():
         if use not in new:
-            add(opened[conversion.tensor], conversion.cost, -1)
+            add(opened[conversion.tensor], -conversion.cost, [conversion.tensor])
     for node in after.nodes:
         if node.chosen.cost:
-            add(_extents_at(node, opened), node.chosen.cost, 1)
-    return more
+            tensors = [port.operand.tensor for port in node.ports if opened.get(port.operand.tensor)]
+            add(_product(tensors, opened), node.chosen.cost, tensors)
+    return more, concerned
 
 
-def _extents_at(node: PlannedNode, opened: dict[Tensor, _Key]) -> _Key:
-    """The open extents of all operands of a node."""
-    found = dict.fromkeys(each for port in node.ports for each in opened.get(port.operand.tensor, ()))
-    return tuple(sorted(found))
+def _product(tensors: Iterable[Tensor], opened: Mapping[Tensor, _Key]) -> _Key:
+    """The open extents of all these tensors."""
+    return tuple(sorted({extent for tensor in tensors for extent in opened[tensor]}))
 
 
 def _most(key: _Key, growth: Fraction) -> Fraction | float:

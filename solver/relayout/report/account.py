@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+
+import onnx_ir as ir
 
 from relayout.formulate.objective import Objective
 from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.report.schema import Account, Entry
 
 __all__ = ["account_of", "proof_of"]
 
 
-def account_of(plan: Plan, objective: Objective) -> Account:
+def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]] = frozenset()) -> Account:
     """The parts of `plan.cost(objective)`.
 
-    The cost of a conversion that transposes and pads is shared out by bytes. Under an objective that counts
-    conversions, one that pads and transposes counts as a transpose.
+    `operators` are the backend's own that only convert: those that the source has already are reorders too. The cost of
+    a conversion that transposes and pads is shared out by bytes. Under an objective that counts conversions, one that
+    pads and transposes counts as a transpose.
     """
     in_bytes = objective.unit == "bytes"
     reorders = [each for each in plan.conversions if each.by_backend]
@@ -27,7 +31,12 @@ def account_of(plan: Plan, objective: Objective) -> Account:
     passes = sum(each.passes for each in moving)
     transposed = sum(each.cost for each in written) - padded if in_bytes else passes
     charged = [each for each in plan.nodes if each.chosen.cost]
-    charges = sum(each.chosen.cost for each in charged)
+    present = [each.chosen.cost for each in charged if each.node is not None and _key(each.node) in operators]
+    resized = [
+        each.chosen.cost for each in charged if each.node is not None and CONVERSION_KEY in each.node.metadata_props
+    ]
+    others = len(charged) - len(present) - len(resized)
+    charges = sum(each.chosen.cost for each in charged) - sum(present) - sum(resized)
     return Account(
         transposes=Entry(
             count=passes,
@@ -35,16 +44,26 @@ def account_of(plan: Plan, objective: Objective) -> Account:
             cost=transposed,
         ),
         reorders=Entry(
-            count=len(reorders), bytes=_bytes(reorders), cost=_cost(reorders) if in_bytes else len(reorders)
+            count=len(reorders) + len(present),
+            bytes=_bytes(reorders) + sum(present),
+            cost=_cost(reorders) + sum(present) if in_bytes else len(reorders),
         ),
-        pads=Entry(count=len(padding), bytes=sum(each.padding for each in padding), cost=padded),
-        operators=Entry(count=len(charged), bytes=charges, cost=charges if in_bytes else 0),
+        pads=Entry(
+            count=len(padding) + len(resized),
+            bytes=sum(each.padding for each in padding) + sum(resized),
+            cost=padded + sum(resized) if in_bytes else padded,
+        ),
+        operators=Entry(count=others, bytes=charges, cost=charges if in_bytes else 0),
         transfers=Entry(
             count=len(plan.transfers),
             bytes=sum(each.bytes for each in plan.transfers),
             cost=sum(each.cost for each in plan.transfers) if in_bytes else 0,
         ),
     )
+
+
+def _key(node: ir.Node) -> tuple[str, str]:
+    return node.domain, node.op_type
 
 
 def proof_of(bound: int, unit: str) -> str:
