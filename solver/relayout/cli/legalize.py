@@ -125,8 +125,12 @@ def legalize(
         for line in boundary_lines(done.boundary):
             print_status(line)
     else:
+        from relayout.model.io import warnings_of
+
         for warning in done.warnings:
-            print_status(f"relayout: warning: {warning}")
+            # How the model was read is no fault of a setting.
+            if warning not in warnings_of(outcome.model):
+                print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))
