@@ -63,8 +63,8 @@ def check_price(
         is_counted = (found.count, found.bytes) == (claimed.count, claimed.bytes)
         is_priced = found.least <= claimed.cost <= found.most
         computed += min(max(found.least, claimed.cost), found.most)
-        if not is_counted and bill.is_elsewhere:
-            unknown.append(f"the {part} of the model ({found}) may be others: {bill.is_elsewhere}")
+        if not is_counted and (reason := bill.is_elsewhere or bill.is_unnamed(part)):
+            unknown.append(f"the {part} of the model ({found}) may be others: {reason}")
         elif not is_counted or (not is_priced and not found.unpriced):
             message = f"the {part} are not those that the report charges{bill.first_other(part)}"
             findings.append(_error(message, str(found), _words(claimed)))
@@ -110,10 +110,12 @@ def check_recorded_price(
     own = bill.charged if bill.in_bytes else (0, 0)
     least, most = sum(each.least for each in found) + own[0], sum(each.most for each in found) + own[1]
     unknown = [f"the price of conversions: {each.unpriced}" for each in found if each.unpriced]
-    unknown += [f"the cost of operators: {bill.unseen}"] if bill.unseen else []
+    # An objective that counts conversions has no cost of operators.
+    unknown += [f"the cost of operators: {bill.unseen}"] if bill.unseen and bill.in_bytes else []
     is_sound = least <= recorded <= most
     if not is_sound and not unknown:
-        unknown += [bill.is_elsewhere or ("" if bill.is_by_type else _NOT_BY_TYPE)]
+        reason = bill.is_elsewhere or bill.is_unnamed("reorders")
+        unknown += [reason or ("" if bill.is_by_type else _NOT_BY_TYPE)]
     price = Price(claimed=recorded, computed=min(max(least, recorded), most), not_computed=tuple(filter(None, unknown)))
     if is_sound or price.not_computed:
         return [], price
@@ -209,6 +211,12 @@ class _Bill:
         unsized = [value for value in values if value.shape is None or not value.shape.is_static()]
         return f"the size of {unsized[0].name} is known only at run time" if unsized else ""
 
+    def is_unnamed(self, part: str) -> str:
+        """Why conversions of a part may not be found; "" if all are."""
+        if part != "reorders" or self._operators or not any(map(prices_conversions, self._devices)):
+            return ""
+        return "the backend has conversions of its own, and does not name their operators (`conversion_operators`)"
+
     @property
     def is_by_type(self) -> bool:
         """Whether the nodes of the legal model show all that the backend charges for implementations."""
@@ -217,8 +225,6 @@ class _Bill:
     @property
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
-        if not self.in_bytes:
-            return ""  # only conversions are counted
         if any(WRITTEN_FOR_KEY in node.metadata_props for node in walk(self._model.graph)):
             return "some are written out in others"
         if any(map(charges_for_orders, self._devices)):
