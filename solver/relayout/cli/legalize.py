@@ -12,7 +12,7 @@ import typer
 from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
-from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save, source_at
+from relayout.cli.job import STDIN, STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
@@ -88,8 +88,9 @@ def legalize(
     read: list[Source] = []
 
     def unsolved(error: RelayoutError) -> None:
-        if reports and read:
-            found = _unsolved(read_file(model, read[0]), backend, request, error)
+        # What stdin has is read once: without it there is no source to count.
+        if reports and (read or model != STDIN):
+            found = _unsolved(read_file(model, read[0] if read else source_at(model)), backend, request, error)
             write_report(reports, found, model, describe(error)[0])
 
     with Bar(STEPS, request.options.time_limit, unsolved) as bar:
@@ -125,8 +126,12 @@ def legalize(
         for line in boundary_lines(done.boundary):
             print_status(line)
     else:
+        from relayout.model.io import warnings_of
+
         for warning in done.warnings:
-            print_status(f"relayout: warning: {warning}")
+            # How the model was read is no fault of a setting.
+            if warning not in warnings_of(outcome.model):
+                print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import onnx_ir as ir
 
@@ -59,18 +60,19 @@ def stated_prices(
     layouts = _layouts_of(listed) if listed is not None else None
     if listed is None or layouts is None:
         return numbered if listed is not None else []
-    is_reorder = listed.kind == "reorder"
+    given, wanted = layouts
+    # Only padding makes an axis longer at one end: of several readings, that with the fewest such axes is right.
     ends = [
-        (before, after)
-        for before in _readings(source, _reshaped(source, is_source=True), layouts[0], extent_of, is_reorder)
-        for after in _readings(result, _reshaped(result, is_source=False), layouts[1], extent_of, is_reorder)
+        (padded, before, after)
+        for before in _readings(_same_memory(source, is_source=True), given, extent_of)
+        for after in _readings(_same_memory(result, is_source=False), wanted, extent_of)
+        if (padded := _difference(_axes(given, before), _axes(wanted, after))) is not None
     ]
     if not ends:
         return []
-    # Only padding makes an axis longer at one end: of several readings, that with the fewest such axes is right.
-    before, after = min(ends, key=lambda pair: _difference(_axes(layouts[0], pair[0]), _axes(layouts[1], pair[1])))
-    own, other = _axes(layouts[0], before), _axes(layouts[1], after)
-    given, wanted = _padded(layouts[0], own, other), _padded(layouts[1], other, own)
+    _, before, after = min(ends, key=lambda each: each[0])
+    own, other = _axes(given, before), _axes(wanted, after)
+    given, wanted = _padded(given, own, other), _padded(wanted, other, own)
     tensor = TensorType(element_size(source), before)
     native = conversion_of(backend, tensor, given, wanted, source.name)
     if native is not None and native.cost is not None:
@@ -101,40 +103,33 @@ def _by_number(backend: Backend, node: ir.Node, source: ir.Value, extent_of: Ext
     yield conversion_cost_of(backend, TensorType(element_size(source), extents), given, wanted, source.name)
 
 
-def _reshaped(value: ir.Value, *, is_source: bool) -> ir.Value | None:
-    """The value that a Reshape makes this one of, or makes of this one."""
-    node = value.producer() if is_source else next((use.node for use in value.uses()), None)
-    if node is None or node.op_type != "Reshape" or node.domain not in _ONNX:
-        return None
-    return node.inputs[0] if is_source else node.outputs[0]
+def _same_memory(value: ir.Value, *, is_source: bool) -> Iterator[ir.Value]:
+    """The value, and those that Reshapes make it of, or make of it."""
+    while True:
+        yield value
+        node = value.producer() if is_source else next((use.node for use in value.uses()), None)
+        if node is None or node.op_type != "Reshape" or node.domain not in _ONNX or node.inputs[0] is None:
+            return
+        value = node.inputs[0] if is_source else node.outputs[0]
 
 
-def _readings(
-    value: ir.Value, other: ir.Value | None, layout: Layout, extent_of: ExtentOf, is_blocked: bool
-) -> Iterator[Extents]:
-    """The extents that the dimensions of a layout may have by the shape of a value, or else of the `other` one.
+def _readings(values: Iterator[ir.Value], layout: Layout, extent_of: ExtentOf) -> Iterator[Extents]:
+    """The extents that the dimensions of a layout may have, by the shapes of values in the same memory.
 
     A value in blocks of a backend's own may be declared without the blocks, and with its axes as ONNX orders them.
     """
     whole = [i for i in range(layout.rank) if layout.outer(i) is None]
-    shapes = [each.shape for each in (value, other) if each is not None and each.shape is not None]
-    shape = next((shape for shape in shapes if len(shape) in (layout.rank, len(whole))), None)
-    if shape is None:
-        return
-    known = tuple(map(extent_of, shape, range(len(shape))))
-    if len(known) == layout.rank:
-        yield known
-    places = sorted(whole, key=lambda place: _ONNX_ORDER.find(layout.names[place]))
-    for order in (whole, places) if is_blocked else (whole,) if len(known) < layout.rank else ():
-        if len(order) != len(known):
-            continue
-        found = [layout.tile(i) or 0 for i in range(layout.rank)]
-        for place, extent in zip(order, known, strict=True):
-            for i in range(layout.rank):
-                tile = layout.tile(i) if layout.outer(i) == place else None
-                extent //= tile or 1
-            found[place] = extent
-        yield tuple(found)
+    in_onnx = sorted(whole, key=lambda place: _ONNX_ORDER.find(layout.names[place]))
+    for value in values:
+        known = tuple(map(extent_of, value.shape, range(len(value.shape)))) if value.shape is not None else ()
+        if len(known) == layout.rank:
+            yield known
+        for order in (whole, in_onnx) if len(known) == len(whole) else ():
+            found = [layout.tile(i) or 0 for i in range(layout.rank)]
+            for place, extent in zip(order, known, strict=True):
+                tiles = [layout.tile(i) or 1 for i in range(layout.rank) if layout.outer(i) == place]
+                found[place] = extent // prod(tiles)
+            yield tuple(found)
 
 
 def _axes(layout: Layout, extents: Extents) -> dict[str, int]:
@@ -147,8 +142,11 @@ def _axes(layout: Layout, extents: Extents) -> dict[str, int]:
     return found
 
 
-def _difference(here: Mapping[str, int], there: Mapping[str, int]) -> int:
-    return sum(extent != there.get(name) for name, extent in here.items())
+def _difference(here: Mapping[str, int], there: Mapping[str, int]) -> int | None:
+    """How many axes are padded at one end; None if not only padding makes the difference."""
+    longer = sum(extent > there.get(name, 0) for name, extent in here.items())
+    shorter = sum(extent < there.get(name, 0) for name, extent in here.items())
+    return None if longer and shorter else longer + shorter
 
 
 def _padded(layout: Layout, own: Mapping[str, int], other: Mapping[str, int]) -> Layout:
