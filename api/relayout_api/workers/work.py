@@ -70,8 +70,7 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
         model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
     )
     choices = _json({label: each.model_dump() for label, each in outcome.choices.items()})
-    original = _model(task, source) if options.check else model
-    outcome = finish(outcome, backend, options, original, progress=progress)
+    outcome = finish(outcome, backend, options, source, progress=progress)
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
@@ -181,7 +180,9 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
     progress("check")
-    verification = verify(model, backend, against=original, samples=options.samples, dims=dims, static=options.static)
+    # Two models are compared as they were given too; neither refers to a file, or reading it would have failed.
+    subject = model if against is None else source
+    verification = verify(subject, backend, against=against, samples=options.samples, dims=dims, static=options.static)
     report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
     report = within_budget(report, asdict(options))
     passed = report.verification is not None and report.verification.passed
