@@ -32,6 +32,7 @@ from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
+from relayout.model.onnx_file import Encoded
 from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
@@ -63,7 +64,7 @@ class Outcome:
     changed: bool
     certificate: Mapping[str, Any] | None = None
     choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
-    written: onnx.ModelProto | None = None
+    written: Encoded | None = None
 
 
 @takes_options("legalize")
@@ -226,10 +227,10 @@ def finish(
     and the cost are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
-    written: onnx.ModelProto | None = None
+    written: Encoded | None = None
     inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
     if verifies:
-        from relayout.verification.onnx_checks import Skeleton, skeleton_of
+        from relayout.verification.onnx_checks import checked_by_onnx
         from relayout.verification.verifier import check_statically, verification_of, verify
 
         if progress is not None:
@@ -246,11 +247,8 @@ def finish(
         if options.check:
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
-            skeleton = skeleton_of(model)
-            written = skeleton.written if isinstance(skeleton, Skeleton) else None
-            verification = check_statically(
-                model, backend, skeleton, report=report if stated is None else None, dims=dims
-            )
+            found, written = checked_by_onnx(model)
+            verification = check_statically(model, backend, found, report=report if stated is None else None, dims=dims)
         if stated is not None:
             # The report has the settings that fit nothing among its warnings.
             left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}

@@ -30,7 +30,7 @@ from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
-from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_inside, write_onnx
+from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
 from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
@@ -120,7 +120,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 @collector_paused()
-def write_whole(model: ir.Model, file: BinaryIO, written: onnx.ModelProto | None = None) -> None:
+def write_whole(model: ir.Model, file: BinaryIO, written: Encoded | None = None) -> None:
     """Write `model` to an open file as ONNX, with its weights inside. The errors are those of `to_proto`; `written` is
     as in `write_model`."""
     _check_size(model)
@@ -153,7 +153,7 @@ def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
 
 
 @collector_paused()
-def write_model(model: ir.Model, path: str | os.PathLike[str], written: onnx.ModelProto | None = None) -> None:
+def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded | None = None) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
     ONNX: constants are written to the file one at a time, or to `<name>.data` beside it if they came from such a file
@@ -274,7 +274,7 @@ def _load_json(data: bytes, where: str) -> dict[str, Any]:
     return load_json(data, where)
 
 
-def _write_json(model: ir.Model, path: Path, written: onnx.ModelProto | None) -> None:
+def _write_json(model: ir.Model, path: Path, written: Encoded | None) -> None:
     text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     with replace_file(path) as file:
         file.write(text.encode())
@@ -318,7 +318,7 @@ class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
     parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]
-    write: Callable[[ir.Model, Path, onnx.ModelProto | None], None]
+    write: Callable[[ir.Model, Path, Encoded | None], None]
     largest: float = math.inf
 
 

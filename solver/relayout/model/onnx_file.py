@@ -16,12 +16,13 @@ from typing import Any, BinaryIO
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.external_data import is_in_file
 
-__all__ = ["replace_file", "write_inside", "write_onnx"]
+__all__ = ["Encoded", "encoded", "replace_file", "write_inside", "write_onnx"]
 
 MOST_READ = (1 << 31) - 1
 """The limit of protobuf on the bytes of one message."""
@@ -37,50 +38,54 @@ GRAPH_INITIALIZER = 5
 TENSOR_RAW_DATA = 9
 
 
-def write_onnx(model: ir.Model, path: Path, written: onnx.ModelProto | None = None) -> None:
-    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one.
+class Encoded(Struct, frozen=True):
+    """A model in the bytes of a file: `model` without the graph, and `graph` without its initializers."""
 
-    `written` is the model as a protobuf, where the caller has it; its initializers are not read, and it is used up.
-    """
-    parts = _parts(model, written)
-    _, graph, tensors = parts
-    outside = any(map(is_in_file, tensors.values())) or len(graph) + _bytes(tensors) > LARGEST_FILE
+    model: bytes
+    graph: bytes
+
+
+def encoded(proto: onnx.ModelProto) -> Encoded:
+    """The bytes of a model, which is used up. Its initializers are not read."""
+    del proto.graph.initializer[:]
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    return Encoded(proto.SerializeToString(deterministic=True), graph)
+
+
+def write_onnx(model: ir.Model, path: Path, written: Encoded | None = None) -> None:
+    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one. `written` are the
+    model's bytes, where the caller has them."""
+    written, tensors = written or encoded(_skeleton(model)), _tensors(model)
+    outside = any(map(is_in_file, tensors.values())) or len(written.graph) + _bytes(tensors) > LARGEST_FILE
     with contextlib.ExitStack() as stack:
         # The contexts exit in the opposite order: the data is in place before a model refers to it.
         file = stack.enter_context(replace_file(path))
         data = stack.enter_context(replace_file(path.with_name(f"{path.name}.data"))) if outside else None
-        _write(parts, file, data, f"{path.name}.data")
+        _write(written, tensors, file, data, f"{path.name}.data")
 
 
-def write_inside(model: ir.Model, file: BinaryIO, written: onnx.ModelProto | None = None) -> None:
+def write_inside(model: ir.Model, file: BinaryIO, written: Encoded | None = None) -> None:
     """Write `model` to an open file with all constants inside; `written` is that of `write_onnx`."""
-    _write(_parts(model, written), file, None, "")
+    _write(written or encoded(_skeleton(model)), _tensors(model), file, None, "")
 
 
-def _parts(
-    model: ir.Model, written: onnx.ModelProto | None
-) -> tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]]:
-    """The model without its graph and the graph without its constants, as protobufs, and the constants."""
-    skeleton = written or _skeleton(model)
-    del skeleton.graph.initializer[:]
-    graph = skeleton.graph.SerializeToString(deterministic=True)
-    skeleton.ClearField("graph")
-    tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
-    return skeleton.SerializeToString(deterministic=True), graph, tensors
+def _tensors(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
+    return {value.name or "": value.const_value for value in model.graph.initializers.values()}
 
 
 def _write(
-    parts: tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]],
+    written: Encoded,
+    tensors: Mapping[str, ir.TensorProtocol | None],
     file: BinaryIO,
     data: BinaryIO | None,
     location: str,
 ) -> None:
-    skeleton, graph, tensors = parts
     heads = [_head(name, tensor, data, location) for name, tensor in tensors.items()]
-    file.write(skeleton)
+    file.write(written.model)
     framed = (len(_frame(GRAPH_INITIALIZER, len(head) + inside)) + len(head) + inside for head, inside in heads)
-    file.write(_frame(MODEL_GRAPH, len(graph) + sum(framed)))
-    file.write(graph)
+    file.write(_frame(MODEL_GRAPH, len(written.graph) + sum(framed)))
+    file.write(written.graph)
     for tensor, (head, inside) in zip(tensors.values(), heads, strict=True):
         file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
         if inside:

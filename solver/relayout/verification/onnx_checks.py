@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.model.inference_placeholders import hide
+from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -23,63 +23,68 @@ from relayout.verification.requirements import node_label
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
 Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
 
-__all__ = ["Skeleton", "check_channels", "check_onnx", "check_shapes", "skeleton_of"]
+__all__ = ["check_channels", "checked_by_onnx"]
 
 
-@dataclass(frozen=True, slots=True)
-class Skeleton:
-    """A model as a protobuf whose large or absent weights are inputs, so that no check reads one; `hidden` is the same
-    as shape inference can read it. `written` is what the checks were made of, for the writer of a file: the model with
-    all that its nodes have, whose constants may lack data. None: a node's own constant may lack it."""
+def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
+    """The objections of onnx's checker and shape inference, and the bytes of the model that was checked, for the writer
+    of a file. None: the model cannot be written, or a weight inside a node was left out of the check.
 
-    proto: onnx.ModelProto
-    hidden: onnx.ModelProto
-    written: onnx.ModelProto | None
-
-
-def skeleton_of(model: ir.Model) -> Skeleton | Finding:
-    """The skeleton of a model, or a finding where it cannot be written."""
+    Weights are checked by type and shape. Each check changes the same protobuf, since a copy of a large graph takes
+    more memory than all else here.
+    """
     try:
         light = without_weights(model)
         proto = _skeleton(light)
-        hidden = _copied(proto)
-        hide(hidden.graph)
-        return Skeleton(proto, hidden, None if light.is_in_nodes else light.proto)
+        written = None if light.is_in_nodes else encoded(light.proto)
+        del light
     except Exception as error:  # serialization of a faulty graph may raise anything
-        return _invalid(error)
-
-
-def check_onnx(skeleton: Skeleton) -> Iterator[Finding]:
-    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
-    proto = skeleton.hidden
+        return [_invalid(error)], None
+    findings = list(_check_validity(proto))
     try:
-        onnx.checker.check_model(_with_ranks(skeleton.proto), full_check=False)
+        hide(proto.graph)
+    except Exception as error:  # a node may lack what its operator must have
+        return findings or [_invalid(error)], written
+    findings += [] if findings else _check_inference(proto)
+    findings += _check_shapes(model, proto)
+    return findings, written
+
+
+def _check_validity(proto: onnx.ModelProto) -> Iterator[Finding]:
+    """Yield the objection of onnx's checker. For the check each input and output gets a shape, which runtimes and ONNX's
+    format do not require."""
+    types = [
+        value.type.tensor_type
+        for graph in subgraphs_of(proto.graph)
+        for value in (*graph.input, *graph.output)
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
+    for each in types:
+        each.shape.SetInParent()
+    try:
+        onnx.checker.check_model(proto, full_check=False)
     except Exception as error:
         yield _invalid(error)
-        return
+    for each in types:
+        each.ClearField("shape")
+
+
+def _check_inference(hidden: onnx.ModelProto) -> Iterator[Finding]:
+    """Yield the objection of onnx's strict shape inference."""
     try:
-        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(hidden, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
-        if is_onnx_to_blame(str(error), proto):
+        if is_onnx_to_blame(str(error), hidden):
             return
         yield _about_model("shape", "types and shapes that agree", _first_line(error), "shapes or types contradict")
 
 
-def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose inputs and outputs have a shape: the checker requires one, runtimes and ONNX's format do not."""
-    ranked = _copied(proto)
-    for graph in subgraphs_of(ranked.graph):
-        for value in (*graph.input, *graph.output):
-            if value.type.HasField("tensor_type"):
-                value.type.tensor_type.shape.SetInParent()
-    return ranked
-
-
-def check_shapes(model: ir.Model, skeleton: Skeleton) -> Iterator[Finding]:
-    """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
+def _check_shapes(model: ir.Model, hidden: onnx.ModelProto) -> Iterator[Finding]:
+    """Yield a finding for each value of the graph whose declared shape differs from the inferred one; `hidden` loses
+    its declarations."""
     try:
-        inferred = _inferred_afresh(skeleton)
-    except Exception:  # check_onnx reports it
+        inferred = _inferred_afresh(hidden)
+    except Exception:  # _check_inference reports it
         return
     values = {value for node in model.graph for value in node.outputs}
     for value in sorted(values, key=lambda value: str(value.name)):
@@ -194,8 +199,7 @@ def _copied(message: Message) -> Message:
     return copy
 
 
-def _inferred_afresh(skeleton: Skeleton) -> dict[str, tuple[int | None, ...]]:
-    proto = _copied(skeleton.hidden)
+def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):

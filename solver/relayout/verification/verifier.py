@@ -6,7 +6,7 @@ It imports none of the packages that made the model: candidates, formulate, solv
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
-from relayout.verification.onnx_checks import Skeleton, check_channels, check_onnx, check_shapes, skeleton_of
+from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
 
@@ -124,7 +124,7 @@ def verify(
 def check_statically(
     model: ir.Model,
     backend: Backend,
-    skeleton: Skeleton | Finding | None = None,
+    by_onnx: Sequence[Finding] | None = None,
     *,
     report: Report | None = None,
     dims: Mapping[str, int] | None = None,
@@ -132,11 +132,12 @@ def check_statically(
     """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
 
     With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. The model
-    is neither read anew nor changed, so this is cheap. `skeleton` is the model's, where the caller has it.
+    is neither read anew nor changed, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`, where the
+    caller has them.
     """
     enter_backend_operators(model, backend)
     charges: Charges = {}
-    findings = list(_static(model, backend, charges, skeleton))
+    findings = list(_static(model, backend, charges, by_onnx))
     if report is None:
         return verification_of(findings)
     found, price = check_price(report, model, backend, charges, dims)
@@ -203,16 +204,11 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 
 
 def _static(
-    model: ir.Model, backend: Backend, charges: Charges, skeleton: Skeleton | Finding | None = None
+    model: ir.Model, backend: Backend, charges: Charges, by_onnx: Sequence[Finding] | None = None
 ) -> Iterator[Finding]:
+    yield from checked_by_onnx(model)[0] if by_onnx is None else by_onnx
     common = CommonNames(model)
     derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
-    skeleton = skeleton or skeleton_of(model)
-    if isinstance(skeleton, Finding):
-        yield skeleton
-    else:
-        yield from check_onnx(skeleton)
-        yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
     yield from check_annotations(model, derivation, common)
