@@ -51,8 +51,8 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
 
 
 def _check_validity(proto: onnx.ModelProto) -> Iterator[Finding]:
-    """Yield the objection of onnx's checker. For the check each input and output gets a shape, which runtimes and ONNX's
-    format do not require."""
+    """Yield the objection of onnx's checker. For the check each input and output gets a shape, which ONNX's format does
+    not require."""
     types = [
         value.type.tensor_type
         for graph in subgraphs_of(proto.graph)
