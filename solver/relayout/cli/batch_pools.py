@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["on_cluster", "one_by_one", "processes"]
 
 # The modules that every worker needs, imported once in the process that the workers are forked from.
-_PRELOADED = ["relayout.cli.batch_work", "relayout.legalization", "relayout.backend.loading", "relayout.model.io"]
+_PRELOADED = [
+    "relayout.backend.loading",
+    "relayout.cli.batch_work",
+    "relayout.legalization",
+    "relayout.model.io",
+    "relayout.verification.verifier",
+]
 _CONNECT_SECONDS = 10
 
 
