@@ -16,7 +16,7 @@ import httpx
 import pytest
 from command_line import Run
 from http_bodies import GRAPH
-from http_server import Server, serving
+from http_server import Server, serving, wait_for
 from playwright.sync_api import expect, sync_playwright
 
 from relayout.cli import main
@@ -130,6 +130,8 @@ def test_each_answer_is_a_line_of_json_with_ids_and_without_its_query(
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-ID": "mine-1", **bearer(texts["admin"])}
     answer = client.get("/v1/jobs?limit=1", headers=headers)
     assert answer.headers["x-request-id"] == "mine-1"
+    # The line may be written after the answer.
+    wait_for(lambda: "mine-1" in guarded.log())
     lines = [json.loads(line) for line in guarded.log().splitlines()]
     [line] = [line for line in lines if line.get("request_id") == "mine-1"]
     assert (line["trace_id"], line["caller"], line["route"], line["status"]) == (trace, "key:admin", "/v1/jobs", 200)

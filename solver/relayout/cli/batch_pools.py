@@ -62,7 +62,8 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
     """Each model on a worker of the Dask scheduler at `address`, as they end; this process reads and writes the files.
 
     `table` is the file that declares the backend, if one does. The scheduler gives the model of a worker that died to
-    another worker, a few times. Raises UsageError.
+    another worker, a few times. After that it is sent once more, alone: another model may have killed the workers.
+    Raises UsageError.
     """
     try:
         from distributed import Client, as_completed
@@ -87,6 +88,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
         at_once = 2 * _workers(client, address)
         waiting = iter(items)
         sent: dict[Future[Any], Item] = {}
+        suspects: list[Item] = []
         ended = as_completed([], loop=client.loop)
 
         def send() -> Iterator[Done]:
@@ -107,9 +109,21 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
         for _ in range(at_once):
             yield from send()
         for future in ended:
-            yield _received(future, sent.pop(future))
+            item = sent.pop(future)
+            if _is_killed(future):
+                suspects.append(item)
+            else:
+                yield _received(future, item)
             future.release()
             yield from send()
+        for item in suspects:
+            future = client.submit(legalize_sent, item.name, pack(item.source), item.request, table, pure=False)
+            yield _received(future, item)
+
+
+def _is_killed(future: Future[Any]) -> bool:
+    """Whether each worker that had the model died."""
+    return type(future.exception()).__name__ == "KilledWorker"
 
 
 def _received(future: Future[Any], item: Item) -> Done:
@@ -122,7 +136,7 @@ def _received(future: Future[Any], item: Item) -> Done:
             with replace_file(item.target) as file:
                 file.write(content)
     except Exception as error:
-        if type(error).__name__ == "KilledWorker":
+        if _is_killed(future):
             return Done(item.name, FAULT, message=f"each worker that had it died ({error})".partition("\n")[0])
         status, message = describe(error)
         return Done(item.name, status, message=message)

@@ -67,6 +67,12 @@ def test_a_model_survives_json(name: str) -> None:
     assert again.graph.output == proto.graph.output
 
 
+def test_a_nested_graph_without_outputs_survives_json() -> None:
+    node = {"op": "Relu", "inputs": ["x"], "outputs": ["u"]}
+    source = read_model(odd(g={"type": "graph", "value": {"nodes": [node], "outputs": []}}))
+    assert same(through_json(source), source)
+
+
 def test_the_metadata_of_the_model_survives_json() -> None:
     source = parse("g (float[2] x) => (y) <float[400] k> { a = Relu (x)  y = mine.Odd (a, k) }")
     source.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(400, np.float32), "k"))

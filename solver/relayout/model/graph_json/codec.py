@@ -180,7 +180,7 @@ def _body(graph: ir.Graph, weights: bool) -> dict[str, Any]:
             "metadata": dict(graph.metadata_props),
             "doc": graph.doc_string,
         }
-    )
+    ) | ({} if graph.outputs else {"outputs": []})
 
 
 def _values(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> list[dict[str, Any]]:
