@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from json_graphs import Json, graph, parse, same, through_json
+from json_graphs import Json, graph, odd, parse, same, through_json
 from onnx.reference import ReferenceEvaluator
 
 from relayout.errors import InputError, RelayoutError
