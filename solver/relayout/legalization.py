@@ -235,7 +235,7 @@ def finish(
 
         if progress is not None:
             progress("check")
-        # What reads or inlines the model anew knows neither the report nor, inlined, the layouts.
+        # A model that is read anew has no report to check, and an inlined one states no layouts.
         is_anew = inlines or options.check
         stated = check_statically(model, backend, report=report, dims=dims) if is_anew else None
     if inlines:

@@ -88,7 +88,7 @@ def legalize(
     read: list[Source] = []
 
     def unsolved(error: RelayoutError) -> None:
-        # What stdin has is read once: without it there is no source to count.
+        # Stdin is read once: without its bytes there is no source to count.
         if reports and (read or model != STDIN):
             found = _unsolved(read_file(model, read[0] if read else source_at(model)), backend, request, error)
             write_report(reports, found, model, describe(error)[0])

@@ -15,7 +15,7 @@ __all__ = ["difference"]
 
 
 def difference(first: Inspection, second: Inspection) -> Difference:
-    """What the second model has otherwise than the first. Conversions are the same if they change the value of the same
+    """The differences of the second model from the first. Conversions are the same if they change the value of the same
     name in the same way; the value may be their operand or their result."""
     ours, theirs = ({_key(each): each for each in one.transposes} for one in (first, second))
     before, after = ({value.name: value for value in one.values} for one in (first, second))

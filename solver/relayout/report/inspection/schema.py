@@ -89,7 +89,7 @@ class LayoutChange(_Record):
 
 
 class Difference(_Record):
-    """What the second model has otherwise than the first."""
+    """The differences of the second model from the first."""
 
     first: str
     second: str
