@@ -198,3 +198,18 @@ def test_a_circle_of_many_functions_is_a_fault_of_the_model() -> None:
     assert caught.value.where == "function 'own::F7'"
     assert caught.value.found.startswith("F210 -> F211")
     assert caught.value.found.endswith("F220 -> F7")
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_long_way_between_blocked_convolutions_is_walked_once(is_joined: bool) -> None:
+    """Also where it branches and joins, which has a path for each choice of branches."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 32, 8, 8)), 32, 32)
+    for _ in range(60 if is_joined else DEPTH):
+        value = net.node("Mul", value, net.node("Sigmoid", value)) if is_joined else net.node("Sigmoid", value)
+    net.output(net.conv(value, 32, 32))
+    with shallow_stack():
+        legal, first = legalize(net.model(), "x86-nchwc")
+        _, second = legalize(legal, "x86-nchwc")
+    assert {node.domain for node in legal.graph.node} >= {"com.microsoft.nchwc"}
+    assert first.cost == second.cost

@@ -56,19 +56,36 @@ def _convolution(node: ir.Node, blocks: Blocks) -> int:
 
 
 def _used_channels(data: ir.Value) -> int | None:
-    """The channels of a blocked value without padding, by the operators before it; None where these say nothing."""
-    producer = data.producer()
-    if producer is None:
-        return None
-    if producer.domain == DOMAIN:
-        return _noted(producer)
-    operands = [value for value in producer.inputs if value is not None]
-    if producer.op_type == "Concat":
-        parts = [_used_channels(value) for value in operands]
-        return sum(part for part in parts if part is not None) if None not in parts else None
-    if producer.op_type in _ELEMENTWISE:
-        return next((used for value in operands if (used := _used_channels(value)) is not None), None)
-    return None
+    """The channels of a blocked value without padding, by the operators before it; None where these say nothing.
+
+    Each value before it is visited once, without recursion: chains of operators may be long, and branch and join.
+    """
+    known: dict[ir.Value, int | None] = {}
+    stack = [data]
+    while stack:
+        value = stack[-1]
+        operands = _passed_on(value)
+        waiting = [operand for operand in operands if operand not in known]
+        if waiting:
+            stack += waiting
+            continue
+        stack.pop()
+        producer, used = value.producer(), [known[operand] for operand in operands]
+        if producer is not None and producer.domain == DOMAIN:
+            known[value] = _noted(producer)
+        elif producer is not None and producer.op_type == "Concat":
+            known[value] = sum(part for part in used if part is not None) if None not in used else None
+        else:
+            known[value] = next((part for part in used if part is not None), None)
+    return known[data]
+
+
+def _passed_on(value: ir.Value) -> list[ir.Value]:
+    """The operands whose channels are those of a blocked value: of an elementwise operator or a Concat."""
+    producer = value.producer()
+    if producer is None or producer.domain == DOMAIN or producer.op_type not in _ELEMENTWISE | {"Concat"}:
+        return []
+    return [operand for operand in producer.inputs if operand is not None]
 
 
 def _product(node: ir.Node) -> int:

@@ -117,8 +117,11 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
             future.release()
             yield from send()
         for item in suspects:
-            future = client.submit(legalize_sent, item.name, pack(item.source), item.request, table, pure=False)
-            yield _received(future, item)
+            waiting = iter([item])
+            yield from send()
+            for future, each in sent.items():
+                yield _received(future, each)
+            sent.clear()
 
 
 def _is_killed(future: Future[Any]) -> bool:

@@ -185,7 +185,7 @@ def _print_verification(report: Report, print_line: Callable[..., None]) -> None
 
 
 def price_line(price: Price | None) -> str:
-    """What the verifier did not compute again of the cost; "" if it computed all."""
+    """The part of the cost that the verifier did not compute again; "" if it computed all."""
     if price is None or not price.not_computed:
         return ""
     return f"computed again: {price.computed} of the cost {price.claimed}; not {'; not '.join(price.not_computed)}"

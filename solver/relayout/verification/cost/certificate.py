@@ -20,8 +20,8 @@ The checker shares no code with the solver. It writes an item as a variable of i
 formats required, and eliminates one variable after the other, always the one that leaves the smallest table (bucket
 elimination, Dechter 1999). Where a table would grow too large it branches on a variable instead. All sums are of
 integers below 2**62. A limit on conversions becomes a price of each (Lagrangian relaxation): the least cost with the
-price, less the price of the conversions allowed, is a bound. What is left when the steps are used up, or when no price
-closes the gap, is taken on trust, and the verdict says so.
+price, less the price of the conversions allowed, is a bound. Where the steps are used up, or no price closes the gap,
+the rest is taken on trust, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def check(certificate: Mapping[str, Any]) -> Verdict:
 
 
 def _bound(certificate: Mapping[str, Any], claimed: int, price: int, most: int, steps: _Steps) -> int | None:
-    """What no assignment with at most `most` conversions undercuts, by a price of each; None: the sums overflow."""
+    """A lower bound on assignments with at most `most` conversions, by a price of each; None: the sums overflow."""
     tables, sizes = _tables(certificate, price)
     if sum(int(table[table < _NEVER].max(initial=0)) for table in tables.values()) >= _NEVER:
         return None

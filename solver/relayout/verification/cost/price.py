@@ -3,7 +3,7 @@
 Found in the model are each Transpose of data, each Pad and Slice that a conversion added, each conversion operator of
 the backend's own, and each copy from one device to another, with the bytes that it reads and writes. That is the price
 of a conversion unless the backend states another: then it is asked again, about the tensor that was found and the
-layouts that the report lists for it. What a node's implementation costs is asked while requirements are checked.
+layouts that the report lists for it. The cost of a node's implementation is asked while requirements are checked.
 
 The model does not show what it costs to write an operator out in others, or to run it in another order, nor sizes that
 are known only when it runs. `Price.not_computed` says which part was not computed for such a reason.
@@ -175,7 +175,7 @@ class _Found:
 
 
 class _Bill:
-    """What the conversions, transfers and implementations of a legal model cost. `listed` are those of a report."""
+    """The costs of the conversions, transfers and implementations of a legal model. `listed` are those of a report."""
 
     def __init__(
         self,
