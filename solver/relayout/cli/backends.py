@@ -83,9 +83,10 @@ def show(
 
     The requirements are its answers about sample nodes. With --model they are those of the model's nodes, each with
     whether the source meets it, before anything is solved."""
+    from relayout.backend.loading import load_backend
     from relayout.testing.checks import backend_faults
 
-    backend = _loaded(name, backend_option)
+    backend = load_backend(name, options=_given(backend_option))
     for fault in backend_faults(backend):
         print_status(f"warning: {fault}")
     if model is not None:
@@ -251,12 +252,6 @@ def new(
         print_result(str(path))
     print_status(f"next: cd {target} && python3 -m pip install -e . pytest && python3 -m pytest")
     return DONE
-
-
-def _loaded(name: str, given: list[str]) -> Backend:
-    from relayout.backend.loading import load_backend
-
-    return load_backend(name, options=_given(given))
 
 
 def _given(options: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from relayout.layout.metadata_keys import LAYOUT_KEY
 from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
-from relayout.ops import all_nodes
+from relayout.ops import all_nodes, extents_of
 from relayout.report.inspection.schema import Inspection, NodeFacts, OperatorCount, TransposeFacts, ValueFacts
 from relayout.report.totals import moved_bytes, totals
 
@@ -86,7 +86,7 @@ def inspected(
             ValueFacts(
                 name=value.name or "",
                 dtype=value.dtype.name if value.dtype is not None else None,
-                shape=_shape(value),
+                shape=extents_of(value),
                 layout=layouts.get(value),
                 bytes=tensor_bytes(elements_of(value, elements), value.dtype),
                 producer=_producer(value, labels),
@@ -136,10 +136,6 @@ def _bytes(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
         return 2 * moved_bytes(node, elements)
     result = node.outputs[0]
     return 2 * tensor_bytes(elements_of(result, elements), result.dtype)
-
-
-def _shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    return None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def _producer(value: ir.Value, labels: Mapping[ir.Node, str]) -> str | None:
