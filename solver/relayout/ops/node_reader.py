@@ -83,9 +83,6 @@ class Reading:
     def rank(self, index: int = 0) -> int:
         return len(self.extents(index))
 
-    def result_rank(self, index: int = 0) -> int:
-        return len(self.result_extents(index))
-
     def is_float(self) -> bool:
         """Whether the first result has floats of a type for which decompositions exist."""
         return self.node.outputs[0].dtype in FLOATS
