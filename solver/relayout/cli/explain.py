@@ -37,7 +37,9 @@ def explain(
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report or reports], reads=[model])
     with Bar(STEPS, request.options.time_limit) as bar:
-        done = legalize_file(model, request, backend, bar, time_for_search=bar.time_for_search).report
+        done = legalize_file(
+            model, request, backend, bar, time_for_search=bar.time_for_search, improved=bar.improved
+        ).report
     write_report(reports, done, model, DONE)
     show = print_status if STDOUT in reports else print_result
     show(_explanation(done))
