@@ -100,7 +100,9 @@ class ModelIndex:
             if kind in _LISTS and given is not None:
                 given = tuple(given)
             elif kind not in _SINGLE:
-                given = id(given)  # a tensor or a graph is the same only where it is the same object
+                # A tensor or a graph is the same only where it is the same object. No fact reads the tensor of an
+                # operator on constants, and no backend is asked about such an operator.
+                given = None if kind is ir.AttributeType.TENSOR and node in self.ahead else id(given)
             attributes.append((name, kind, given, attribute.ref_attr_name))
         type_of = self.type_of
         signature = (

@@ -374,6 +374,6 @@ def small_constant(value: ir.Value) -> tuple[int, ...] | None:
     if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 64:
         return None
     try:
-        return tuple(int(number) for number in tensor.numpy().reshape(-1))
+        return tuple(tensor.numpy().reshape(-1).tolist())
     except Exception:  # a constant whose data is absent, or in a missing file
         return None
