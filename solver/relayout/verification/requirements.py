@@ -283,7 +283,8 @@ def _with_tiles(
     extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
 ) -> tuple[int | str | None, ...]:
     """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
-    layout = declared_layout_of(node, side, n) if node.domain == OURS else None
+    is_open = node.domain == OURS and not all(isinstance(extent, int) for extent in extents)
+    layout = declared_layout_of(node, side, n) if is_open else None
     if layout is None or layout.rank != len(extents):
         return extents
     tiles = [layout.tile(i) for i in range(layout.rank)]
