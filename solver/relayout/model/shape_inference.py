@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import onnx
 import onnx_ir as ir
@@ -219,7 +220,10 @@ def _clear_negative_extents(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
     if tensor is None:
         raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
-    if is_one_of(tensor, AbsentTensor) or tensor.nbytes <= LARGEST_KEPT:
+    is_encoded = is_one_of(tensor, ir.TensorProtoTensor)
+    # onnx_ir makes a shape anew for each question about an encoded tensor.
+    size = prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes
+    if size <= LARGEST_KEPT or (is_encoded and is_one_of(tensor, AbsentTensor)):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
 
