@@ -17,7 +17,7 @@ from random_subgraphs import branches, loop, scan
 
 from relayout.ops import Row, rows
 
-__all__ = ["PATTERNS", "draw_graph", "forced_row"]
+__all__ = ["draw_graph", "forced_row"]
 
 I64, B = np.int64, np.bool_
 PATTERNS: list[Callable[[Builder], Any]] = []

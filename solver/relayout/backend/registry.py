@@ -22,7 +22,7 @@ from relayout.backend.interface import Backend, is_backend
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError
 
-__all__ = ["GROUP", "Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
+__all__ = ["Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
 
 GROUP = "relayout.backends"
 

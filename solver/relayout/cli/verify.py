@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relayout.report.results import ModelResult, Results
     from relayout.report.schema import Report
 
-__all__ = ["finding_lines", "read_budget", "read_earlier", "verify"]
+__all__ = ["finding_lines", "verify"]
 
 # read, verify
 STEPS = 2

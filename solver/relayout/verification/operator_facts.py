@@ -15,6 +15,7 @@ from relayout.backend.calls import operator_layouts_of
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.ops.node_reader import constant_tensor
 from relayout.verification.subgraph_values import walk
 
 __all__ = [
@@ -370,7 +371,7 @@ def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...
 
 def small_constant(value: ir.Value) -> tuple[int, ...] | None:
     """The numbers of a constant of up to 64 integers, such as a list of axes; None for any other value."""
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(value)
     if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 64:
         return None
     try:
