@@ -216,6 +216,7 @@ def _version() -> str:
     return version("relayout")
 
 
+@collector_paused()
 def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:

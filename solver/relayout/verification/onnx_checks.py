@@ -176,9 +176,9 @@ def _give_weights(proto: onnx.ModelProto, *, in_nodes: bool) -> None:
     for name, kind in sorted(given.items()):
         if name not in present:
             proto.graph.input.add(name=name, type=kind)
-    declared = [info for info in proto.graph.value_info if info.name not in given]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(declared)
+    replaced = [place for place, info in enumerate(proto.graph.value_info) if info.name in given]
+    for place in reversed(replaced):
+        del proto.graph.value_info[place]
     proto.ir_version = max(proto.ir_version, 4)
 
 
