@@ -32,9 +32,9 @@ _ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
 _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 
 
-def needs_placeholders(proto: onnx.ModelProto) -> bool:
-    """Whether inference would read the data of a constant that has none."""
-    return any(map(_is_missed, _constants(proto.graph)))
+def needs_placeholders(proto: onnx.ModelProto, *, in_nodes: bool = True) -> bool:
+    """Whether inference would read the data of a constant that has none. `in_nodes`: nodes may have constants too."""
+    return any(map(_is_missed, _constants(proto.graph) if in_nodes else proto.graph.initializer))
 
 
 def insert_placeholders(proto: onnx.ModelProto) -> None:
