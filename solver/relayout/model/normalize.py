@@ -25,9 +25,7 @@ FUNCTION_DOMAIN = "relayout"
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 
 
-def normalize(
-    proto: onnx.ModelProto, structure: Structure, notes: list[str]
-) -> tuple[onnx.ModelProto, Structure]:
+def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) -> tuple[onnx.ModelProto, Structure]:
     """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
     `notes`."""
     _name_opsets(proto)

@@ -33,9 +33,7 @@ def write_packed(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
 ) -> Edit | None:
     """Write an operator with named axes whose operands are tiled independently; returns the remaining edit."""
-    write_fixed(
-        context, node, context.shared(rule, lowering, (), lambda: operand_by_operand(rule)), lowering, extents
-    )
+    write_fixed(context, node, context.shared(rule, lowering, (), lambda: operand_by_operand(rule)), lowering, extents)
     native = native_letters(len(rule.axis_names))
     # The operator inside the function, its attributes and its constants are in ONNX's order.
     return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
