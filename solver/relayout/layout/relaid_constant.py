@@ -30,7 +30,6 @@ __all__ = [
     "AbsentTensor",
     "RelaidTensor",
     "Step",
-    "Steps",
     "apply_step",
     "check_steps",
     "is_one_of",

@@ -16,7 +16,7 @@ from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
-from relayout.verification.axis_names import walk
+from relayout.verification.model_index import ModelIndex, checked_once
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
@@ -106,27 +106,30 @@ def _check_shapes(model: ir.Model, hidden: onnx.ModelProto) -> Iterator[Finding]
             )
 
 
-def check_channels(model: ir.Model) -> Iterator[Finding]:
+def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    for node in walk(model.graph):
-        facts = named(node)
-        if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
-            continue
-        data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
-        channels = _channels(node, "data_layout", node.inputs[0], data, "C")
-        inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
-        if channels is None or inner is None:
-            continue
-        groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
-        if channels != inner * groups:
-            yield Finding(
-                rule="shape",
-                node=node_label(node),
-                operand=0,
-                expected=f"{inner * groups} channels, as the kernel has",
-                found=f"{channels}",
-                message=f"the data of this {node.op_type} has another number of channels than its kernel",
-            )
+    return checked_once(index, index.nodes, _check_channels)
+
+
+def _check_channels(node: ir.Node) -> Iterator[Finding]:
+    facts = named(node)
+    if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
+        return
+    data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
+    channels = _channels(node, "data_layout", node.inputs[0], data, "C")
+    inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
+    if channels is None or inner is None:
+        return
+    groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
+    if channels != inner * groups:
+        yield Finding(
+            rule="shape",
+            node=node_label(node),
+            operand=0,
+            expected=f"{inner * groups} channels, as the kernel has",
+            found=f"{channels}",
+            message=f"the data of this {node.op_type} has another number of channels than its kernel",
+        )
 
 
 def _channels(

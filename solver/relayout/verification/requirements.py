@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx_ir as ir
 
-from relayout.backend.calls import is_met_by
+from relayout.backend.calls import answers_by_type, is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, DEVICE_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, declared_layout, walk
+from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
@@ -31,16 +32,35 @@ Charges = dict[ir.Node, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The known layouts of a model's values: `boxes` are their black boxes, `constants` need no layout."""
+    """The known layouts of a model's values; `boxes` are their black boxes."""
 
+    index: ModelIndex
     derivation: Derivation
     common: CommonNames
     boxes: dict[ir.Value, Layout]
-    constants: frozenset[ir.Value]
+
+    def situation(self, node: ir.Node, implementations: Sequence[Implementation]) -> Hashable:
+        """All that decides, beside the operator class and the backend's answer, which implementations are met."""
+        kind = self.index.class_of(node)
+        # The order of a Resize's operands counts for either of them.
+        found: list[Hashable] = [
+            value and (value.metadata_props.get(ORDER_KEY), value.metadata_props.get(ATOMS_KEY))
+            for value in (*node.inputs, *node.outputs)
+        ]
+        for side in (0, 1):
+            own, values = ((kind.inputs, node.inputs), (kind.results, node.outputs))[side]
+            asked = [(each.results if side else each.inputs) for each in implementations]
+            for n, value in enumerate(values):
+                if value is None or all(layouts[n].is_any for layouts in asked):
+                    continue
+                found.append(self.boxes.get(value))
+                if own[n] is None:
+                    found += [value in self.index.made_ahead, *self.derivation.candidates(value), self.common.of(value)]
+        return tuple(found)
 
 
 def check_requirements(
-    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
+    index: ModelIndex, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
@@ -49,26 +69,38 @@ def check_requirements(
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
     are those of the implementation with the fewest missed operands.
+
+    A backend that answers by type is asked once for each operator class and device. Nodes of one class in the same
+    situation then meet the same implementations, so that only the first of them is checked, and any that meets none.
     """
-    boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
-    constant_nodes = common.silent
-    known = _Known(derivation, common, boxes, frozenset(value for node in constant_nodes for value in node.outputs))
-    for node in walk(model.graph):
-        if node in constant_nodes:
+    graph = index.model.graph
+    boxes = {value: layout for value in graph.inputs if (layout := declared_layout(value)) is not None}
+    known = _Known(index, derivation, common, boxes)
+    is_shared = all(map(answers_by_type, [backend, *map(backend.at, backend.devices())]))
+    answers: dict[Hashable, tuple[Implementation, ...]] = {}
+    verdicts: dict[Hashable, list[Implementation]] = {}
+    for node in index.nodes:
+        if node in index.ahead:
             continue
-        implementations = implementations_of(node, backend)
         device = node.metadata_props.get(DEVICE_KEY, "")
-        at = [backend.at(each.device or device) for each in implementations]
-        faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
-        missed = min(faults, key=len, default=[])
-        yield from missed
-        met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
+        key: Hashable = index.class_of(node) if is_shared else node, device
+        implementations = answers.get(key)
+        if implementations is None:
+            implementations = answers[key] = implementations_of(node, backend)
+        place = key, known.situation(node, implementations) if is_shared else ()
+        met = verdicts.get(place)
+        if not met:
+            at = [backend.at(each.device or device) for each in implementations]
+            faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
+            yield from min(faults, key=len, default=[])
+            met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
+            verdicts[place] = met
         if met:
             _note_boxes(node, met, boxes)
         costs = [each.cost for each in met]
         if charges is not None and any(costs):
             charges[node] = min(costs), max(costs)
-    yield from _check_outputs(model.graph, boxes)
+    yield from _check_outputs(graph, boxes)
 
 
 def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
@@ -110,7 +142,7 @@ def _unsatisfied(
     if n == 0 and _resizes_only_places(node, required):
         return None
     own = own_names(node, side, n)
-    if own is None and value in known.constants and not required.is_numbered:
+    if own is None and value in known.index.made_ahead and not required.is_numbered:
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
