@@ -19,7 +19,7 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
     """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs."""
     known = dict(opsets)
     for node in graph:
-        if any(value is not None and value.shape is None for value in (*node.inputs, *node.outputs)):
+        if [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is None]:
             _complete_operands(node)
             rule = rule_of(node, known)
             if isinstance(rule, Relabel):
