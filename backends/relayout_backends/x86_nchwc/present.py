@@ -14,12 +14,13 @@ from relayout.layout.metadata_keys import CHANNELS_KEY
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks
 from relayout_backends.x86_nchwc.convolution import blocked_penalty
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
+from relayout_backends.x86_nchwc.editing import is_view
 from relayout_backends.x86_nchwc.shapes import channels_of, is_float_image, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["price"]
+__all__ = ["noted", "price"]
 
 _FLOAT = 4
 _ELEMENTWISE = frozenset({"Add", "Clip", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"})
@@ -38,7 +39,7 @@ def price(node: ir.Node, blocks: Callable[[], Blocks]) -> int:
 
 def _zeros_before(node: ir.Node) -> int:
     """The bytes that the Pad before a ReorderInput reads and writes, which fills its channels up; 0 where none does."""
-    data, used = node.inputs[0], _noted(node)
+    data, used = node.inputs[0], noted(node)
     if data is None or data.shape is None or used is None:
         return 0
     filled = data.shape[3 if node.attributes.get_int("channels_last", 0) else 1]
@@ -48,11 +49,13 @@ def _zeros_before(node: ir.Node) -> int:
 
 
 def _convolution(node: ir.Node, blocks: Blocks) -> int:
-    data, outputs = node.inputs[0], _noted(node)
+    data, outputs = node.inputs[0], noted(node)
     if data is None or outputs is None or not is_float_image(data) or not is_float_image(node.outputs[0]):
         return 0
     groups = node.attributes.get_int("group", 1)
-    return blocked_penalty(node, blocks, outputs, (_used_channels(data) or channels_of(data)) // groups)
+    penalty = blocked_penalty(node, blocks, outputs, (_used_channels(data) or channels_of(data)) // groups)
+    # An activation in less than a block has cost 1 more; see `order_cost`.
+    return penalty + (1 if "activation" in node.attributes and outputs < blocks.size else 0)
 
 
 def _used_channels(data: ir.Value) -> int | None:
@@ -72,7 +75,7 @@ def _used_channels(data: ir.Value) -> int | None:
         stack.pop()
         producer, used = value.producer(), [known[operand] for operand in operands]
         if producer is not None and producer.domain == DOMAIN:
-            known[value] = _noted(producer)
+            known[value] = noted(producer)
         elif producer is not None and producer.op_type == "Concat":
             known[value] = sum(part for part in used if part is not None) if None not in used else None
         else:
@@ -81,9 +84,13 @@ def _used_channels(data: ir.Value) -> int | None:
 
 
 def _passed_on(value: ir.Value) -> list[ir.Value]:
-    """The operands whose channels are those of a blocked value: of an elementwise operator or a Concat."""
+    """The operands whose channels are those of a blocked value: of an elementwise operator, a Concat or a view."""
     producer = value.producer()
-    if producer is None or producer.domain == DOMAIN or producer.op_type not in _ELEMENTWISE | {"Concat"}:
+    if producer is None or producer.domain == DOMAIN:
+        return []
+    if is_view(producer):
+        return [operand for operand in producer.inputs[:1] if operand is not None]
+    if producer.op_type not in _ELEMENTWISE | {"Concat"}:
         return []
     return [operand for operand in producer.inputs if operand is not None]
 
@@ -96,6 +103,7 @@ def _product(node: ir.Node) -> int:
     return multiplying_transposed(volume(result, range(len(result.shape))) * volume(left, [depth]))
 
 
-def _noted(node: ir.Node) -> int | None:
+def noted(node: ir.Node) -> int | None:
+    """The channels without padding of a blocked operator's result, as noted when it was written."""
     text = node.metadata_props.get(CHANNELS_KEY, "")
     return int(text) if text.isdecimal() else None
