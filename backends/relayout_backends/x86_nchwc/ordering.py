@@ -11,7 +11,7 @@ from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import maker, readers
-from relayout_backends.x86_nchwc.present import noted
+from relayout_backends.x86_nchwc.present import activation_cost
 from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def _beside_blocks(node: ir.Node, axes: tuple[int, ...], blocks: Callable[[], Bl
     """1 for an activation behind a convolution that may be blocked, where it is not known to be in blocks itself."""
     producer = maker(node.inputs[0])
     if producer is not None and producer.domain == DOMAIN and producer.op_type == "Conv":
-        # In a legal model it is in blocks. One padded block has the order of channels last.
-        return 1 if (noted(producer) or blocks().size) < blocks().size else 0
+        return activation_cost(producer, blocks().size)  # in a legal model it is in blocks
     return 1 if _follows_blocks(node) and not _is_in_blocks(node.outputs[0], axes, blocks()) else 0
 
 

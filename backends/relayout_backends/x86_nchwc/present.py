@@ -20,7 +20,7 @@ from relayout_backends.x86_nchwc.shapes import channels_of, is_float_image, volu
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["noted", "price"]
+__all__ = ["activation_cost", "price"]
 
 _FLOAT = 4
 _ELEMENTWISE = frozenset({"Add", "Clip", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"})
@@ -39,7 +39,7 @@ def price(node: ir.Node, blocks: Callable[[], Blocks]) -> int:
 
 def _zeros_before(node: ir.Node) -> int:
     """The bytes that the Pad before a ReorderInput reads and writes, which fills its channels up; 0 where none does."""
-    data, used = node.inputs[0], noted(node)
+    data, used = node.inputs[0], _noted(node)
     if data is None or data.shape is None or used is None:
         return 0
     filled = data.shape[3 if node.attributes.get_int("channels_last", 0) else 1]
@@ -49,13 +49,20 @@ def _zeros_before(node: ir.Node) -> int:
 
 
 def _convolution(node: ir.Node, blocks: Blocks) -> int:
-    data, outputs = node.inputs[0], noted(node)
+    data, outputs = node.inputs[0], _noted(node)
     if data is None or outputs is None or not is_float_image(data) or not is_float_image(node.outputs[0]):
         return 0
     groups = node.attributes.get_int("group", 1)
     penalty = blocked_penalty(node, blocks, outputs, (_used_channels(data) or channels_of(data)) // groups)
-    # An activation in less than a block has cost 1 more; see `order_cost`.
-    return penalty + (1 if "activation" in node.attributes and outputs < blocks.size else 0)
+    return penalty + (activation_cost(node, blocks.size) if "activation" in node.attributes else 0)
+
+
+def activation_cost(convolution: ir.Node, size: int) -> int:
+    """The cost of an activation in the blocks of this convolution: 1 if the order of its axes did not show that it is
+    in blocks, as in padded ones of a single dim; see `order_cost`. A block has `size` channels."""
+    channels, shape = _noted(convolution) or 0, convolution.outputs[0].shape
+    is_point = shape is not None and len(shape) == 4 and shape[2] == shape[3] == 1
+    return 1 if channels % size and (channels < size or is_point) else 0
 
 
 def _used_channels(data: ir.Value) -> int | None:
@@ -75,7 +82,7 @@ def _used_channels(data: ir.Value) -> int | None:
         stack.pop()
         producer, used = value.producer(), [known[operand] for operand in operands]
         if producer is not None and producer.domain == DOMAIN:
-            known[value] = noted(producer)
+            known[value] = _noted(producer)
         elif producer is not None and producer.op_type == "Concat":
             known[value] = sum(part for part in used if part is not None) if None not in used else None
         else:
@@ -103,7 +110,7 @@ def _product(node: ir.Node) -> int:
     return multiplying_transposed(volume(result, range(len(result.shape))) * volume(left, [depth]))
 
 
-def noted(node: ir.Node) -> int | None:
+def _noted(node: ir.Node) -> int | None:
     """The channels without padding of a blocked operator's result, as noted when it was written."""
     text = node.metadata_props.get(CHANNELS_KEY, "")
     return int(text) if text.isdecimal() else None
