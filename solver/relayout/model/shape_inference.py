@@ -98,15 +98,16 @@ def without_weights(model: ir.Model) -> Weightless:
             node.attributes[name] = attribute
 
 
-def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with the type and shape of every value filled in, subgraphs included.
+def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True) -> onnx.ModelProto:
+    """`proto` with the type and shape of every value filled in, subgraphs included. `has_graphs` and `has_tensors`: a
+    node may have graphs or tensors among its attributes.
 
     Raises InputError if an operator's operands contradict each other or the model's declarations, and for a value whose
     inferred type is not supported.
     """
     probe = proto
-    has_absent = needs_placeholders(proto)
-    has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
+    has_subgraphs = has_graphs and any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
     if has_absent or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
@@ -116,8 +117,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         insert_placeholders(probe)
     inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
-        for info in (*graph.value_info, *graph.output):
-            _clear_negative_extents(info, graph)
+        _clear_negative_extents(graph)
     if probe is proto:
         return inferred
     carry_over(inferred.graph, proto.graph)
@@ -205,16 +205,23 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
     return has_body(culprit.group(1), versions)
 
 
-def _clear_negative_extents(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
+def _clear_negative_extents(graph: onnx.GraphProto) -> None:
     """Remove extents of -1, which inference may find in a branch that cannot run.
 
     Raises InputError for an unsupported type.
     """
-    for dim in info.type.tensor_type.shape.dim:
-        if dim.dim_value < 0:
-            dim.ClearField("value")
-    if not info.type.HasField("tensor_type"):
-        check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
+    # Each type is looked at once: a network has few of them.
+    is_negative: dict[bytes, bool] = {}
+    for info in (*graph.value_info, *graph.output):
+        written = info.type.SerializeToString()
+        if written not in is_negative:
+            if not info.type.HasField("tensor_type"):
+                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
+            is_negative[written] = any(dim.dim_value < 0 for dim in info.type.tensor_type.shape.dim)
+        if is_negative[written]:
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("value")
 
 
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:

@@ -48,7 +48,10 @@ class Constants:
 
     def relaid(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""
-        pending = [(value, dims)] if self._known(value, dims) is None else []
+        known = self._known(value, dims)
+        if known is not None:
+            return known
+        pending = [(value, dims)]
         while pending:
             # Operands first, without recursion: chains of computed constants may be of any length.
             wanted = pending[-1]
@@ -67,8 +70,8 @@ class Constants:
         return self._relay(value, list(steps))
 
     def _known(self, value: ir.Value, dims: OperandDims) -> ir.Value | None:
-        extents = extents_of(value)
-        as_it_is = dims == in_source(len(dims)) and (extents is None or len(extents) == len(dims))
+        rank = None if value.shape is None else len(value.shape)
+        as_it_is = dims == in_source(len(dims)) and rank in (None, len(dims))
         return value if as_it_is else self._computed.get((value, dims))
 
     def _operands(self, value: ir.Value, dims: OperandDims) -> Iterator[tuple[ir.Value, OperandDims]]:
