@@ -50,7 +50,7 @@ Original = Annotated[
         "--against",
         metavar="ORIGINAL",
         help="Compare the boundary with the original's, run both on random inputs, and compare the results. For many "
-        "models a folder with the originals by their names.",
+        "models a folder with the originals at the same paths.",
         show_default=False,
     ),
 ]
@@ -93,8 +93,9 @@ def verify(
     # Report a wrong name before a model is read.
     backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
-    files = model_files(models)
-    originals = _originals(files, against)
+    found = model_files(models)
+    files = list(found)
+    originals = _originals([*found.values()], against)
     if [*files, *originals].count(STDIN) > 1:
         raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
     reads = [*files, *originals, budget, baseline, certificate]
@@ -195,17 +196,18 @@ def _verified(task: _Task, bar: Bar) -> Report:
     return report.model_copy(update={"status": "verified" if passed else "failed"})
 
 
-def _originals(files: Sequence[Path], against: Path | None) -> list[Path | None]:
-    """The original of each model: the file, or the file of the same name in the folder. Raises UsageError."""
+def _originals(below: Sequence[Path], against: Path | None) -> list[Path | None]:
+    """The original of each model: the file, or the folder's file at the model's path below its own folder. Raises
+    UsageError."""
     if against is None:
-        return [None] * len(files)
+        return [None] * len(below)
     if against.is_dir():
-        return [against / file.name for file in files]
-    if len(files) > 1:
+        return [against / path for path in below]
+    if len(below) > 1:
         raise UsageError(
             "one original for many models",
             where=f"--against {against}",
-            expected="the folder of the originals, by the names of the models",
+            expected="the folder of the originals, at the paths of the models",
             found="a file",
         )
     return [against]
@@ -277,7 +279,8 @@ def read_budget(path: Path) -> dict[str, int]:
         if key not in known:
             raise InputError("not a budget", where=where, expected=" or ".join(known), found=str(key))
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError("not a limit", where=f"{where}, {key}", expected="0 or more", found=str(value)[:100])
+            expected = "a whole number, 0 or more"
+            raise InputError("not a limit", where=f"{where}, {key}", expected=expected, found=repr(value)[:100])
     return table
 
 

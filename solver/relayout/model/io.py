@@ -68,6 +68,7 @@ _OTHER_FORMATS = {
     b"PK\x03\x04": ("a zip archive, as torch.save and Keras write", "export it to ONNX, or unpack it"),
     b"\x89HDF": ("HDF5, as Keras writes", "export it to ONNX"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unpack it with zstd -d"),
+    b"version https://git-lfs": ("a pointer of Git LFS", "git lfs pull fetches the file; in CI, check out with LFS"),
 }
 
 

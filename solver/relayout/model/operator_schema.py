@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 
-__all__ = ["attribute_type", "check_node", "has_body", "since"]
+__all__ = ["attribute_type", "check_node", "has_body", "since", "type_variables"]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
@@ -45,6 +45,22 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
     if definition is None or name not in definition.attributes:
         return None
     return ir.AttributeType(definition.attributes[name])
+
+
+@lru_cache(maxsize=1024)
+def type_variables(op: str, domain: str, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The type variables of an operator's inputs and results, such as T. Empty for an operand with a type of its own;
+    none for an operator that ONNX does not define."""
+    try:
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+    except onnx.defs.SchemaError:
+        return (), ()
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
+
+    def of(operands: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[str, ...]:
+        return tuple(operand.type_str if operand.type_str in variables else "" for operand in operands)
+
+    return of(schema.inputs), of(schema.outputs)
 
 
 def since(op: str, domain: str, version: int) -> int | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.model.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
@@ -83,7 +84,7 @@ def without_weights(model: ir.Model) -> Weightless:
                     value.const_value = light
             for node in graph:
                 for name, attribute in list(node.attributes.data.items()):
-                    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
                         is_in_nodes |= _lacks_data(tensor)
                         if tensor is not attribute.value:
@@ -226,13 +227,16 @@ def _clear_negative_extents(graph: onnx.GraphProto) -> None:
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
     if tensor is None:
         raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
-    if tensor.nbytes <= LARGEST_KEPT or isinstance(tensor, AbsentTensor):
+    is_encoded = is_one_of(tensor, ir.TensorProtoTensor)
+    # onnx_ir makes a shape anew for each question about an encoded tensor.
+    size = prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes
+    if size <= LARGEST_KEPT or (is_encoded and is_one_of(tensor, AbsentTensor)):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(tensor, AbsentTensor) or (isinstance(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
+    return isinstance(tensor, ir.TensorProtoTensor) and (is_one_of(tensor, AbsentTensor) or is_absent(tensor.raw))
 
 
 def _contradiction(message: str, graph: str) -> InputError:

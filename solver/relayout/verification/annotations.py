@@ -19,7 +19,7 @@ from relayout.verification.requirements import known_extents, node_label
 
 __all__ = ["check_annotations"]
 
-_KEYS = (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY)
+_KEYS = frozenset({ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY})
 
 
 def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
@@ -30,12 +30,12 @@ def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonN
     made = [value for node in index.nodes for value in node.outputs]
     sound: set[object] = set()
     for value in dict.fromkeys([*graph.inputs, *inward, *graph.initializers.values(), *made]):
-        noted = tuple(map(value.metadata_props.get, _KEYS))
-        if not any(text is not None for text in noted):
+        if _KEYS.isdisjoint(value.metadata_props):
             continue
         # The checks below read no more of a value than this, except its name for a finding.
         namings = _namings(value, index, derivation)
-        key = noted, index.type_of(value), namings, names.of(value)
+        noted = value.metadata_props
+        key = tuple([noted.get(each) for each in _KEYS]), index.type_of(value), namings, names.of(value)
         if key not in sound:
             found = list(_check_annotations(value, namings, names))
             if not found:

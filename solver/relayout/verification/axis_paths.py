@@ -13,7 +13,7 @@ CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "Instance
 
 
 def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
-    """For each axis of the m-th result, the axis of the n-th input that it is; None as a whole where it is unknown."""
+    """For each axis of the m-th result, the axis of the n-th input that it is; None as a whole if it is unknown."""
     facts = named(node)
     if node.op_type not in CHANNELS_ONLY and (facts is None or facts.names_axes):
         return axis_sources(node, n, m)

@@ -133,7 +133,7 @@ def named(node: ir.Node) -> Named | None:
 
 def declared_facts(node: ir.Node) -> Named | None:
     """The facts of an operator outside ONNX's domains and `relayout`, which `enter_backend_operators` got."""
-    return node.meta.get(_DECLARED)
+    return node.meta.get(_DECLARED) if node.domain not in _KNOWN_DOMAINS else None
 
 
 def enter_backend_operators(model: ir.Model, backend: Backend) -> None:

@@ -39,22 +39,32 @@ class _Known:
     common: CommonNames
     boxes: dict[ir.Value, Layout]
 
-    def situation(self, node: ir.Node, implementations: Sequence[Implementation]) -> Hashable:
-        """All that decides, beside the operator class and the backend's answer, which implementations are met."""
+    def asked(self, node: ir.Node, implementations: Sequence[Implementation]) -> list[tuple[bool, int, bool]]:
+        """The operands of which an implementation requires a layout: whether each is a result, its number, and whether
+        the operator itself names its axes."""
         kind = self.index.class_of(node)
+        sides = [(False, kind.inputs, [each.inputs for each in implementations])]
+        sides += [(True, kind.results, [each.results for each in implementations])]
+        return [
+            (is_result, n, names is not None)
+            for is_result, own, layouts in sides
+            for n, names in enumerate(own)
+            if not all(each[n].is_any for each in layouts)
+        ]
+
+    def situation(self, node: ir.Node, asked: Sequence[tuple[bool, int, bool]]) -> Hashable:
+        """All that decides, beside the operator class and the backend's answer, which implementations are met."""
+        inputs, results = node.inputs, node.outputs
         # The order of a Resize's operands counts for either of them.
         found: list[Hashable] = [
             value and (value.metadata_props.get(ORDER_KEY), value.metadata_props.get(ATOMS_KEY))
-            for value in (*node.inputs, *node.outputs)
+            for value in (*inputs, *results)
         ]
-        for side in (0, 1):
-            own, values = ((kind.inputs, node.inputs), (kind.results, node.outputs))[side]
-            asked = [(each.results if side else each.inputs) for each in implementations]
-            for n, value in enumerate(values):
-                if value is None or all(layouts[n].is_any for layouts in asked):
-                    continue
+        for is_result, n, is_named in asked:
+            value = results[n] if is_result else inputs[n]
+            if value is not None:
                 found.append(self.boxes.get(value))
-                if own[n] is None:
+                if not is_named:
                     found += [value in self.index.made_ahead, *self.derivation.candidates(value), self.common.of(value)]
         return tuple(found)
 
@@ -77,17 +87,18 @@ def check_requirements(
     boxes = {value: layout for value in graph.inputs if (layout := declared_layout(value)) is not None}
     known = _Known(index, derivation, common, boxes)
     is_shared = all(map(answers_by_type, [backend, *map(backend.at, backend.devices())]))
-    answers: dict[Hashable, tuple[Implementation, ...]] = {}
+    answers: dict[Hashable, tuple[tuple[Implementation, ...], list[tuple[bool, int, bool]]]] = {}
     verdicts: dict[Hashable, list[Implementation]] = {}
     for node in index.nodes:
         if node in index.ahead:
             continue
         device = node.metadata_props.get(DEVICE_KEY, "")
         key: Hashable = index.class_of(node) if is_shared else node, device
-        implementations = answers.get(key)
-        if implementations is None:
-            implementations = answers[key] = implementations_of(node, backend)
-        place = key, known.situation(node, implementations) if is_shared else ()
+        if key not in answers:
+            stated = implementations_of(node, backend)
+            answers[key] = stated, known.asked(node, stated)
+        implementations, asked = answers[key]
+        place = key, known.situation(node, asked) if is_shared else ()
         met = verdicts.get(place)
         if not met:
             at = [backend.at(each.device or device) for each in implementations]
@@ -232,6 +243,7 @@ def _as_kernel(required: Layout) -> Layout:
     )
 
 
+@lru_cache(maxsize=1024)
 def _is_tiled(layout: Layout) -> bool:
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
@@ -283,7 +295,8 @@ def _with_tiles(
     extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
 ) -> tuple[int | str | None, ...]:
     """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
-    layout = declared_layout_of(node, side, n) if node.domain == OURS else None
+    is_open = node.domain == OURS and not all(isinstance(extent, int) for extent in extents)
+    layout = declared_layout_of(node, side, n) if is_open else None
     if layout is None or layout.rank != len(extents):
         return extents
     tiles = [layout.tile(i) for i in range(layout.rank)]
