@@ -179,12 +179,25 @@ def test_a_folder_of_models_is_one_run_and_a_bad_one_does_not_stop_it(model: Pat
     assert [each["exit_status"] for each in json.loads((folder / "all.json").read_text())] == [2, 0, 0]
 
 
-def test_originals_of_a_folder_are_those_of_the_same_names(model: Path, tmp_path: Path, run: Run) -> None:
+def test_originals_of_a_folder_are_those_at_the_same_paths(model: Path, plain: Path, tmp_path: Path, run: Run) -> None:
     legal = tmp_path / "legal"
     legal.mkdir()
     run("legalize", model, "-o", legal / model.name, "--backend", "nhwc")
     assert run("verify", legal, "--backend", "nhwc", "--against", tmp_path).status == 0
-    said = run("verify", model, legal / model.name, "--backend", "onnx", "--against", model)
+    # Two models of one name in folders: each has the original of its own folder.
+    (legal / model.name).unlink()
+    for part, backend in ("encoder", "nhwc"), ("decoder", "onnx"):
+        (tmp_path / "sources" / part).mkdir(parents=True)
+        (legal / part).mkdir()
+        source = run("legalize", model, "-o", tmp_path / "sources" / part / "model.onnx", "--backend", backend, "-q")
+        assert source.status == 0
+        run("legalize", tmp_path / "sources" / part / "model.onnx", "-o", legal / part / "model.onnx", "-q")
+    assert run("verify", legal, "--against", tmp_path / "sources").status == 0
+    (tmp_path / "sources/encoder/model.onnx").unlink()
+    said = run("verify", legal, "--against", tmp_path / "sources")
+    assert said.status == 2
+    assert "sources/encoder/model.onnx: the model file cannot be read" in said.err
+    said = run("verify", model, plain, "--backend", "onnx", "--against", model)
     assert said.status == 2
     assert "one original for many models" in said.err
 

@@ -40,16 +40,19 @@ TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
-def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def infer_with_values(
+    proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The inferred model, and the values of its main graph's computed small tensors by name.
 
-    `infer` fills shapes in; it is called again as long as new values make new shapes known.
+    `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
+    have graphs inside.
     """
     stated = shaped_values(proto.graph)
     inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
-    if _is_static(inferred.graph):
+    if _is_static(inferred.graph, has_graphs):
         return inferred, {name: known[name] for name in _compute(inferred, known)}
     for _ in range(ROUNDS):
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
@@ -76,13 +79,13 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
-def _is_static(graph: onnx.GraphProto) -> bool:
+def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
     """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
-    results = (name for node in graph.node for name in node.output if name)
-    attributes = (attribute for node in graph.node for attribute in node.attribute)
-    known = all(value.name in shapes for value in graph.input) and all(name in shapes for name in results)
-    return known and not any(map(graphs_in, attributes))
+    names = {value.name for value in graph.input}.union(*[node.output for node in graph.node])
+    if not names - {""} <= shapes.keys():
+        return False
+    return not has_graphs or not any(graphs_in(each) for node in graph.node for each in node.attribute)
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -236,14 +239,25 @@ def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.Mode
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    # Each type is read once: a network has few of them.
+    of_type: dict[bytes, tuple[int, ...] | None] = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type
-        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
-            dims = kind.tensor_type.shape.dim
-            known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-            if len(known) == len(dims):
-                found[value.name] = tuple(known)
+        written = kind.SerializeToString()
+        if written not in of_type:
+            of_type[written] = _static_shape(kind)
+        shape = of_type[written]
+        if shape is not None:
+            found[value.name] = shape
     return found
+
+
+def _static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
+    if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):
+        return None
+    dims = kind.tensor_type.shape.dim
+    known = tuple(dim.dim_value for dim in dims if dim.HasField("dim_value"))
+    return known if len(known) == len(dims) else None
 
 
 def _adds_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
