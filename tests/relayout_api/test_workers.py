@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import struct
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -100,6 +102,30 @@ def test_a_message_carries_large_parts_in_a_file() -> None:
         assert len(content.view()) == 8 << 20
         ours.close()
         assert receive(theirs) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have seals on Linux alone")
+def test_no_worker_can_shrink_a_file_that_the_server_maps() -> None:
+    """A process that reads a mapped file behind its new end is ended by SIGBUS."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        content = Content(b"answer")
+        content.send(theirs, {"answer": {}})
+        message = receive(ours)
+        with pytest.raises(PermissionError):
+            os.ftruncate(content.file, 0)
+        assert message is not None
+        assert bytes(message.parts[0]) == b"answer"
+        place = len(content), os.fstat(content.file).st_size - len(content) - 1
+        unsealed = os.memfd_create("worker", os.MFD_ALLOW_SEALING)
+        os.pwrite(unsealed, os.pread(content.file, sum(place), 0), 0)
+        socket.send_fds(theirs, [struct.pack("<QQ", *place)], [unsealed])
+        os.close(unsealed)
+        with pytest.raises(ValueError, match="shrink"):
+            receive(ours)
+        theirs.send(b"no file")
+        with pytest.raises(ValueError, match="unpack"):
+            receive(ours)
 
 
 @pytest.mark.parametrize(("memory", "is_enough"), [(64, True), (63, False)])

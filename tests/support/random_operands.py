@@ -28,6 +28,7 @@ __all__ = [
     "propose",
     "proposes",
     "unit",
+    "unsqueezed",
 ]
 
 Proposal = Callable[[Builder, str], Any]
@@ -87,6 +88,10 @@ def adapted(b: Builder, value: Val, rank: int) -> Val:
         factor = b.draw.choice([f for f in range(1, extent + 1) if extent % f == 0])
         shape[position : position + 1] = [factor, extent // factor]
     return b.node("Reshape", [value, b.ints(shape)])
+
+
+def unsqueezed(b: Builder, value: Val, axes: list[int]) -> Val:
+    return b.node("Unsqueeze", [value], axes=axes) if b.opset < 13 else b.node("Unsqueeze", [value, b.ints(axes)])
 
 
 def insert_units(b: Builder, shape: tuple[int, ...], rank: int) -> list[int]:

@@ -3,10 +3,14 @@
 The file has no name (memory on Linux); its descriptor goes over a Unix socket. So a large model is neither copied
 through a pipe nor pickled, and nothing that a worker sends can run code in the server. The header is behind the parts,
 so that a request's body is written once, to the file that the worker reads.
+
+Files on Linux are sealed before they are sent. A file that shrinks under a mapping ends its reader (SIGBUS), so a
+message whose file could shrink is refused.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -24,6 +28,10 @@ __all__ = ["Answer", "Content", "Events", "Form", "Parts", "Received", "Task", "
 Form = Literal["json", "bytes", "parts"]
 # The place of the header in the file, and its size.
 _PLACE = struct.Struct("<QQ")
+# The byte behind the header, which tells the sender that the message was received.
+_UNREAD, _READ = b"\0", b"\1"
+# Whether files have seals: on Linux.
+_SEALED = hasattr(os, "memfd_create")
 _Part = bytes | memoryview
 
 
@@ -130,34 +138,39 @@ class Content:
     def send(self, channel: socket.socket, header: dict[str, Any], *parts: _Part) -> None:
         """Send a message whose first part this is. Raises OSError where the other side is gone."""
         size = self.size
-        os.ftruncate(self.file, size)
         try:
             for part in parts:
                 self.write(part)
             place = self.size
             self.write(json.dumps([header, [size, *map(len, parts)]]).encode())
             self._sent = self.size
-            socket.send_fds(channel, [_PLACE.pack(place, self.size - place)], [self.file])
+            self.write(_UNREAD)
+            _seal(self.file)
+            socket.send_fds(channel, [_PLACE.pack(place, self._sent - place)], [self.file])
         finally:
             self.size = size
 
     @property
     def was_received(self) -> bool:
         """Whether the other side has taken the message out of the socket."""
-        return os.fstat(self.file).st_size > self._sent
+        return os.pread(self.file, len(_READ), self._sent) == _READ
 
 
 def receive(channel: socket.socket) -> Received | None:
-    """The next message; None where the other side has closed. Raises OSError, BlockingIOError."""
+    """The next message; None where the other side has closed.
+
+    Raises OSError, BlockingIOError, and ValueError for what is no message.
+    """
     data, files, _, _ = socket.recv_fds(channel, _PLACE.size, 1)
     if not data:
         return None
     [file] = files
-    place, size = _PLACE.unpack(data)
     try:
+        if len(data) != _PLACE.size or not _is_sealed(file):
+            raise ValueError("no message, or its file could shrink")
+        place, size = _PLACE.unpack(data)
         whole = _mapped(file)
-        # A byte behind the header tells the sender that the message was received.
-        os.pwrite(file, b"\0", place + size)
+        os.pwrite(file, _READ, place + size)
     finally:
         os.close(file)
     header, sizes = json.loads(bytes(whole[place : place + size]))
@@ -169,8 +182,8 @@ def receive(channel: socket.socket) -> Received | None:
 
 
 def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("relayout")
+    if _SEALED:
+        return os.memfd_create("relayout", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
@@ -178,3 +191,13 @@ def _anonymous_file() -> int:
 def _mapped(file: int) -> memoryview:
     # An empty file cannot be mapped.
     return memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ) if os.fstat(file).st_size else b"")
+
+
+def _seal(file: int) -> None:
+    """Forbid all processes to make a file smaller."""
+    if _SEALED:
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+
+
+def _is_sealed(file: int) -> bool:
+    return not _SEALED or bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)

@@ -262,7 +262,7 @@ def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDied
 
 
 async def _next(worker: WorkerProcess) -> Received | None:
-    """The next message of a worker; None where it has ended."""
+    """The next message of a worker; None where it has ended. One that sends anything else is killed."""
     while True:
         await anyio.wait_readable(worker.channel)
         try:
@@ -270,6 +270,10 @@ async def _next(worker: WorkerProcess) -> Received | None:
         except BlockingIOError:
             continue
         except OSError:
+            return None
+        except ValueError as error:
+            _log.error("worker %d sent no message: %s", worker.pid, error)
+            worker.kill()
             return None
 
 

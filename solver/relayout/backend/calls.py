@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
@@ -55,6 +55,7 @@ __all__ = [
 MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
+_T = TypeVar("_T")
 _NO_TENSOR = Layout.any(0)
 _OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
@@ -248,11 +249,15 @@ def finished_by(backend: Backend, model: ir.Model) -> bool:
 
 def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
     """The faults that the backend finds in a legal model, checked. Raises BackendError."""
-    with guarded(backend, "check"):
-        found = tuple(backend.check(model))
+    return _all_of(backend, "check", model, Violation, "a sequence of Violation")
+
+
+def _all_of(backend: Backend, hook: str, model: ir.Model, kind: type[_T], expected: str) -> tuple[_T, ...]:
+    with guarded(backend, hook):
+        found = tuple(getattr(backend, hook)(model))
     for each in found:
-        if not isinstance(each, Violation):
-            raise wrong_answer(backend, "check", "", "a sequence of Violation", shown(each))
+        if not isinstance(each, kind):
+            raise wrong_answer(backend, hook, "", expected, shown(each))
     return found
 
 
@@ -285,22 +290,13 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
     """The values whose memory is not in the order of their shape, checked. Raises BackendError."""
     import onnx_ir as ir
 
-    with guarded(backend, "opaque_values"):
-        found = tuple(backend.opaque_values(model))
-    for each in found:
-        if not isinstance(each, ir.Value):
-            raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
-    return frozenset(found)
+    return frozenset(_all_of(backend, "opaque_values", model, ir.Value, "values of the model"))
 
 
 def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
     """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
     does not run, and the backend's own warnings, checked. Raises BackendError."""
-    with guarded(backend, "warnings"):
-        own = tuple(backend.warnings(model))
-    for each in own:
-        if not isinstance(each, str):
-            raise wrong_answer(backend, "warnings", "", "a sequence of texts", shown(each))
+    own = _all_of(backend, "warnings", model, str, "a sequence of texts")
     return (*misspelt_hooks(backend), *_refused(backend, model), *own)
 
 

@@ -85,7 +85,8 @@ def options_of(found: Any) -> tuple[BackendOption, ...]:
 
 def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
     """Raise BackendError for an option that the backend `name` lacks, or one of another type."""
-    known = {option.name: option for option in options_of(found)}
+    # Reading the options of a class takes longer than all other checks of a backend.
+    known = {option.name: option for option in options_of(found)} if given else {}
     if unknown := sorted(set(given) - set(known)):
         parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
         if any(each.kind is each.VAR_KEYWORD for each in parameters):

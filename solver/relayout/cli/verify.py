@@ -18,13 +18,14 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
+from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
     from relayout.report.results import ModelResult, Results
     from relayout.report.schema import Report
 
-__all__ = ["finding_lines", "read_budget", "read_earlier", "verify"]
+__all__ = ["finding_lines", "verify"]
 
 # read, verify
 STEPS = 2
@@ -249,20 +250,10 @@ def _tables(results: Results) -> str:
     """The counts of the one model, or a row a model."""
     from relayout.report.render import render_text
 
-    [first, *others] = results.models
-    if not results.is_list:
-        return "" if first.report is None else render_text(first.report.model_copy(update={"verification": None}))
-    rows = [("model", "verdict", "transposes", "MB moved", "seconds")]
-    for each in (first, *others):
-        after = None if each.report is None else each.report.after
-        counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
-        rows.append((each.model, each.verdict, *counts, f"{each.seconds:.2f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = []
-    for row in rows:
-        cells = [f"{cell:<{widths[n]}}" if n < 2 else f"{cell:>{widths[n]}}" for n, cell in enumerate(row)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    if results.is_list:
+        return "\n".join(aligned(results.table(), right={2, 3, 4}))
+    report = results.models[0].report
+    return "" if report is None else render_text(report.model_copy(update={"verification": None}))
 
 
 def read_budget(path: Path) -> dict[str, int]:
@@ -295,26 +286,17 @@ def read_budget(path: Path) -> dict[str, int]:
 
 def finding_lines(report: Report) -> Iterator[str]:
     """One line per finding, then the comparison and the verdict."""
-    from relayout.report.render import price_line
+    from relayout.report.render import difference_line, finding_line, price_line
 
     verification = report.verification
     assert verification is not None
-    for finding in verification.findings:
-        operand = "" if finding.operand is None else f", operand {finding.operand}"
-        sides = [f"{name} {side}" for name, side in (("expected", finding.expected), ("found", finding.found)) if side]
-        location = f"{finding.node or 'model'}{operand}"
-        both = f" ({', '.join(sides)})" if sides else ""
-        yield f"{finding.severity}: [{finding.rule}] {location}: {finding.message}{both}"
+    yield from map(finding_line, verification.findings)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"
     for limit in numeric.untried if numeric is not None else ():
         yield f"not tried: {limit}"
-    for output in numeric.outputs if numeric is not None else ():
-        yield (
-            f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
-            f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
-        )
+    yield from map(difference_line, numeric.outputs if numeric is not None else ())
     if unknown := price_line(verification.price):
         yield unknown
     errors = sum(finding.severity == "error" for finding in verification.findings)

@@ -87,12 +87,14 @@ def has_body(op: str, versions: Versions) -> bool:
     return bool(told.has_function or told.has_context_dependent_function)
 
 
-def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
-    """Raise InputError if a node does not fit its operator's schema; without a schema any operands fit."""
-    if not node.op_type:
-        raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    definition = _definition(node.op_type, domain, versions.get(domain, 1))
+def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], versions: Versions) -> None:
+    """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema; without
+    a schema any operands fit. The location in the error is that within the node."""
+    operator, domain = node.op_type, node.domain
+    if not operator:
+        raise InputError("a node has no operator", expected="an op_type", found="''")
+    domain = "" if domain == "ai.onnx" else domain
+    definition = _definition(operator, domain, versions.get(domain, 1))
     if definition is None:
         return
     for side, operands, (least, most) in (
@@ -102,22 +104,19 @@ def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
         if not least <= len(operands) <= most:
             raise InputError(
                 f"an operator with the wrong number of {side}",
-                where=where,
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
                 found=str(len(operands)),
             )
-    if not node.attribute and not definition.required:
-        return
-    given = {attribute.name: attribute.type for attribute in node.attribute}
+    given = dict(attributes)
     for name in definition.required:
         if name not in given:
-            raise InputError("an operator lacks an attribute", where=where, expected=f"'{name}'", found="none")
+            raise InputError("an operator lacks an attribute", expected=f"'{name}'", found="none")
     for name, kind in given.items():
         wanted = definition.attributes.get(name)
         if wanted is not None and kind != wanted:
             raise InputError(
                 "an attribute has the wrong type",
-                where=f"{where}, attribute '{name}'",
+                where=f"attribute '{name}'",
                 expected=_name(wanted),
                 found=_name(kind),
             )

@@ -43,7 +43,7 @@ def _without_shape(graph: ir.Graph) -> int:
 def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
     known = dict(opsets)
     for node in graph:
-        if any(value is not None and value.shape is None for value in (*node.inputs, *node.outputs)):
+        if [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is None]:
             _complete_types(node, known)
             _complete_operands(node)
             _complete_elementwise(node)

@@ -79,13 +79,15 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
     return ir.to_proto(clone), weights
 
 
-def attach(model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder) -> None:
-    """Give `model` its weights; `graphs` are all of its graphs."""
+def attach(
+    model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder, *, in_nodes: bool = True
+) -> None:
+    """Give `model` its weights; `graphs` are all of its graphs. `in_nodes`: nodes may have tensors as attributes."""
     for graph in graphs:
         own = weights if graph is model.graph else {}
         for name, value in graph.initializers.items():
             value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
-        for node in graph:
+        for node in graph if in_nodes else ():
             if node.attributes:
                 _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
     for function in model.functions.values():

@@ -16,11 +16,12 @@ from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
-from relayout.verification.axis_names import walk
+from relayout.verification.model_index import ModelIndex, checked_once
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
+Extents = tuple[int | None, ...]
 Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
 
 __all__ = ["check_channels", "checked_by_onnx"]
@@ -86,47 +87,60 @@ def _check_shapes(model: ir.Model, hidden: onnx.ModelProto) -> Iterator[Finding]
         inferred = _inferred_afresh(hidden)
     except Exception:  # _check_inference reports it
         return
-    values = {value for node in model.graph for value in node.outputs}
-    for value in sorted(values, key=lambda value: str(value.name)):
-        found = inferred.get(str(value.name))
-        if found is None or value.shape is None:
-            continue
-        declared = tuple(extent if isinstance(extent, int) else None for extent in value.shape)
-        if len(found) != len(declared) or any(
-            mine is not None and theirs is not None and mine != theirs
-            for mine, theirs in zip(declared, found, strict=True)
-        ):
-            producer = value.producer()
-            yield Finding(
-                rule="shape",
-                node=node_label(producer) if producer is not None else value.name,
-                expected=_shown(declared),
-                found=_shown(found),
-                message=f"value {value.name} is declared with one shape, and its operands give it another",
-            )
+    faults = []
+    for node in model.graph:
+        for value in node.outputs:
+            found, declared = inferred.get(value.name or ""), value.shape
+            # Most are equal as they are: only extents that are not known are written otherwise.
+            if found is None or declared is None or found == declared.dims or _agree(declared, found):
+                continue
+            faults.append((str(value.name), node, declared, found))
+    for name, node, declared, found in sorted(faults, key=lambda fault: fault[0]):
+        yield Finding(
+            rule="shape",
+            node=node_label(node),
+            expected=_shown(_extents(declared)),
+            found=_shown(found),
+            message=f"value {name} is declared with one shape, and its operands give it another",
+        )
 
 
-def check_channels(model: ir.Model) -> Iterator[Finding]:
+def _agree(declared: ir.Shape, found: Extents) -> bool:
+    """Whether a declared shape may be the one that was found: extents that are not known agree with any."""
+    return len(found) == len(declared) and not any(
+        mine is not None and theirs is not None and mine != theirs
+        for mine, theirs in zip(_extents(declared), found, strict=True)
+    )
+
+
+def _extents(shape: ir.Shape) -> Extents:
+    return tuple(extent if isinstance(extent, int) else None for extent in shape)
+
+
+def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    for node in walk(model.graph):
-        facts = named(node)
-        if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
-            continue
-        data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
-        channels = _channels(node, "data_layout", node.inputs[0], data, "C")
-        inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
-        if channels is None or inner is None:
-            continue
-        groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
-        if channels != inner * groups:
-            yield Finding(
-                rule="shape",
-                node=node_label(node),
-                operand=0,
-                expected=f"{inner * groups} channels, as the kernel has",
-                found=f"{channels}",
-                message=f"the data of this {node.op_type} has another number of channels than its kernel",
-            )
+    return checked_once(index, index.nodes, _check_channels)
+
+
+def _check_channels(node: ir.Node) -> Iterator[Finding]:
+    facts = named(node)
+    if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
+        return
+    data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
+    channels = _channels(node, "data_layout", node.inputs[0], data, "C")
+    inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
+    if channels is None or inner is None:
+        return
+    groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
+    if channels != inner * groups:
+        yield Finding(
+            rule="shape",
+            node=node_label(node),
+            operand=0,
+            expected=f"{inner * groups} channels, as the kernel has",
+            found=f"{channels}",
+            message=f"the data of this {node.op_type} has another number of channels than its kernel",
+        )
 
 
 def _channels(
@@ -199,22 +213,31 @@ def _copied(message: Message) -> Message:
     return copy
 
 
-def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, Extents]:
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    return {
-        info.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim
-        )
-        for info in (*inferred.graph.value_info, *inferred.graph.output)
-        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
-    }
+    # Networks repeat their types, and an encoded one is compared faster than it is read.
+    known: dict[bytes, Extents | None] = {}
+    found: dict[str, Extents] = {}
+    for info in (*inferred.graph.value_info, *inferred.graph.output):
+        kind = info.type.SerializeToString()
+        if kind not in known:
+            known[kind] = _extents_of(info.type)
+        if (extents := known[kind]) is not None:
+            found[info.name] = extents
+    return found
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
+def _extents_of(kind: onnx.TypeProto) -> Extents | None:
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)
+
+
+def _shown(shape: Extents) -> str:
     return "[" + ", ".join("?" if extent is None else str(extent) for extent in shape) + "]"
 
 
