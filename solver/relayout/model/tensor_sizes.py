@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
+from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.ops import all_nodes
 
 __all__ = [
@@ -90,7 +91,7 @@ class DimSizes:
         if dim.value in self._bounds or dim.value in self._sizes or dim.value.isidentifier():
             return self._bounds.get(dim.value)
         try:
-            names = dim.free_symbols()
+            names = symbols_of(dim)
         except Exception:  # see `_evaluated`
             return Bounds(1, None)
         return Bounds(1, None) if names & self._bounds.keys() else None
@@ -128,11 +129,11 @@ class DimSizes:
     def _evaluated(self, dim: ir.SymbolicDim, name: str) -> int:
         """The size of a dim such as `2*height`, or the dynamic default."""
         try:
-            names = dim.free_symbols()
-            result = dim.evaluate({each: self._sizes.get(each, DYNAMIC) for each in names})
+            names = symbols_of(dim)
+            result = evaluated(dim, {each: self._sizes.get(each, DYNAMIC) for each in names})
         except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
             result = None
-        if not isinstance(result, int) or result < 0:
+        if result is None or result < 0:
             self.assumed[name] = DYNAMIC
             return DYNAMIC
         for each in sorted(names):

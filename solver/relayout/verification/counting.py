@@ -14,6 +14,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
+from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import graphs_of
@@ -180,7 +181,7 @@ def _evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int:
     if dim.value is None or dim.value.isidentifier():
         return _UNKNOWN
     try:
-        result = dim.evaluate({name: sizes.get(name, _UNKNOWN) for name in dim.free_symbols()})
+        result = evaluated(dim, {name: sizes.get(name, _UNKNOWN) for name in symbols_of(dim)})
     except Exception:  # exporters write any text into a dim's name
         return _UNKNOWN
-    return result if isinstance(result, int) and result >= 0 else _UNKNOWN
+    return result if result is not None and result >= 0 else _UNKNOWN

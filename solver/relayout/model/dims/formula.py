@@ -1,0 +1,102 @@
+"""Formulas of symbolic dims, such as `2*height` or `(w - 1)//2 + 1`.
+
+onnx_ir computes them with sympy, whose import takes longer than most models do. Here are the operators and functions
+that exporters and onnxruntime's symbolic shape inference write, in exact fractions; the others are left to onnx_ir.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["evaluated", "symbols_of"]
+
+_LONGEST = 1000
+"""Letters. Python's parser needs a stack for nested parentheses."""
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"floor": floor} | dict.fromkeys(("max", "Max"), max)
+_FUNCTIONS |= dict.fromkeys(("min", "Min"), min) | dict.fromkeys(("mod", "Mod"), operator.mod)
+# A name may have dots: `ids.45_dim_1`.
+_NAME = re.compile(r"[^\W\d][\w.]*(?P<call>\s*\()?")
+
+
+class _UnknownError(Exception):
+    """The formula has something that is left to onnx_ir."""
+
+
+def symbols_of(dim: ir.SymbolicDim) -> frozenset[str]:
+    """The names in the formula of a dim. Raises errors of several types where its text is no formula."""
+    try:
+        return frozenset(_parsed(dim.value or "")[1].values())
+    except _UnknownError:
+        return dim.free_symbols()
+
+
+def evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | None:
+    """The integer that the formula of a dim gives where its names have these sizes, or None where it gives none.
+
+    Raises errors of several types where its text is no formula.
+    """
+    try:
+        tree, names = _parsed(dim.value or "")
+    except _UnknownError:
+        found = dim.evaluate(sizes)
+        return found if isinstance(found, int) else None
+    try:
+        number = _number(tree, {short: Fraction(sizes[name]) for short, name in names.items()})
+    except ZeroDivisionError:
+        return None
+    return int(number) if number.denominator == 1 else None
+
+
+@lru_cache(1024)
+def _parsed(text: str) -> tuple[ast.expr, dict[str, str]]:
+    """The syntax tree of a formula, in which each name is a short one, and the names by short name."""
+    short: dict[str, str] = {}
+
+    def shorten(found: re.Match[str]) -> str:
+        name = found.group()
+        return name if found["call"] else f" {short.setdefault(name, f'v{len(short)}')} "
+
+    try:
+        if len(text) > _LONGEST:
+            raise _UnknownError
+        tree = ast.parse(_NAME.sub(shorten, text).strip(), mode="eval").body
+        _number(tree, dict.fromkeys(short.values(), Fraction(1)))
+    except ZeroDivisionError:
+        pass
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise _UnknownError from error
+    return tree, {each: name for name, each in short.items()}
+
+
+def _number(tree: ast.expr, values: Mapping[str, Fraction]) -> Fraction:
+    match tree:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool):
+            return Fraction(number)
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return Fraction(_OPERATORS[type(op)](_number(left, values), _number(right, values)))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, values)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            return Fraction(_FUNCTIONS[name](*[_number(each, values) for each in args]))
+    raise _UnknownError
