@@ -37,8 +37,9 @@ LATE = {
         "only the reference evaluator needs it, and imports onnx.reference",
     ),
     "relayout.verification.verifier": (
+        "relayout.verification.against_original relayout.verification.constant_data "
         "relayout.verification.cost.certificate_findings relayout.verification.numeric.compare",
-        "only --against runs models, and only --certificate reads one",
+        "only --against compares and runs models, and only --certificate reads a file",
     ),
     "relayout.verification.cost.stated_prices": (
         "relayout.backend.declarative",

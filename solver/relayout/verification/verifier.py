@@ -23,11 +23,9 @@ from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
 from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
-from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
-from relayout.verification.constant_data import check_constants
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
@@ -95,9 +93,7 @@ def verify(
         if not faults:
             raise  # else a check may fail on a model that contradicts itself
     if original is not None:
-        findings += check_against(subject, original)
-        if run:
-            findings += check_constants(subject, original)
+        findings += _against(subject, original, run=run)
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
@@ -154,6 +150,16 @@ def verification_of(
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
+
+
+def _against(model: ir.Model, original: ir.Model, *, run: bool) -> Iterator[Finding]:
+    """The differences from the original that need no run of the whole; with `run`, those of constants too."""
+    from relayout.verification.against_original import check_against
+    from relayout.verification.constant_data import check_constants
+
+    yield from check_against(model, original)
+    if run:
+        yield from check_constants(model, original)
 
 
 def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str]) -> Iterator[Finding]:
