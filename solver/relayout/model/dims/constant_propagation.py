@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from relayout.model.dims.dim_unification import GENERATED, unify_names
-from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
+from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.inference_placeholders import graphs_in
@@ -48,6 +48,7 @@ def infer_with_values(
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
     have graphs inside.
     """
+    stated = shaped_values(proto.graph)
     inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
@@ -57,7 +58,7 @@ def infer_with_values(
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
         inferred = infer(proto)
-    name_open_dims(inferred.graph)
+    name_open_dims(inferred.graph, stated)
     hints: dict[str, onnx.ValueInfoProto] = {}
     for _ in range(ROUNDS):
         found, better = _follow_symbols(inferred.graph, known)

@@ -15,7 +15,7 @@ import onnx
 from relayout.model.dims.dim_unification import GENERATED
 from relayout.model.inference_placeholders import graphs_in
 
-__all__ = ["merge_shapes", "name_open_dims", "names_in"]
+__all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]
 
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
@@ -51,12 +51,19 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
         _enter(informed, own)
 
 
-def name_open_dims(graph: onnx.GraphProto) -> None:
-    """Give each dim without a number and a name a generated name, in the graph and those inside it."""
+def shaped_values(graph: onnx.GraphProto) -> set[str]:
+    """The names of the values with a shape, in the graph and those inside it."""
+    pairs = _pairs(graph, graph)
+    return {value.name for each, _ in pairs for value in _values(each) if value.type.tensor_type.HasField("shape")}
+
+
+def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
+    """Give each dim without a number and a name a generated name, in the graph and those inside it, but for the values
+    `stated`, whose shapes the model declares."""
     unused = _unused(names_in(graph))
     for each, _ in _pairs(graph, graph):
         for value in _values(each):
-            for dim in value.type.tensor_type.shape.dim:
+            for dim in value.type.tensor_type.shape.dim if value.name not in stated else ():
                 if not dim.HasField("dim_value") and not dim.dim_param:
                     dim.dim_param = next(unused)
 
