@@ -122,7 +122,7 @@ def _adopt(tensor: Any, folder: Folder, where: str, kept: onnx.GraphProto) -> ir
     if is_one_of(tensor, serde.TensorProtoTensor):
         if is_absent(tensor.raw):
             return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
-        if tensor.nbytes <= LARGEST_KEPT:
+        if math.prod(tensor.raw.dims) <= LARGEST_KEPT:
             kept.initializer.append(tensor.raw)
             tensor = serde.TensorProtoTensor(kept.initializer[-1])
         # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.
