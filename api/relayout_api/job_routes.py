@@ -32,7 +32,10 @@ async def submit_job(
     request: Request,
     kind: Annotated[Verb, Query(description="the work")] = "legalize",
     idempotency_key: Annotated[
-        str | None, Header(max_length=255, description="a request with a key that was seen gets the job of the first")
+        str | None,
+        Header(
+            min_length=1, max_length=255, description="a request with a key that was seen gets the job of the first"
+        ),
     ] = None,
 ) -> Response:
     """Submit work that may take long. The body and the query are those of the endpoint of that kind.
@@ -124,6 +127,6 @@ def _jobs(request: Request) -> Jobs:
 
 def _result(request: Request, content: memoryview, media: str, digest: str) -> Response:
     headers = {"ETag": f'"{digest}"'}
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+    if headers["ETag"] in ", ".join(request.headers.getlist("if-none-match")):
         return Response(status_code=304, headers=headers)
     return Pieces(content, media_type=media if media in (JSON, ONNX) else ONNX, headers=headers)

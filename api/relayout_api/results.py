@@ -25,6 +25,10 @@ _log = logging.getLogger("relayout_api")
 PARTS = ("model", "report", "choices")
 """The parts of a job's result, each a content of its own, or none."""
 
+# To write and hash an answer of this size takes longer than most models of that size take to legalize.
+_LARGE = 8 << 20
+_MOST_REMEMBERED = 10_000
+
 
 class Results:
     """The store of models and results."""
@@ -32,6 +36,7 @@ class Results:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self._store = store
+        self._seen: dict[str, None] = {}
 
     async def keep(self, content: Body) -> str:
         """Keep a content and return its digest. Raises OSError."""
@@ -64,11 +69,15 @@ class Results:
 
     async def known(self, key: str) -> Answer | None:
         """The answer to the request of this key, where it was computed before."""
+        if self._store.lacks(key):
+            return None
         found = await to_thread.run_sync(self._store.answer, key)
         return None if found is None else Answer(found[1], found[0]["report"].encode(), repeats=True)
 
     async def learn(self, key: str, answer: Answer) -> None:
-        """Keep the answer to the request of this key."""
+        """Keep the answer to the request of this key; a large one when it was computed for the second time."""
+        if len(answer.view) > _LARGE and not self._was_seen(key):
+            return
         try:
             facts = {"report": bytes(answer.report).decode()}
             await to_thread.run_sync(self._store.put_answer, key, facts, answer.view)
@@ -92,6 +101,15 @@ class Results:
     def check(self) -> None:
         """Raise OSError unless the store can be written."""
         self._store.check()
+
+    def _was_seen(self, key: str) -> bool:
+        """Whether this was asked about the key before; of many keys, only the latest are remembered."""
+        if key in self._seen:
+            return True
+        if len(self._seen) >= _MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = None
+        return False
 
     def _has(self, found: dict[str, Any]) -> bool:
         digests = filter(None, map(found.get, PARTS))

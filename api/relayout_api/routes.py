@@ -151,7 +151,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, body.digest)
         key = service.results.key(task)
         tag = f'"{key}"'
-        if tag in request.headers.get("if-none-match", ""):
+        if tag in ", ".join(request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
         background = None

@@ -39,7 +39,12 @@ class Entry:
 
 
 class Files(Protocol):
-    """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged."""
+    """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged.
+
+    `lacks` takes no time: it is whether a file is known not to be there.
+    """
+
+    def lacks(self, path: str) -> bool: ...
 
     def read(self, path: str) -> memoryview | None: ...
 
@@ -55,7 +60,7 @@ class Files(Protocol):
 class Store:
     """Contents by digest, and records by key. A record is a small JSON object that names contents.
 
-    Every method may block, and raises OSError where the disk is full or the service of the URL is away.
+    Every method but `lacks` may block, and raises OSError where the disk is full or the service of the URL is away.
     """
 
     def __init__(self, files: Files) -> None:
@@ -103,6 +108,10 @@ class Store:
         if not self._files.mark_used(_record(key)):
             head = json.dumps([digest_of(content), facts]).encode() + b"\n"
             self._files.write(_record(key), head, content, durable=False)
+
+    def lacks(self, key: str) -> bool:
+        """Whether there is certainly no answer of this key."""
+        return self._files.lacks(_record(key))
 
     def answer(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
         """The facts and the content of an answer; None where it was deleted or is damaged."""
@@ -167,6 +176,9 @@ class _Folder:
     def __init__(self, root: Path) -> None:
         self._root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def lacks(self, path: str) -> bool:
+        return not os.path.exists(self._root / path)
 
     def read(self, path: str) -> memoryview | None:
         try:
@@ -240,6 +252,10 @@ class _Remote:
                 "the store's URL cannot be used", where="RELAYOUT_STORE_URL", expected="an fsspec URL", found=str(error)
             ) from error
         self._root = str(root).rstrip("/")
+
+    def lacks(self, path: str) -> bool:
+        # Only a request to the service of the URL would tell.
+        return False
 
     def read(self, path: str) -> memoryview | None:
         try:

@@ -215,6 +215,11 @@ def test_a_baseline_allows_known_findings_and_no_more(model: Path, plain: Path, 
     assert run("verify", model, plain, "--backend", "onnx", "--baseline", baseline).status == 2
     assert run("verify", model, "--backend", "onnx", "--baseline", plain).status == 2
     assert run("verify", model, "--backend", "onnx", "--baseline", model.parent / "none.json").status == 2
+    for text, found in ("{}", "status: Field required"), ('[{"model": "a"}]', "without the key 'report'"):
+        baseline.write_text(text)
+        assert found in run("verify", model, "--backend", "onnx", "--baseline", baseline).err
+    # An error stands alone, without an empty table before it.
+    assert run("verify", model.parent / "none.onnx").err.startswith("relayout: error: ")
 
 
 def test_a_baseline_of_many_models_goes_by_name(model: Path, plain: Path, run: Run) -> None:

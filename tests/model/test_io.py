@@ -355,15 +355,17 @@ def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels
     assert [extents_of(value) for value in (a, b, c)] == [data, result, result]
 
 
-def test_a_convolution_behind_an_unknown_operator_is_made_legal() -> None:
-    source = onnx.parser.parse_model("""
+@pytest.mark.parametrize("between", ["MaxPool <kernel_shape = [1, 1]>", "Relu", "Identity"])
+def test_what_lies_between_an_unknown_operator_and_a_convolution_is_made_legal(between: str) -> None:
+    source = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
         g (float[1,4,9,9] x) => (float[1,2,9,9] y)
-        <float[2,4,1,1] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        <float[2,4,1,1] w = {{1, 2, 3, 4, 5, 6, 7, 8}}> {{
             a = com.acme.Magic (x)
-            y = Conv (a, w)
-        }""")
-    legal, report = relayout.legalize(source, "nhwc", check=True, static=True)
+            b = {between} (a)
+            y = Conv (b, w)
+        }}""")
+    _, report = relayout.legalize(source, "nhwc", check=True, static=True)
     assert report.verification is not None
     assert report.verification.passed
-    assert [node.op_type for node in legal.graph.node] == ["Magic", "Transpose", "Conv", "Transpose"]
+    assert report.after.transposes == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,18 @@ def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) 
     assert events[-1].name == "done"
     assert list(remote.events(job.id, after=len(events) - 1)) == events[-1:]
     assert Job.of(events[-1].data) == remote.wait(job.id) == next(each for each in remote.jobs() if each.id == job.id)
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    names = [name for name in vars(AsyncClient) if not name.startswith("_") and name != "over"]
+    assert [name for name in names if name in vars(Client)] == names
+    assert all(signature(getattr(Client, name)) == signature(getattr(AsyncClient, name)) for name in names)
+
+
+def test_a_caller_may_leave_a_stream_of_events(remote: Client, model: Path) -> None:
+    job = remote.submit("legalize", model)
+    assert next(iter(remote.events(job.id))).number == 1
+    assert remote.wait(job.id).state == "succeeded"
 
 
 def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model: Path) -> None:

@@ -93,3 +93,37 @@ def test_a_zip_of_what_a_job_has_computed_before_is_one_too(client: httpx.Client
     assert wait_until_ended(client, job.json()["id"])["state"] == "succeeded"
     answer = client.post("/v1/legalize?backend=nhwc", content=model, headers=headers)
     assert answer.headers["content-type"] == "application/zip", answer.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "kind"),
+    [
+        ([("Content-Encoding", "identity"), ("Content-Encoding", "br")], 415, "unsupported-media-type"),
+        ([("Content-Length", "2"), ("Transfer-Encoding", "chunked")], 400, "malformed-request"),
+    ],
+    ids=["two encodings", "two lengths"],
+)
+def test_headers_that_contradict_each_other_are_refused(
+    client: httpx.Client, headers: list[tuple[str, str]], status: int, kind: str
+) -> None:
+    answer = client.post("/v1/legalize", content=b"{}", headers=[("Content-Type", "application/json"), *headers])
+    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")
+
+
+def test_a_form_with_the_same_file_twice_is_refused(client: httpx.Client, model: bytes) -> None:
+    file = ("model", ("model.onnx", model))
+    answer = client.post("/v1/verify", files=[file, file])
+    assert (answer.status_code, answer.json()["found"]) == (422, "model, model")
+
+
+def test_each_header_with_known_answers_counts(client: httpx.Client) -> None:
+    content, kind = json.dumps({"graph": GRAPH}), ("Content-Type", "application/json")
+    tag = client.post("/v1/legalize", content=content, headers=[kind]).headers["etag"]
+    for known in ([f'"a", W/{tag}'], ['"a"', tag]):
+        headers = [kind, *[("If-None-Match", each) for each in known]]
+        assert client.post("/v1/legalize", content=content, headers=headers).status_code == 304
+
+
+def test_an_empty_idempotency_key_is_refused(client: httpx.Client) -> None:
+    answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers={"Idempotency-Key": ""})
+    assert (answer.status_code, answer.json()["where"]) == (422, "header.idempotency-key")

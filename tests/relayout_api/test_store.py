@@ -6,11 +6,14 @@ import os
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from relayout.errors import UsageError
+from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.store import Store, digest_of, store_of
+from relayout_api.workers.messages import Answer
 
 
 @pytest.fixture(params=["folder", "memory://"])
@@ -28,6 +31,19 @@ def test_a_content_is_found_by_its_digest(store: Store) -> None:
     assert store.recorded("ab" * 32) == {"content": digest}
     assert store.recorded("cd" * 32) is None
     store.check()
+
+
+def test_a_large_answer_is_kept_when_it_is_computed_again(store: Store, tmp_path: Path) -> None:
+    async def main() -> None:
+        results = Results(Settings(data=tmp_path), store)
+        small, large = Answer(b"small", b"{}", repeats=True), Answer(bytes(9 << 20), b"{}", repeats=True)
+        await results.learn("ab" * 32, small)
+        assert await results.known("ab" * 32) == Answer(memoryview(b"small"), b"{}", repeats=True)
+        for is_known in (False, True):
+            await results.learn("cd" * 32, large)
+            assert (await results.known("cd" * 32) is not None) is is_known
+
+    anyio.run(main)
 
 
 def test_the_first_of_two_answers_stands_and_a_damaged_one_is_none(store: Store, tmp_path: Path) -> None:

@@ -82,18 +82,26 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
     except LayoutSyntaxError as error:
         found = f"{error.found} in {error.text!r}, column {error.column}"
         operand = _operand_of(error)
-        raise wrong_answer(backend, hook, ", ".join(filter(None, [where, operand])), error.expected, found) from error
+        place = ", ".join(filter(None, [where, operand]))
+        raise wrong_answer(backend, _asked(backend, hook, operand), place, error.expected, found) from error
     except RelayoutError:
         raise
     except (Exception, SystemExit) as error:
         operand = _operand_of(error)
         raise BackendError(
-            f"the backend failed in {hook}",
+            f"the backend failed in {_asked(backend, hook, operand)}",
             where=_location(backend, ", ".join(filter(None, [where, operand]))),
             expected="a layout" if operand else expected,
             found=failure_text(error, type(backend).__module__),
             hint="this is a fault of the backend, not of the model",
         ) from error
+
+
+def _asked(backend: Backend, hook: str, operand: str) -> str:
+    """The method that gave the layout of an operand, such as `input 0`: `Backend.implementations` asks two others."""
+    if operand and hook == "implementations" and type(backend).implementations is Backend.implementations:
+        return f"nth_{operand.partition(' ')[0]}_layout_requirements"
+    return hook
 
 
 def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
@@ -387,13 +395,13 @@ class _NodeCheck:
             with guarded(self.backend, self.hook, f"{self.where}, {side} {n}"):
                 given = Layout.parse(given)
         if not isinstance(given, Layout):
-            raise self.wrong("a Layout or its string", shown(given), f", {side} {n}")
+            raise self.wrong("a Layout or its string, such as '*' for any", shown(given), f"{side} {n}")
         if axis_count(given) == rank or value.shape is None:
             return self.with_letters(given, side, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
         found = f"{str(given)!r}, of rank {axis_count(given)}"
-        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f", {side} {n}")
+        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}")
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
@@ -402,7 +410,8 @@ class _NodeCheck:
         return given if letters is None else given.with_names(letters)
 
     def wrong(self, expected: str, found: str, operand: str = "") -> BackendError:
-        return wrong_answer(self.backend, self.hook, self.where + operand, expected, found)
+        place = ", ".join(filter(None, [self.where, operand]))
+        return wrong_answer(self.backend, _asked(self.backend, self.hook, operand), place, expected, found)
 
 
 def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:

@@ -83,6 +83,9 @@ class AxisNames:
         self._spread(self._assumed)
         self._first_elidable = len(self._given)
         self._spread(self._of_elidable)
+        # They are not read any more, and take as much memory as all else here.
+        for each in (self._shared, self._views, self._members, self._stated, self._assumed, self._of_elidable):
+            each.clear()
 
     @property
     def has_conflicting(self) -> bool:

@@ -122,7 +122,9 @@ def show(
     ):
         parts += ["\n".join([title, *lines])] if lines else []
     parts += ["\n".join([operators, *_wrapped(lines)]) for operators, lines in blocks]
-    parts.append(f"{'All other operators' if blocks else 'All operators'} are as ONNX defines them.")
+    # A rule may be about nodes that no sample is like.
+    others = f"All {'other ' * bool(blocks)}{'sample nodes' if rules else 'operators'}"
+    parts.append(f"{others} are as ONNX defines them.")
     if conversions:
         parts.append("\n".join(["Conversions of 1x16x8x8 floats:", *[f"  {line}" for line in conversions]]))
     if lacks:
@@ -197,8 +199,15 @@ def check(
     chosen = [each for each in sample_graphs() if not graphs or any(fnmatchcase(each.name, one) for one in graphs)]
     chosen += [SampleGraph(str(path), to_proto(read_file(path))) for path in model]
     if not chosen:
-        expected = "patterns that the name of a graph fits, such as 'Conv*'"
-        raise UsageError("no graph is left to check", where="--graphs", expected=expected, found=", ".join(graphs))
+        names = [each.name for each in sample_graphs()]
+        near = [name for name in names if any(one.strip("*?").lower() in name.lower() for one in graphs)][:6]
+        raise UsageError(
+            "no graph is left to check",
+            where="--graphs",
+            expected="patterns that the name of a graph fits, such as 'Conv*' or 'onnx/*'",
+            found=", ".join(graphs),
+            hint=f"there are {', '.join(near)}" if near else f"some of {len(names)}: {', '.join(names[::20])}",
+        )
     with Bar(len(chosen)) as bar:
         report = check_backend(
             name, options=_given(backend_option), graphs=chosen, allow_infeasible=allow_infeasible, progress=bar

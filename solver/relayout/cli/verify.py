@@ -115,8 +115,9 @@ def verify(
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
-    if not quiet:
-        print_status(_tables(results))
+    # A model without an answer has no table.
+    if not quiet and (tables := _tables(results)):
+        print_status(tables)
     show = print_status if STDOUT in reports else print_result
     for each in done:
         if each.report is not None:

@@ -1,11 +1,12 @@
-"""The asynchronous client; each method is that of `Client`."""
+"""The asynchronous client, which is the synchronous one too over another transport."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import anyio
 import httpx
@@ -25,7 +26,45 @@ from relayout.client.protocol import (
 )
 from relayout.errors import RelayoutError
 
-__all__ = ["AsyncClient"]
+__all__ = ["AsyncClient", "Transport"]
+
+
+class Transport(Protocol):
+    """The part of a client that waits: sends requests, reads streams and sleeps."""
+
+    async def request(self, method: str, path: str, **given: Any) -> httpx.Response: ...
+
+    def stream(self, path: str, headers: dict[str, str]) -> AbstractAsyncContextManager[httpx.Response]: ...
+
+    def events(self, response: httpx.Response) -> AsyncIterator[httpx_sse.ServerSentEvent]: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def shielded(self) -> AbstractContextManager[object]: ...
+
+    async def close(self) -> None: ...
+
+
+class _Awaiting:
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self.close, self.sleep = http.aclose, anyio.sleep
+
+    async def request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return await self._http.request(method, path, **given)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        async with self._http.stream("GET", path, headers=headers) as response:
+            if not response.is_success:
+                await response.aread()
+            yield response
+
+    def events(self, response: httpx.Response) -> AsyncIterator[httpx_sse.ServerSentEvent]:
+        return httpx_sse.EventSource(response).aiter_sse()
+
+    def shielded(self) -> AbstractContextManager[object]:
+        return anyio.CancelScope(shield=True)
 
 
 class AsyncClient:
@@ -33,7 +72,15 @@ class AsyncClient:
 
     def __init__(self, address: str, *, key: str | None = None, timeout: float = 60.0) -> None:
         self._address = address
-        self._http = httpx.AsyncClient(base_url=address, headers=headers_of(key), timeout=timeout)
+        http = httpx.AsyncClient(base_url=address, headers=headers_of(key), timeout=timeout)
+        self._transport: Transport = _Awaiting(http)
+
+    @classmethod
+    def over(cls, transport: Transport, address: str) -> Self:
+        """A client that sends through another transport."""
+        client = cls.__new__(cls)
+        client._address, client._transport = address, transport
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -45,10 +92,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._transport.close()
 
     async def legalize(
         self,
+        /,
         model: Model,
         backend: str | Mapping[str, Any] = "onnx",
         *,
@@ -63,6 +111,7 @@ class AsyncClient:
 
     async def explain(
         self,
+        /,
         model: Model,
         backend: str | Mapping[str, Any] = "onnx",
         *,
@@ -74,6 +123,7 @@ class AsyncClient:
 
     async def verify(
         self,
+        /,
         model: Model,
         backend: str | Mapping[str, Any] = "onnx",
         *,
@@ -85,6 +135,7 @@ class AsyncClient:
 
     async def submit(
         self,
+        /,
         kind: str,
         model: Model,
         backend: str | Mapping[str, Any] = "onnx",
@@ -121,11 +172,9 @@ class AsyncClient:
         while True:
             headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
             try:
-                async with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as response:
-                    if not response.is_success:
-                        await response.aread()
+                async with self._transport.stream(f"/v1/jobs/{job}/events", headers) as response:
                     if (pause := pause_after(response, tries)) is None:
-                        async for sent in httpx_sse.EventSource(checked(response)).aiter_sse():
+                        async for sent in self._transport.events(checked(response)):
                             if sent.id and sent.data:
                                 after, tries = int(sent.id), 0
                                 yield Event(after, sent.event, sent.json())
@@ -137,7 +186,7 @@ class AsyncClient:
                 if (pause := pause_after(httpx.Response(503), tries)) is None:
                     raise unreachable(error, self._address) from error
             tries += 1
-            await anyio.sleep(pause or 1.0)
+            await self._transport.sleep(pause or 1.0)
 
     async def wait(self, job: str, progress: Callable[[Event], None] = lambda event: None) -> Job:
         """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""
@@ -171,7 +220,7 @@ class AsyncClient:
             await self.wait(job.id, progress or (lambda event: None))
         except BaseException:
             # Cancelled, or the job failed; a job that has ended stays as it is.
-            with anyio.CancelScope(shield=True), contextlib.suppress(RelayoutError):
+            with self._transport.shielded(), contextlib.suppress(RelayoutError):
                 await self.cancel(job.id)
             raise
         return await self.result(job.id)
@@ -180,11 +229,11 @@ class AsyncClient:
         tries = 0
         while True:
             try:
-                response = await self._http.request(method, path, **given)
+                response = await self._transport.request(method, path, **given)
             except httpx.HTTPError as error:
                 raise unreachable(error, self._address) from error
             pause = pause_after(response, tries)
             if pause is None:
                 return checked(response)
             tries += 1
-            await anyio.sleep(pause)
+            await self._transport.sleep(pause)

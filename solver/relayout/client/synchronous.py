@@ -1,29 +1,89 @@
-"""The synchronous client."""
+"""The synchronous client: the asynchronous one over a transport that blocks, so that its coroutines never wait."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 import httpx_sse
 
-from relayout.client.protocol import (
-    Event,
-    Job,
-    Model,
-    Result,
-    body_of,
-    checked,
-    headers_of,
-    pause_after,
-    result_of,
-    unreachable,
-)
+from relayout.client.asynchronous import AsyncClient
+from relayout.client.protocol import headers_of
 
 __all__ = ["Client"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Blocking:
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    async def request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return self._http.request(method, path, **given)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        with self._http.stream("GET", path, headers=headers) as response:
+            if not response.is_success:
+                response.read()
+            yield response
+
+    async def events(self, response: httpx.Response) -> AsyncIterator[httpx_sse.ServerSentEvent]:
+        for event in httpx_sse.EventSource(response).iter_sse():
+            yield event
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def shielded(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    async def close(self) -> None:
+        self._http.close()
+
+
+def _end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a coroutine over a transport that blocks has waited")
+
+
+def _calling(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _end(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    @functools.wraps(method)
+    def iterate(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        values = method(self._client, *args, **kwargs)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield _end(_next(values))
+
+    return iterate
+
+
+async def _next(values: AsyncIterator[T]) -> T:
+    return await anext(values)
 
 
 class Client:
@@ -35,8 +95,8 @@ class Client:
     """
 
     def __init__(self, address: str, *, key: str | None = None, timeout: float = 60.0) -> None:
-        self._address = address
-        self._http = httpx.Client(base_url=address, headers=headers_of(key), timeout=timeout)
+        http = httpx.Client(base_url=address, headers=headers_of(key), timeout=timeout)
+        self._client = AsyncClient.over(_Blocking(http), address)
 
     def __enter__(self) -> Self:
         return self
@@ -46,145 +106,15 @@ class Client:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def legalize(
-        self,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
-    ) -> Result:
-        """The legal model and its report: submit a job, wait, and download.
-
-        `options` are those of `relayout.legalize`; each event of the job is given to `progress`.
-        """
-        return self._work("legalize", model, backend, options, progress)
-
-    def explain(
-        self,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
-    ) -> Result:
-        """The report with the reasons for each conversion."""
-        return self._work("explain", model, backend, options, progress)
-
-    def verify(
-        self,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
-    ) -> Result:
-        """The report with the findings of the verifier."""
-        return self._work("verify", model, backend, options, progress)
-
-    def submit(
-        self,
-        kind: str,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        key: str | None = None,
-        **options: Any,
-    ) -> Job:
-        """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job."""
-        sent = body_of(kind, model, backend, options).request(kind, key)
-        return Job.of(self._send("POST", "/v1/jobs", **sent).json())
-
-    def job(self, job: str) -> Job:
-        """The job of an id."""
-        return Job.of(self._send("GET", f"/v1/jobs/{job}").json())
-
-    def jobs(self) -> Iterator[Job]:
-        """All jobs that the key may see, newest first."""
-        cursor: str | None = None
-        while True:
-            page = self._send("GET", "/v1/jobs", params={} if cursor is None else {"cursor": cursor}).json()
-            yield from map(Job.of, page["jobs"])
-            cursor = page["next"]
-            if cursor is None:
-                return
-
-    def cancel(self, job: str) -> Job:
-        """Cancel a job, unless it has ended."""
-        return Job.of(self._send("DELETE", f"/v1/jobs/{job}").json())
-
-    def events(self, job: str, after: int = 0) -> Iterator[Event]:
-        """The events of a job after number `after`, as they happen, until `done`; across lost connections."""
-        tries = 0
-        while True:
-            headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
-            try:
-                with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as response:
-                    if not response.is_success:
-                        response.read()
-                    if (pause := pause_after(response, tries)) is None:
-                        for sent in httpx_sse.EventSource(checked(response)).iter_sse():
-                            if sent.id and sent.data:
-                                after, tries = int(sent.id), 0
-                                yield Event(after, sent.event, sent.json())
-                            if sent.event == "done":
-                                return
-                        pause = pause_after(httpx.Response(503), tries)
-            except httpx.TransportError as error:
-                # Quiet for longer than the timeout, or the server was restarted.
-                if (pause := pause_after(httpx.Response(503), tries)) is None:
-                    raise unreachable(error, self._address) from error
-            tries += 1
-            time.sleep(pause or 1.0)
-
-    def wait(self, job: str, progress: Callable[[Event], None] = lambda event: None) -> Job:
-        """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""
-        for event in self.events(job):
-            progress(event)
-        ended = self.job(job)
-        ended.check()
-        return ended
-
-    def result(self, job: str) -> Result:
-        """The result of a job that succeeded."""
-        report = self._send("GET", f"/v1/jobs/{job}/report").content
-        has_model = self.job(job).kind == "legalize"
-        return result_of(report, self._send("GET", f"/v1/jobs/{job}/model") if has_model else None)
-
-    def backends(self) -> list[dict[str, Any]]:
-        """The backends that the server has."""
-        found: list[dict[str, Any]] = self._send("GET", "/v1/backends").json()["backends"]
-        return found
-
-    def _work(
-        self,
-        kind: str,
-        model: Model,
-        backend: str | Mapping[str, Any],
-        options: Mapping[str, Any],
-        progress: Callable[[Event], None] | None,
-    ) -> Result:
-        job = self.submit(kind, model, backend, **options)
-        try:
-            self.wait(job.id, progress or (lambda event: None))
-        except KeyboardInterrupt:
-            self.cancel(job.id)
-            raise
-        return self.result(job.id)
-
-    def _send(self, method: str, path: str, **given: Any) -> httpx.Response:
-        tries = 0
-        while True:
-            try:
-                response = self._http.request(method, path, **given)
-            except httpx.HTTPError as error:
-                raise unreachable(error, self._address) from error
-            pause = pause_after(response, tries)
-            if pause is None:
-                return checked(response)
-            tries += 1
-            time.sleep(pause)
+    close = _calling(AsyncClient.close)
+    legalize = _calling(AsyncClient.legalize)
+    explain = _calling(AsyncClient.explain)
+    verify = _calling(AsyncClient.verify)
+    submit = _calling(AsyncClient.submit)
+    job = _calling(AsyncClient.job)
+    jobs = _iterating(AsyncClient.jobs)
+    cancel = _calling(AsyncClient.cancel)
+    events = _iterating(AsyncClient.events)
+    wait = _calling(AsyncClient.wait)
+    result = _calling(AsyncClient.result)
+    backends = _calling(AsyncClient.backends)

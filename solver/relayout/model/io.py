@@ -181,6 +181,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         data = _read_file(path, format_.largest)
         digest = sha256(data).hexdigest() if format_ is FORMATS[".onnx"] else None
         source = format_.parse(data, f"file {path}")
+        del data
     elif isinstance(source, bytes | bytearray | memoryview):
         digest, source = sha256(source).hexdigest(), _parse(bytes(source), "the bytes given")
     if not isinstance(source, ir.Model | onnx.ModelProto):
@@ -194,6 +195,8 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         structure = check_structure(source)
         digest = digest or _digest(source)
         proto, weights = detach(source, folder)
+    # Most memory is needed later, when neither the file nor the protobuf of all of it is.
+    del source
     proto, structure = normalize(proto, structure, notes)
     has_graphs, has_tensors = structure.has_graphs, structure.has_tensors
     infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)

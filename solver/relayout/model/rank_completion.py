@@ -22,7 +22,25 @@ _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
 
 
 def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-    """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs."""
+    """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs: forward, then
+    backward and forward again while that finds more."""
+    _complete_forward(graph, opsets)
+    while unknown := _without_shape(graph):
+        for node in reversed(graph):
+            if any(value is not None and value.shape is None for value in node.inputs):
+                _complete_types(node, opsets)
+                _complete_operands(node)
+                _complete_argument(node)
+        _complete_forward(graph, opsets)
+        if _without_shape(graph) == unknown:
+            break
+
+
+def _without_shape(graph: ir.Graph) -> int:
+    return sum(value.shape is None for node in graph for value in node.outputs)
+
+
+def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
     known = dict(opsets)
     for node in graph:
         if [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is None]:
@@ -90,6 +108,15 @@ def _complete_elementwise(node: ir.Node) -> None:
     if known and len(known) == len(shapes) and node.outputs[0].type is not None:
         widest = max(known, key=len)
         node.outputs[0].shape = ir.Shape(widest if node.op_type in UNARY else [None] * len(widest))
+
+
+def _complete_argument(node: ir.Node) -> None:
+    """Give the operand of an elementwise operator of one operand the extents of its result."""
+    value, result = node.inputs[0], node.outputs[0]
+    if node.domain or node.op_type not in UNARY or value is None or value.type is None or value.graph is not node.graph:
+        return
+    if value.shape is None and result.shape is not None:
+        value.shape = ir.Shape(result.shape)
 
 
 def _complete_channels(node: ir.Node, value: ir.Value) -> None:

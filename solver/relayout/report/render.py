@@ -190,7 +190,9 @@ def price_line(price: Price | None) -> str:
     """The part of the cost that the verifier did not compute again; "" if it computed all."""
     if price is None or not price.not_computed:
         return ""
-    return f"computed again: {price.computed} of the cost {price.claimed}; not {'; not '.join(price.not_computed)}"
+    return (
+        f"computed again: {price.computed} of the cost {price.claimed}; not computed: {'; '.join(price.not_computed)}"
+    )
 
 
 def _megabytes(count: int) -> str:

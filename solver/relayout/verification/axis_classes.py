@@ -40,15 +40,15 @@ class CommonNames:
         self._same: list[int] = []
         self._ways: dict[OperatorClass, list[tuple[int, int, tuple[int | None, ...]]]] = {}
         self._written: set[ir.Value] = set()
-        self._found: dict[ir.Value, tuple[frozenset[str], ...]] = {}
+        self._found: dict[int, tuple[frozenset[str], ...]] = {}
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
         """For each axis of a value of known rank, the names that operators give it; empty where none names it."""
-        found = self._found.get(value)
+        names, start = self._names, self._place(value)
+        found = self._found.get(start)
         if found is None:
-            names, start = self._names, self._place(value)
             places = range(start, start + len(value.shape or ()))
-            found = self._found[value] = tuple([names.get(self._first(place), _NONE) for place in places])
+            found = self._found[start] = tuple([names.get(self._first(place), _NONE) for place in places])
         return found
 
     def beside_pieces(self) -> CommonNames:
@@ -107,6 +107,10 @@ class CommonNames:
         return found
 
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
+        if target not in self._places and source.shape is not None and axes == tuple(range(len(source.shape))):
+            # All axes are the same ones: the two values share their places.
+            self._places[target] = self._place(source)
+            return
         before, after = self._place(source), self._place(target)
         for axis, own in enumerate(axes):
             if own is not None:
@@ -160,7 +164,8 @@ class CommonNames:
         place = self._places.get(value)
         if place is None:
             place = self._places[value] = len(self._same)
-            self._same.extend(range(place, place + len(value.shape or ())))
+            # A scalar has a place too, so that no two values start at one unless they share all.
+            self._same.extend(range(place, place + max(1, len(value.shape or ()))))
         return place
 
     def _first(self, place: int) -> int:

@@ -43,7 +43,8 @@ class Derivation:
     def candidates(self, value: ir.Value) -> list[AxisNames]:
         """Every naming of the value with at least one name, the producer's first."""
         made = self._made.get(value)
-        namings = ([made] if made else []) + sorted(self.read(value), key=str)
+        read = self._read.get(value, _NONE)
+        namings = [*([made] if made else ()), *(read if len(read) < 2 else sorted(read, key=str))]
         return [naming for naming in namings if any(naming)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from relayout.layout.layout import Layout
 from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once
@@ -22,7 +21,6 @@ from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
 Extents = tuple[int | None, ...]
-Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
 
 __all__ = ["check_channels", "checked_by_onnx"]
 
@@ -36,9 +34,9 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     """
     try:
         light = without_weights(model)
-        proto = _skeleton(light)
-        written = None if light.is_in_nodes else encoded(light.proto)
-        del light
+        proto = light.proto
+        written = None if light.is_in_nodes else encoded(proto)
+        _give_weights(proto, in_nodes=light.is_in_nodes)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return [_invalid(error)], None
     findings = list(_check_validity(proto))
@@ -170,47 +168,37 @@ def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter
     return extent if isinstance(extent, int) else None
 
 
-def _skeleton(light: Weightless) -> onnx.ModelProto:
-    """The model as a protobuf whose large or absent weights are inputs, so that no check reads one."""
-    proto = _copied(light.proto)
-    given: dict[str, onnx.TensorProto] = {}
-    _take_absent(proto.graph, given, in_nodes=light.is_in_nodes)
+def _give_weights(proto: onnx.ModelProto, *, in_nodes: bool) -> None:
+    """Turn the absent weights of a model into inputs, so that no check reads one."""
+    given: dict[str, onnx.TypeProto] = {}
+    _take_absent(proto.graph, given, in_nodes=in_nodes)
     present = {value.name for value in proto.graph.input}
-    for name, tensor in sorted(given.items()):
+    for name, kind in sorted(given.items()):
         if name not in present:
-            kind = onnx.TypeProto.Tensor(elem_type=tensor.data_type)
-            kind.shape.dim.extend([onnx.TensorShapeProto.Dimension(dim_value=extent) for extent in tensor.dims])
-            proto.graph.input.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto(tensor_type=kind)))
-    declared = [info for info in proto.graph.value_info if info.name not in given]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(declared)
+            proto.graph.input.add(name=name, type=kind)
+    replaced = [place for place, info in enumerate(proto.graph.value_info) if info.name in given]
+    for place in reversed(replaced):
+        del proto.graph.value_info[place]
     proto.ir_version = max(proto.ir_version, 4)
-    return proto
 
 
-def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto], *, in_nodes: bool) -> None:
+def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto], *, in_nodes: bool) -> None:
     # From the end, so that the places of the others stay.
     for place in reversed(range(len(graph.initializer))):
-        if is_absent(graph.initializer[place]):
-            # Protobuf frees the contents of an entry that is deleted.
-            given[graph.initializer[place].name] = _copied(graph.initializer[place])
+        tensor = graph.initializer[place]
+        if is_absent(tensor):
+            given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
             del graph.initializer[place]
     for place in reversed(range(len(graph.node) if in_nodes else 0)):
         node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
-            given[node.output[0]] = _copied(absent)
+            given[node.output[0]] = onnx.helper.make_tensor_type_proto(absent.data_type, absent.dims)
             del graph.node[place]
             continue
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _take_absent(subgraph, given, in_nodes=True)
-
-
-def _copied(message: Message) -> Message:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
 
 
 def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, Extents]:

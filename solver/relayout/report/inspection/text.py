@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
+from relayout.errors import shortened
 from relayout.report.grouping import counted, grouped
 from relayout.report.inspection.schema import Difference, Inspection, TransposeFacts, ValueFacts
 from relayout.report.text_table import aligned
@@ -111,4 +112,5 @@ def _more(count: int) -> Iterator[str]:
 def _table(rows: Sequence[tuple[str, ...]], right: Set[int] = frozenset()) -> list[str]:
     """The rows as lines; an empty column is left out."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])] or [0]
-    return aligned([[row[column] for column in kept] for row in rows], {kept.index(c) for c in right & {*kept}})
+    cells = [[shortened(row[column]) for column in kept] for row in rows]
+    return aligned(cells, {kept.index(c) for c in right & {*kept}})
