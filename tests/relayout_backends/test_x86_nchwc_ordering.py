@@ -51,6 +51,19 @@ def test_a_product_with_a_constant_is_transposed_only_if_cheaper_than_two_transp
     assert cost(turned_product(50, bias=True)) == (2, 50 * 2 * 4 * (64 + 96))
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_transposed_product_costs_as_much_in_the_legal_model(has_bias: bool) -> None:
+    """Whose constant left operand is packed in each run as well."""
+    net = Net()
+    rows = net.transpose(net.input("x", ("n", 64, 50)), 0, 2, 1)
+    product = net.node("MatMul", rows, net.weight(64, 16))
+    net.output(net.transpose(net.node("Add", product, net.weight(16)) if has_bias else product, 0, 2, 1))
+    legal, first = relayout.legalize(net.model(), X86Nchwc(block=16))
+    again, second = relayout.legalize(legal, X86Nchwc(block=16))
+    assert first.cost == second.cost == 50 * 64 * 16 * 90 // 1000 + has_bias * 2 * 4 * 50 * 16
+    assert again == legal
+
+
 def test_a_product_of_data_costs_the_same_transposed() -> None:
     # The matrix is what is transposed then.
     assert cost(turned_product(50, known=False)) == (1, 2 * 4 * 64 * 96)

@@ -84,6 +84,17 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+def test_a_broadcast_of_equal_extents_keeps_their_formula() -> None:
+    net = Net()
+    image = net.input("x", ("n", 3, "h", "w"))
+    one, other = (net.node("Conv", image, net.weight(3, 3, 2, 2), strides=[2, 2]) for _ in range(2))
+    added = net.node("Add", one, other)
+    net.output(net.node("MaxPool", added, kernel_shape=[2, 2], strides=[2, 2]))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[added] == shapes[one] == "[n,3,h//2,w//2]"
+    assert list(shapes.values())[-1] == "[n,3,(h//2)//2,(w//2)//2]"
+
+
 def test_the_formulas_give_the_extents_that_the_runtime_finds() -> None:
     for kernel, stride, pads, dilation in [(3, 2, (1, 1), 1), (5, 3, (2, 1), 2)]:
         for extent in (40, 41, 42):

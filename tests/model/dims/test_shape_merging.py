@@ -1,0 +1,66 @@
+"""Shapes of several inferences of one graph: a name stands for one extent, and what one of them knows stays."""
+
+from __future__ import annotations
+
+import onnx
+from graphs import Net
+from onnx import TensorProto, helper
+
+from relayout.model.dims.shape_merging import merge_shapes
+from relayout.model.io import read_model
+
+Dims = list[int | str | None]
+
+
+def graph_of(**shapes: Dims) -> onnx.GraphProto:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in shapes.items()]
+    return helper.make_graph([], "net", [], [], value_info=infos)
+
+
+def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
+    return {
+        value.name: [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in value.type.tensor_type.shape.dim
+        ]
+        for value in graph.value_info
+    }
+
+
+def test_a_name_that_inference_gives_anew_is_not_that_of_a_declared_result() -> None:
+    """The arithmetic of the Reshape makes inference run again, which does not know what Pack gives."""
+    net = Net()
+    packed = net.node("Pack", net.input("x", ("n", 8, 3)), domain="acme")
+    places = net.node("NonZero", net.input("y", ("m", 4)))
+    extents = net.node("Shape", net.input("z", (8, 6, 4)))
+    rows = net.node("Div", net.node("Gather", extents, net.constant([0])), net.constant([2]))
+    net.output(net.node("Relu", packed))
+    net.output(places, TensorProto.INT64)
+    net.output(net.node("Reshape", "z", net.node("Concat", rows, net.constant([-1]), axis=0)))
+    model = net.model()
+    model.graph.value_info.append(helper.make_tensor_value_info(packed, TensorProto.FLOAT, ["unk__0", 2, 3]))
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    assert shapes[packed] is not None
+    assert shapes[places] is not None
+    assert shapes[packed][0] == "unk__0"
+    assert shapes[places][1] not in ("unk__0", None)
+
+
+def test_both_inferences_say_what_they_know() -> None:
+    graph = graph_of(a=["n", 120, "unk__0"], b=["unk__1", "unk__2"], c=["unk__1", "unk__0"], d=["unk__2"])
+    better = graph_of(a=["unk__0", "unk__1", "unk__2"], b=["n", 7], c=["unk__3", "unk__2"], e=["unk__2", "unk__4"])
+    merge_shapes(better, graph, frozenset())
+    assert shapes_of(graph) == {
+        "a": ["n", 120, "unk__0"],
+        "b": ["n", 7],
+        "c": ["n", "unk__0"],
+        "d": [7],
+        "e": ["unk__0", "unk__3"],
+    }
+
+
+def test_dims_of_one_name_with_different_numbers_have_each_their_own() -> None:
+    graph = graph_of(a=["unk__0"], b=["unk__0"])
+    merge_shapes(graph_of(a=[3], b=[4]), graph, frozenset())
+    assert shapes_of(graph) == {"a": [3], "b": [4]}
