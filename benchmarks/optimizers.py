@@ -65,14 +65,17 @@ def count(path: str) -> None:
     """Print the totals. Shapes that inference cannot pass through an optimiser's operators come from a run."""
     import onnx_ir as ir
 
+    from relayout.model.constants import constant_values
     from relayout.model.io import read_model
-    from relayout.report.totals import data_transposes, totals
+    from relayout.report.totals import is_transpose, totals
 
     model = read_model(path)
+    constants = constant_values(model.graph)
     unknown = {
         str(node.outputs[0].name): node.outputs[0]
-        for node in data_transposes(model)
-        if node.graph is model.graph and (node.outputs[0].dtype is None or not _is_known(node.outputs[0].shape))
+        for node in model.graph
+        if is_transpose(node) and node.inputs[0] not in constants
+        if (node.outputs[0].dtype is None or not _is_known(node.outputs[0].shape))
     }
     for name, array in _values(path, list(unknown)).items() if unknown else ():
         unknown[name].shape = ir.Shape(array.shape)

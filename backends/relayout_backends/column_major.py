@@ -18,6 +18,7 @@ import onnx_ir as ir
 from relayout.backend import DEVICE_KEY, rank_of
 from relayout.layout.relaid_constant import relaid
 from relayout.model.constants import constant_values
+from relayout.ops.node_reader import constant_tensor
 
 __all__ = ["turn_constants", "write_dots"]
 
@@ -151,7 +152,7 @@ def _is_stored(value: ir.Value) -> bool:
     maker = value.producer()
     if value.is_graph_input() or (maker is not None and maker.op_type != "Constant"):
         return False
-    return ir.convenience.get_const_tensor(value) is not None
+    return constant_tensor(value) is not None
 
 
 def _is_product(node: ir.Node) -> bool:
@@ -206,7 +207,7 @@ def _terms(node: ir.Node, side: int) -> tuple[str, str, str] | None:
 
 
 def _turn(constant: ir.Value) -> None:
-    tensor = ir.convenience.get_const_tensor(constant)
+    tensor = constant_tensor(constant)
     assert tensor is not None
     transposed = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
     transposed.name = constant.name

@@ -26,11 +26,23 @@ __all__ = [
     "RelayoutError",
     "UsageError",
     "first_few",
+    "shortened",
 ]
 
 
 MOST_NAMED, MOST_LETTERS = 5, 110
 """A message has so many of a list, each of at most so many letters."""
+
+
+def shortened(text: str) -> str:
+    """A name as one short line: control characters are escaped, and the middle of a long one is left out.
+
+    >>> shortened("one\\nline")
+    'one\\\\nline'
+    """
+    line = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    half = MOST_LETTERS // 2 - 2
+    return line if len(line) <= MOST_LETTERS else f"{line[:half]}...{line[-half:]}"
 
 
 def first_few(texts: Sequence[str], separator: str) -> str:
@@ -39,8 +51,7 @@ def first_few(texts: Sequence[str], separator: str) -> str:
     >>> first_few(["a", "b", "c", "d", "e", "f", "g"], "; ")
     'a; b; c; d; e, and 2 more'
     """
-    half = MOST_LETTERS // 2 - 2
-    shown = [each if len(each) <= MOST_LETTERS else f"{each[:half]}...{each[-half:]}" for each in texts[:MOST_NAMED]]
+    shown = [shortened(each) for each in texts[:MOST_NAMED]]
     more = len(texts) - len(shown)
     return f"{separator.join(shown)}{f', and {more} more' * bool(more)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -156,7 +156,9 @@ def legalize_model(
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
     report = describe(result, backend, before, after, elements.assumed)
-    report = report.model_copy(update={"warnings": tuple(dict.fromkeys((*report.warnings, *warnings)))})
+    warnings = (*report.warnings, *warnings)
+    warnings += tuple(_idle_devices(report, backend, warnings))
+    report = report.model_copy(update={"warnings": tuple(dict.fromkeys(warnings))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
@@ -167,6 +169,14 @@ def legalize_model(
         annotate_run(model, _facts(model, report))
     proof = _proof(model, result, backend, options) if options.certify else None
     return Outcome(model, report, changed, proof, result.choices)
+
+
+def _idle_devices(report: Report, backend: Backend, warnings: Sequence[str]) -> Iterator[str]:
+    """A warning for each device but the host that runs no node, where none says yet that no node fits it."""
+    for each in report.devices:
+        place = f"backend {backend.name}, device {each.device}: "
+        if not each.nodes and each.device != backend.host() and not any(w.startswith(place) for w in warnings):
+            yield f"{place}it runs no node, as no node costs less there; an assignment gives the costs elsewhere"
 
 
 def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
@@ -216,6 +226,7 @@ def _version() -> str:
     return version("relayout")
 
 
+@collector_paused()
 def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:

@@ -253,11 +253,16 @@ def _is_in_place(planned: Plan, backend: Backend, elements: DimSizes) -> bool:
     """Whether the source already is the plan: it changes no node, and the source's view ops spend as much as the
     conversions."""
     tensors = planned.tensors
-    if not planned.keeps_nodes or tensors.cancelling or tensors.dead:
+    if not planned.keeps_nodes or tensors.cancelling or any(map(_is_unread, tensors.dead)):
         return False
     if (len(planned.conversions), planned.bytes) != _spent_by_transposes(tensors, elements):
         return False
     return not backend.devices() or is_placed(planned)
+
+
+def _is_unread(node: ir.Node) -> bool:
+    """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape."""
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
 
 
 def _spent_by_transposes(tensors: Tensors, elements: DimSizes) -> tuple[int, int]:

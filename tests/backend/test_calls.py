@@ -120,6 +120,25 @@ class Silent(Backend):
         self.name = "silent"
 
 
+class Forgetful(Backend):
+    """A branch without an answer, which is the commonest slip."""
+
+    name = "forgetful"
+
+    def nth_result_layout_requirements(self, node: Any, n: int) -> Layout | str:
+        if node.op_type == "MaxPool":
+            return super().nth_result_layout_requirements(node, n)
+        return None  # type: ignore[return-value]
+
+
+def test_the_method_that_gave_no_layout_is_named_with_its_line() -> None:
+    with pytest.raises(BackendError) as caught:
+        relayout.legalize(model(), Forgetful)
+    assert "the backend's nth_result_layout_requirements" in caught.value.problem
+    line = Forgetful.nth_result_layout_requirements.__code__.co_firstlineno
+    assert caught.value.hint.endswith(f"test_calls.py, line {line}")
+
+
 MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "name": ({"name": 5}, "invalid value from the backend's name", "int: 5"),
     "is_enabled": ({"is_enabled": lambda self: True}, "invalid value from the backend's is_enabled", "method"),

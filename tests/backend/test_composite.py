@@ -438,3 +438,14 @@ def test_the_command_takes_a_table_of_devices(tmp_path: Path) -> None:
     written = Report.model_validate(json.loads(Path(report).read_text()))
     assert len(written.transfers) == 4
     assert main(["verify", legal, "--backend", backend, "--against", source]) == 0
+
+
+def test_a_device_that_runs_no_node_is_a_warning() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 8, 6, 6)), 8, 8))
+    table = {"name": "idle", "host": "cpu", "device": [{"name": "npu", "backend": "nhwc"}, {"name": "cpu"}]}
+    _, report = legalize(net.model(), table)
+    [idle] = report.warnings
+    assert idle.startswith("backend idle, device npu: it runs no node")
+    _, report = legalize(net.model(), {**table, "assign": [{"op": "Conv", "devices": {"npu": 0, "cpu": 1 << 40}}]})
+    assert report.warnings == ()

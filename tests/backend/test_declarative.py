@@ -265,7 +265,7 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "line", "where", "expected", "found"),
     [
-        ('name = "acme"', 'name = "a b"', 2, "name", "string should match pattern", "'a b'"),
+        ('name = "acme"', 'name = "a b"', 2, "name", "letters, digits,", "'a b'"),
         ('name = "acme"', "", None, "name", "the key 'name'", "none"),
         ('name = "acme"', 'name = "acme"\nversion = 2', 3, "version", "1", "2"),
         ('extends = "nhwc"', 'extend = "nhwc"', 3, "extend", "the keys assign, description, device, exten", "'extend'"),
@@ -299,7 +299,7 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             'op = ["MaxPool", "A[vV]*"]',
             18,
             "rule[1].op[1]",
-            "match pattern",
+            "an operator's name",
             "'A[vV]*'",
         ),
         ('op = ["MaxPool", "AveragePool"]', "op = []", 18, "rule[1].op", "at least 1 item", "[]"),
@@ -327,7 +327,10 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             "data, kernel, inputs, results or any_order",
             "an implementation without",
         ),
-        ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a valid list", "4"),
+        ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a list", "4"),
+        ('data = "NSC"', 'data = "NSC"\n[rules]', 22, "rules", "one of the keys", "'rules'"),
+        ('name = "acme"', 'name = "acme"\nhost = "cpu"', 3, "host", "devices, each in a table [[device]]", "'cpu'"),
+        ('extends = "nhwc"', 'extends = "nwhc"', 3, "extends", "one of ", "'nwhc'"),
     ],
 )
 def test_an_error_has_a_line_a_key_and_what_was_expected(
@@ -396,7 +399,7 @@ def test_an_option_that_is_empty_is_not_given() -> None:
         ("auto-nhwc", {"device": "npu"}, "options, device", "cpu or cuda", "'npu'"),
         ("nhwc", {"device": "cpu"}, "options", "no options", "device"),
         ("convert-layout", {"desired_layouts": {"Conv": ["NQ"]}}, "options, desired layout of Conv", "NCHW", "NQ"),
-        ("nhwc", {"a b": 1}, "options.a b", "string should match pattern", "'a b'"),
+        ("nhwc", {"a b": 1}, "options.a b", "letters, digits,", "'a b'"),
         ("nhwc", {str(n): 1 for n in range(33)}, "options", "at most 32 items", "'0': 1"),
         ("nhwc", ["device"], "options", "a valid dictionary", "['device']"),
     ],
@@ -462,6 +465,29 @@ def test_any_json_is_a_backend_or_a_backend_error(table: dict[str, Any]) -> None
     except RelayoutError as error:
         outcome = len(error.problem)
     assert outcome > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "where", "expected", "hint"),
+    [
+        ('[[device]]\nname = "npu"\nbackend = "nwhc"', 4, "device[0].backend", "one of ", "did you mean"),
+        ('[[device]]\nname = "npu"\n[[device]]\nname = "npu"', 5, "device[1].name", "a name of its own", ""),
+        ('[[device]]\nname = "npu"\n[[assign]]\ndevices = "gpu"', 5, "assign[0].devices", "npu", ""),
+        ('[[rules]]\nop = "Conv"', 2, "rules", "one of the keys", "did you mean rule?"),
+        ('[rule]\nop = "Conv"', 2, "rule", "a list", "write [[rule]]"),
+        ('[[rule]]\nop = "Conv"\nwhen.channels = 3', 4, "rule[0].when.channels", "keys of max, min, multiple_of", ""),
+    ],
+)
+def test_the_error_of_a_table_around_a_key_has_a_line_too(
+    text: str, line: int, where: str, expected: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "acme.toml"
+    path.write_text(f'name = "acme"\n{text}\n')
+    with pytest.raises(BackendError) as caught:
+        load_backend(path)
+    assert caught.value.where == f"{path}, line {line}, {where}"
+    assert expected in caught.value.expected
+    assert hint in caught.value.hint
 
 
 # Lines

@@ -96,6 +96,7 @@ def test_check_fails_with_each_fault_once_and_the_graphs_that_have_it(here: Path
     none = run("backends", "check", "nhwc", "--graphs", "Convv")
     assert none.status == 2
     assert "no graph is left to check" in none.err
+    assert "hint:     there are onnx/MaxPool2d, " in run("backends", "check", "nhwc", "--graphs", "MaxPool2d*").err
     assert run("backends", "check", "nhwc", "--graphs", "LRN*").out.endswith("backend nhwc: passed\n")
 
 

@@ -258,6 +258,7 @@ with progress.Bar(3) as bar:
         if isinstance(thread, threading.Timer):
             thread.join()
     bar("solving it")
+    bar.improved(12345, 6789)
 """
     ours, theirs = pty.openpty()
     done = subprocess.run([sys.executable, "-c", code], stderr=theirs, stdout=subprocess.PIPE)
@@ -267,6 +268,7 @@ with progress.Bar(3) as bar:
     assert (done.returncode, done.stdout) == (0, b"")
     assert "reading the [model]" in shown
     assert "1/3" in shown
+    assert "solving it: cost 12,345, bound 6,789" in shown
 
 
 def chunks(descriptor: int) -> Iterator[bytes]:

@@ -90,3 +90,19 @@ def test_legalize_without_an_output_is_a_dry_run(model: Path, tmp_path: Path, ru
     assert "nothing was written: -o FILE writes the legal model" in said.err
     assert json.loads((tmp_path / "report.json").read_text())["after"]["transposes"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "report.json"]
+
+
+def test_a_name_of_many_letters_or_lines_stays_on_one_line_of_the_table(tmp_path: Path, run: Run) -> None:
+    source = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,4,9,9] x) => (float[1,9,9,4] y) { a = Relu (x)  y = Transpose <perm = [0, 2, 3, 1]> (a) }""")
+    for name, text in ("x", "x" * 5000), ("a", "two\nlines"):
+        for each in (*source.graph.input, *source.graph.node):
+            each.name = each.name.replace(name, text)
+        for node in source.graph.node:
+            node.input[:] = [text if each == name else each for each in node.input]
+            node.output[:] = [text if each == name else each for each in node.output]
+    onnx.save(source, tmp_path / "named.onnx")
+    said = run("inspect", tmp_path / "named.onnx", "--values").out
+    assert max(map(len, said.splitlines())) < 300
+    assert "two\\nlines" in said

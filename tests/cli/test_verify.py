@@ -179,12 +179,25 @@ def test_a_folder_of_models_is_one_run_and_a_bad_one_does_not_stop_it(model: Pat
     assert [each["exit_status"] for each in json.loads((folder / "all.json").read_text())] == [2, 0, 0]
 
 
-def test_originals_of_a_folder_are_those_of_the_same_names(model: Path, tmp_path: Path, run: Run) -> None:
+def test_originals_of_a_folder_are_those_at_the_same_paths(model: Path, plain: Path, tmp_path: Path, run: Run) -> None:
     legal = tmp_path / "legal"
     legal.mkdir()
     run("legalize", model, "-o", legal / model.name, "--backend", "nhwc")
     assert run("verify", legal, "--backend", "nhwc", "--against", tmp_path).status == 0
-    said = run("verify", model, legal / model.name, "--backend", "onnx", "--against", model)
+    # Two models of one name in folders: each has the original of its own folder.
+    (legal / model.name).unlink()
+    for part, backend in ("encoder", "nhwc"), ("decoder", "onnx"):
+        (tmp_path / "sources" / part).mkdir(parents=True)
+        (legal / part).mkdir()
+        source = run("legalize", model, "-o", tmp_path / "sources" / part / "model.onnx", "--backend", backend, "-q")
+        assert source.status == 0
+        run("legalize", tmp_path / "sources" / part / "model.onnx", "-o", legal / part / "model.onnx", "-q")
+    assert run("verify", legal, "--against", tmp_path / "sources").status == 0
+    (tmp_path / "sources/encoder/model.onnx").unlink()
+    said = run("verify", legal, "--against", tmp_path / "sources")
+    assert said.status == 2
+    assert "sources/encoder/model.onnx: the model file cannot be read" in said.err
+    said = run("verify", model, plain, "--backend", "onnx", "--against", model)
     assert said.status == 2
     assert "one original for many models" in said.err
 
@@ -202,6 +215,11 @@ def test_a_baseline_allows_known_findings_and_no_more(model: Path, plain: Path, 
     assert run("verify", model, plain, "--backend", "onnx", "--baseline", baseline).status == 2
     assert run("verify", model, "--backend", "onnx", "--baseline", plain).status == 2
     assert run("verify", model, "--backend", "onnx", "--baseline", model.parent / "none.json").status == 2
+    for text, found in ("{}", "status: Field required"), ('[{"model": "a"}]', "without the key 'report'"):
+        baseline.write_text(text)
+        assert found in run("verify", model, "--backend", "onnx", "--baseline", baseline).err
+    # An error stands alone, without an empty table before it.
+    assert run("verify", model.parent / "none.onnx").err.startswith("relayout: error: ")
 
 
 def test_a_baseline_of_many_models_goes_by_name(model: Path, plain: Path, run: Run) -> None:

@@ -15,10 +15,12 @@ from model_files import conv, large, outside, parse, same, shapes
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import relayout
 from relayout.errors import InputError, InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor, relaid
 from relayout.model import onnx_file
 from relayout.model.io import read_model, to_json, to_proto, warnings_of, write_model
+from relayout.ops import extents_of
 
 # --- what comes in ---------------------------------------------------------------------------------------------------
 
@@ -328,3 +330,42 @@ def test_an_inferred_map_is_rejected_by_name() -> None:
     with pytest.raises(InputError, match="maps are not supported") as caught:
         read_model(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
     assert caught.value.where == "graph 'g', value 'y'"
+
+
+@pytest.mark.parametrize(
+    ("convolution", "data", "result"),
+    [
+        ("Conv <group = 2> (a, w)", (None, 8, None, None), (None, 6, None, None)),
+        ("ConvTranspose <group = 2> (a, w)", (None, 6, None, None), (None, 8, None, None)),
+    ],
+)
+def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels_of_its_kernel(
+    convolution: str, data: tuple[int | None, ...], result: tuple[int | None, ...]
+) -> None:
+    source = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,4,9,9] x, float[6,4,1,1] w) => (float[a,b,c,d] y) {{
+            a = com.acme.Magic (x)
+            b = {convolution}
+            c = Relu (b)
+            y = com.acme.Magic (c)
+        }}""")
+    a, b, c = (node.outputs[0] for node in list(read_model(source).graph)[:3])
+    assert [value.dtype for value in (a, b, c)] == [ir.DataType.FLOAT] * 3
+    assert [extents_of(value) for value in (a, b, c)] == [data, result, result]
+
+
+@pytest.mark.parametrize("between", ["MaxPool <kernel_shape = [1, 1]>", "Relu", "Identity"])
+def test_what_lies_between_an_unknown_operator_and_a_convolution_is_made_legal(between: str) -> None:
+    source = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,4,9,9] x) => (float[1,2,9,9] y)
+        <float[2,4,1,1] w = {{1, 2, 3, 4, 5, 6, 7, 8}}> {{
+            a = com.acme.Magic (x)
+            b = {between} (a)
+            y = Conv (b, w)
+        }}""")
+    _, report = relayout.legalize(source, "nhwc", check=True, static=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.after.transposes == 2

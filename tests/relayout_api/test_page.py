@@ -174,6 +174,26 @@ def test_a_search_marks_nodes_and_goes_to_them(page: Page) -> None:
     expect(page.locator("#matches")).to_have_text("nothing found")
 
 
+def test_a_view_that_changes_its_size_keeps_its_middle(page: Page) -> None:
+    legalize(page)
+    page.click("#fit")
+
+    def titles_down_the_middle() -> set[str]:
+        canvas = drawn(page)
+        box = canvas.bounding_box()
+        assert box is not None
+        found = set()
+        for y in range(6, int(box["height"]), 20):
+            canvas.click(position={"x": box["width"] / 2, "y": y})
+            found.update(page.locator("#details h3").all_inner_texts()[:1])
+        return found
+
+    before = titles_down_the_middle()
+    assert len(before) > 3
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert titles_down_the_middle() >= before
+
+
 @pytest.mark.parametrize("page", [_PHONE], indirect=True)
 def test_a_phone_never_scrolls_sideways(page: Page) -> None:
     legalize(page)

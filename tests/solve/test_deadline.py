@@ -25,7 +25,6 @@ def test_a_later_deadline_has_not_passed(deadline: Deadline) -> None:
 
 def test_no_limit_has_no_remaining_seconds() -> None:
     assert Deadline().left() is None
-    assert Deadline(deterministic=1.0).deterministic == 1.0
 
 
 def test_the_seconds_of_a_stage_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from graphs import run
+from graphs import assert_close, run
 
 from relayout import legalize, verify
 
-__all__ = ["Feeds", "assert_legal_and_equivalent", "drawn", "first_difference", "node_texts"]
+__all__ = [
+    "Failure",
+    "Feeds",
+    "assert_legal_and_equivalent",
+    "drawn",
+    "first_difference",
+    "node_texts",
+    "one_line",
+    "raised_at",
+]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -28,10 +40,7 @@ def assert_legal_and_equivalent(model: onnx.ModelProto, backend: str, feeds: Seq
     assert report.status == "optimal"
     assert verify(legal, backend=backend).findings == ()
     for feed in feeds:
-        for one, other in zip(run(model, feed), run(legal, feed), strict=True):
-            assert (one.shape, one.dtype) == (other.shape, other.dtype)
-            scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
-            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
+        assert_close(run(model, feed), run(legal, feed))
     return report
 
 
@@ -47,6 +56,27 @@ def node_texts(model: onnx.ModelProto) -> list[bytes]:
                 value.ClearField("type")
         nodes.append(bare.SerializeToString(deterministic=True))
     return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed check. Failures with the same `kind`, one or two words, probably have the same cause."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def raised_at(error: Exception) -> str:
+    """The file and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:

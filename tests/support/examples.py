@@ -46,7 +46,6 @@ class Example:
     opset: int = 18
     results: int = 1
     moves: bool = True
-    dtypes: tuple[Any, ...] = (F,)
 
 
 X = Input((2, 3, 4, 5))

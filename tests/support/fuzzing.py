@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from equivalence import first_difference, node_texts
+from equivalence import Failure, first_difference, node_texts, one_line, raised_at
 from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
@@ -32,17 +31,6 @@ __all__ = ["Failure", "check", "in_boundary_format", "runs"]
 _ALWAYS_FEASIBLE = frozenset(["auto-nhwc", "convert-layout", "nchw", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
 # Backends whose conversions are all Transposes.
 _PLAIN = frozenset(["auto-nhwc", "canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"])
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failed check. Failures with the same `kind`, one or two words, probably have the same cause."""
-
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.message}"
 
 
 def runs(graph: RandomGraph) -> bool:
@@ -71,7 +59,7 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
     try:
         legalized = _legalized(graph.model, settings, settings.input_layouts, settings.output_layouts)
     except InfeasibleError as error:
-        return [Failure("infeasible", str(error))] if _is_feasible(settings) else []
+        return [Failure("infeasible", str(error))] if settings.backend in _ALWAYS_FEASIBLE else []
     except BackendError as error:
         # onnxruntime has blocked kernels on x86 only.
         is_not_x86 = settings.backend == "x86-nchwc" and "option block" in f"{error.where} {error.hint}"
@@ -86,7 +74,7 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
     try:
         onnx.checker.check_model(legal, full_check=True)
     except Exception as error:
-        found.append(Failure("checker", _line(error)))
+        found.append(Failure("checker", one_line(error)))
     found += _numbers(graph, facts, legal, "numbers")
     found += _accounts(graph, facts, legal, report, settings, boundary)
     found += _verified(graph, facts, legal, report, settings, boundary, numeric=deep)
@@ -97,11 +85,6 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
         found += _other_engine(graph, report, settings, options)
         found += _determinism(graph, legal, settings, options)
     return found
-
-
-def _is_feasible(settings: Settings) -> bool:
-    """Whether legalization must succeed."""
-    return settings.backend in _ALWAYS_FEASIBLE
 
 
 def _legalized(
@@ -138,7 +121,7 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
     try:
         got = run(legal, feeds)
     except Exception as error:
-        return [Failure(f"{kind}, cannot run", _line(error))]
+        return [Failure(f"{kind}, cannot run", one_line(error))]
     found = []
     for value, one, other in zip(legal.graph.output, facts.numbers, got, strict=True):
         one = in_boundary_format(value, one)
@@ -270,7 +253,7 @@ def _second_backend(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, s
     try:
         onnx.checker.check_model(moved, full_check=True)
     except Exception as error:
-        return [Failure("checker, elsewhere", _line(error))]
+        return [Failure("checker, elsewhere", one_line(error))]
     return _numbers(graph, facts, moved, f"numbers, {settings.backend} then {settings.second}")
 
 
@@ -324,10 +307,4 @@ def _determinism(
 
 
 def _crash(stage: str, error: Exception) -> Failure:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    location = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
-    return Failure(f"{stage} crashes, {type(error).__name__} at {location}", _line(error))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return Failure(f"{stage} crashes, {type(error).__name__} at {raised_at(error)}", one_line(error))

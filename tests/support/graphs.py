@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from relayout.model.runtime import import_onnxruntime
 
-__all__ = ["Net", "assert_same_numbers", "random_feeds", "run"]
+__all__ = ["Net", "assert_close", "assert_same_numbers", "random_feeds", "run", "session"]
 
 
 class Net:
@@ -81,15 +82,25 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
     return feeds
 
 
-def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+@cache
+def _options() -> Any:
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    return options
+
+
+def session(model: onnx.ModelProto) -> Any:
+    """The model in onnxruntime, on one thread."""
+    return import_onnxruntime().InferenceSession(model.SerializeToString(), _options())
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     # It writes over what it is fed where a BatchNormalization in training mode comes out of a function.
     copies = {name: deepcopy(fed) for name, fed in feeds.items()}
-    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, copies))
+    return list(session(model).run(None, copies))
 
 
 def assert_same_numbers(
@@ -98,12 +109,12 @@ def assert_same_numbers(
     """Both models give equal outputs up to rounding, and these outputs depend on the inputs."""
     onnx.checker.check_model(legal, full_check=True)
     feeds = feeds if feeds is not None else random_feeds(model)
-    expected, found = run(model, feeds), run(legal, feeds)
-    assert len(expected) == len(found)
+    assert_close(run(model, feeds), run(legal, feeds))
+
+
+def assert_close(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    """The outputs are equal up to rounding, each relative to its own scale."""
     for one, other in zip(expected, found, strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
-        scale = float(np.abs(one.astype(np.float64)).max(initial=0.0)) if one.dtype.kind in "fiu" else 1.0
-        np.testing.assert_allclose(
-            other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * max(scale, 1)
-        )
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
+        np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)

@@ -9,7 +9,7 @@ import httpx
 from http_bodies import endless_loop
 from http_server import wait_for
 
-__all__ = ["ENDED", "events_of", "loop_body", "state_of", "submit", "submit_loop", "wait_until_ended"]
+__all__ = ["events_of", "loop_body", "state_of", "submit", "submit_loop", "wait_until_ended"]
 
 ENDED = ("succeeded", "failed", "cancelled")
 

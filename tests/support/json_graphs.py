@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
-from relayout.model.io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json
 
 Json = dict[str, Any]
 
@@ -39,15 +38,5 @@ def constant(source: Json) -> Any:
     return value
 
 
-def parse(text: str) -> onnx.ModelProto:
-    imports = '["" : 20, "relayout" : 1, "mine" : 1]'
-    return onnx.parser.parse_model(f"<ir_version: 10, opset_import: {imports}> {text}")
-
-
 def through_json(model: ir.Model) -> ir.Model:
     return read_model(json.loads(json.dumps(to_json(model), allow_nan=False)))
-
-
-def same(one: ir.Model, other: ir.Model) -> bool:
-    first, second = (to_proto(model).SerializeToString(deterministic=True) for model in (one, other))
-    return bool(first == second)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from graphs import session
 
 from relayout.layout.layout import Layout
-from relayout.model.runtime import import_onnxruntime
-
-onnxruntime = import_onnxruntime()
 
 
 @dataclass
@@ -56,8 +54,12 @@ def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
     return sorted({inverse, *swapped} - {perm})
 
 
-def set_ints(n: int, name: str, values: tuple[int, ...]) -> Change:
-    return lambda model: nth_node(model, n).attributes.add(ir.AttrInt64s(name, values))
+def set_attribute(n: int, attribute: ir.Attr) -> Change:
+    return lambda model: nth_node(model, n).attributes.add(attribute)
+
+
+def set_in_body(key: ir.OperatorIdentifier, n: int, attribute: ir.Attr) -> Change:
+    return lambda model: list(model.functions[key])[n].attributes.add(attribute)
 
 
 def transpose_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
@@ -67,7 +69,7 @@ def transpose_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
             yield f"{node.name} dropped", lambda model, n=n: drop(model, nth_node(model, n))  # type: ignore[misc]
             perm = tuple(node.attributes["perm"].as_ints())
             for other in other_perms(perm):
-                yield f"{node.name} {perm} -> {other}", set_ints(n, "perm", other)
+                yield f"{node.name} {perm} -> {other}", set_attribute(n, ir.AttrInt64s("perm", other))
         elif node.outputs[0].shape is not None and len(node.outputs[0].shape) in (3, 4) and node.op_type != "Constant":
             rank = len(node.outputs[0].shape)
             perm = (*range(rank - 2), rank - 1, rank - 2)
@@ -103,15 +105,15 @@ def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
             if name in node.attributes:
                 value = node.attributes[name].as_int()
                 other = 1 - value if name == "keepdims" else value - 1 if value > 0 else value + 1
-                change: Change = lambda model, n=n, name=name, other=other: nth_node(model, n).attributes.add(  # type: ignore[misc]  # noqa: E731
-                    ir.AttrInt64(name, other)
-                )
-                yield f"{node.name} {name} {value} -> {other}", change
+                yield f"{node.name} {name} {value} -> {other}", set_attribute(n, ir.AttrInt64(name, other))
         for name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
             if name in node.attributes:
                 values = tuple(node.attributes[name].as_ints())
                 for other_values in sorted({values[::-1], (*values[1:], values[0])} - {values}):
-                    yield f"{node.name} {name} {values} -> {other_values}", set_ints(n, name, other_values)
+                    yield (
+                        f"{node.name} {name} {values} -> {other_values}",
+                        set_attribute(n, ir.AttrInt64s(name, other_values)),
+                    )
 
 
 def constant_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
@@ -129,12 +131,8 @@ def constant_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
         if node.op_type == "Constant" and "value" in node.attributes:
             data = node.attributes["value"].as_tensor().numpy()
             if data.dtype == np.int64 and not np.array_equal(data, np.roll(data, 1)):
-                yield (
-                    f"{node.name} rotated",
-                    lambda model, n=n, data=data: nth_node(model, n).attributes.add(  # type: ignore[misc]
-                        ir.AttrTensor("value", ir.tensor(np.roll(data, 1)))
-                    ),
-                )
+                rotated = ir.AttrTensor("value", ir.tensor(np.roll(data, 1)))
+                yield f"{node.name} rotated", set_attribute(n, rotated)
 
 
 def replace_constant(name: str, data: np.ndarray) -> Change:
@@ -170,22 +168,14 @@ def body_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
             if node.op_type == "Transpose":
                 perm = tuple(node.attributes["perm"].as_ints())
                 for other in other_perms(perm):
-                    yield (
-                        f"body of {key} {perm} -> {other}",
-                        lambda model, key=key, n=n, other=other: list(  # type: ignore[misc]
-                            model.functions[key]
-                        )[n].attributes.add(ir.AttrInt64s("perm", other)),
-                    )
+                    yield f"body of {key} {perm} -> {other}", set_in_body(key, n, ir.AttrInt64s("perm", other))
             elif node.op_type == "Constant":
                 data = node.attributes["value"].as_tensor().numpy()
-                for other_data in (np.roll(data, 1) if data.size > 1 else data - 1,):
-                    if not np.array_equal(other_data, data):
-                        yield (
-                            f"body of {key}, {node.outputs[0].name} {data.tolist()} -> {other_data.tolist()}",
-                            lambda model, key=key, n=n, other=other_data: list(  # type: ignore[misc]
-                                model.functions[key]
-                            )[n].attributes.add(ir.AttrTensor("value", ir.tensor(np.ascontiguousarray(other)))),
-                        )
+                wrong = np.roll(data, 1) if data.size > 1 else data - 1
+                if not np.array_equal(wrong, data):
+                    value = ir.AttrTensor("value", ir.tensor(np.ascontiguousarray(wrong)))
+                    text = f"{data.tolist()} -> {wrong.tolist()}"
+                    yield f"body of {key}, {node.outputs[0].name} {text}", set_in_body(key, n, value)
 
 
 def layout_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
@@ -200,12 +190,7 @@ def layout_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
                 for other in dict.fromkeys(others):
                     if other == letters:
                         continue
-                    yield (
-                        f"{node.name} {name} {letters} -> {other}",
-                        lambda model, n=n, name=name, other=other: nth_node(  # type: ignore[misc]
-                            model, n
-                        ).attributes.add(ir.AttrString(name, other)),
-                    )
+                    yield f"{node.name} {name} {letters} -> {other}", set_attribute(n, ir.AttrString(name, other))
 
 
 def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
@@ -247,18 +232,15 @@ def is_sound(mutant: ir.Model, original: ir.Model) -> bool:
     """Whether both compute the same on inputs that the verifier never uses. False if the mutant does not run."""
     sessions = []
     for model in (original, mutant):
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
         try:
-            sessions.append(onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options))
+            sessions.append(session(ir.to_proto(model)))
         except Exception:
             return False
     generator = np.random.default_rng(12345)
     for _ in range(4):
         feed = {i.name: generator.uniform(-3, 3, size=i.shape).astype(np.float32) for i in sessions[0].get_inputs()}
         try:
-            expected, found = (session.run(None, feed) for session in sessions)
+            expected, found = (each.run(None, feed) for each in sessions)
         except Exception:
             return False
         for a, b in zip(expected, found, strict=True):

@@ -19,7 +19,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
 import onnx
-from equivalence import first_difference, node_texts
+from equivalence import Failure, first_difference, node_texts, one_line, raised_at
 from graphs import run
 from onnx import helper, inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -30,10 +30,10 @@ from relayout.backend import Backend, load_backend
 from relayout.errors import InfeasibleError, InputError, RelayoutError
 from relayout.report.schema import Report
 
-__all__ = ["KINDS", "Case", "Fault", "Outcome", "backends", "cases", "check", "operators", "sample", "wrapped"]
+__all__ = ["KINDS", "Case", "Outcome", "backends", "cases", "check", "operators", "sample", "wrapped"]
 
 KINDS = ("crash", "checker", "numbers", "verify", "second run", "cost")
-"""The kinds of faults in the result of one test and backend."""
+"""The kinds of failures in the result of one test and backend."""
 RUNTIMES = ("onnxruntime", "onnx.reference")
 # The tolerated difference of elements, relative to the largest: a legal model may add in another order. Others: none.
 _TOLERANCE = {"float64": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -52,17 +52,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that does not hold. `kind` is one of KINDS."""
-
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of one case under one backend.
 
@@ -73,7 +62,7 @@ class Outcome:
     refused: RelayoutError | None = None
     is_legal: bool = False
     runtime: str = ""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Failure, ...] = ()
 
 
 @cache
@@ -186,7 +175,7 @@ def check(case: Case, backend: str, *, unwrapped: Case | None = None) -> Outcome
     faults = [*_checker(case, legal), *_numbers(case, legal, runtime), *_verified(case, legal, report, chosen)]
     faults += _again(legal, report, chosen)
     if report.status != "optimal" or report.bound != report.cost:
-        faults.append(Fault("cost", f"{report.status}, cost {report.cost}, bound {report.bound}"))
+        faults.append(Failure("cost", f"{report.status}, cost {report.cost}, bound {report.bound}"))
     if unwrapped is not None:
         faults += _no_dearer(unwrapped, report, chosen)
     return Outcome(is_legal=True, runtime=runtime, faults=tuple(faults))
@@ -248,7 +237,7 @@ def _difference(expected: Any, found: Any) -> str:
     return f"{count} of {wrong.size} elements differ, by up to {apart[wrong].max():.3g}" if count else ""
 
 
-def _checker(case: Case, legal: onnx.ModelProto) -> Iterator[Fault]:
+def _checker(case: Case, legal: onnx.ModelProto) -> Iterator[Failure]:
     try:
         onnx.checker.check_model(legal, full_check=True)
     except Exception as error:  # the checker raises several kinds
@@ -256,22 +245,22 @@ def _checker(case: Case, legal: onnx.ModelProto) -> Iterator[Fault]:
             onnx.checker.check_model(case.model, full_check=True)
         except Exception:  # the source is no better
             return
-        yield Fault("checker", _line(error))
+        yield Failure("checker", one_line(error))
 
 
-def _numbers(case: Case, legal: onnx.ModelProto, runtime: str) -> Iterator[Fault]:
+def _numbers(case: Case, legal: onnx.ModelProto, runtime: str) -> Iterator[Failure]:
     """Where onnxruntime lacks an operator that only the legal model has, onnx's reference evaluator runs it."""
     if not runtime:
         return
     for each in RUNTIMES[RUNTIMES.index(runtime) :]:
         differing = _differing(case, legal, each)
         if differing is not None:
-            yield from (Fault("numbers", f"{reason} ({each})") for reason in differing)
+            yield from (Failure("numbers", f"{reason} ({each})") for reason in differing)
             return
-    yield Fault("numbers", f"{runtime} runs the source, and no runtime the legal model")
+    yield Failure("numbers", f"{runtime} runs the source, and no runtime the legal model")
 
 
-def _verified(case: Case, legal: onnx.ModelProto, report: Report, backend: Backend) -> Iterator[Fault]:
+def _verified(case: Case, legal: onnx.ModelProto, report: Report, backend: Backend) -> Iterator[Failure]:
     try:
         found = verify(legal, backend, against=case.model, report=report, samples=1, static=True)
     except Exception as error:  # a finding is never an exception
@@ -280,10 +269,10 @@ def _verified(case: Case, legal: onnx.ModelProto, report: Report, backend: Backe
     for finding in found.findings:
         if finding.severity == "error":
             told = f"{finding.node}: {finding.message}; {finding.expected}; {finding.found}"
-            yield Fault("verify", f"{finding.rule}, {told}")
+            yield Failure("verify", f"{finding.rule}, {told}")
 
 
-def _again(legal: onnx.ModelProto, report: Report, backend: Backend) -> Iterator[Fault]:
+def _again(legal: onnx.ModelProto, report: Report, backend: Backend) -> Iterator[Failure]:
     """A legal model is legal: legalizing it once more changes no node and costs no more."""
     try:
         twice, second = legalize(legal, backend)
@@ -291,24 +280,16 @@ def _again(legal: onnx.ModelProto, report: Report, backend: Backend) -> Iterator
         yield _crash("second run", error)
         return
     if second.cost is None or report.cost is None or second.cost > report.cost:
-        yield Fault("second run", f"cost {report.cost} first, then {second.cost}")
+        yield Failure("second run", f"cost {report.cost} first, then {second.cost}")
     if node_texts(twice) != node_texts(legal):
-        yield Fault("second run", f"{first_difference(legal, twice)}; cost {report.cost} first, then {second.cost}")
+        yield Failure("second run", f"{first_difference(legal, twice)}; cost {report.cost} first, then {second.cost}")
 
 
-def _no_dearer(unwrapped: Case, report: Report, backend: Backend) -> Iterator[Fault]:
+def _no_dearer(unwrapped: Case, report: Report, backend: Backend) -> Iterator[Failure]:
     _, alone = legalize(unwrapped.model, backend)
     if alone.cost is None or report.cost is None or report.cost > alone.cost:
-        yield Fault("cost", f"{alone.cost} without Transposes that cancel, {report.cost} with them")
+        yield Failure("cost", f"{alone.cost} without Transposes that cancel, {report.cost} with them")
 
 
-def _crash(stage: str, error: Exception) -> Fault:
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    place = f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}" if frame is not None else ""
-    return Fault("crash", f"{stage}, {type(error).__name__} at {place}: {_line(error)}")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _crash(stage: str, error: Exception) -> Failure:
+    return Failure("crash", f"{stage}, {type(error).__name__} at {raised_at(error)}: {one_line(error)}")

@@ -8,14 +8,14 @@ another order of summation may add. Their difference at an output is the toleran
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from graphs import session
+from onnx import helper, numpy_helper
 from random_values import (
     BLOWN_UP,
     EXACT,
@@ -35,8 +35,6 @@ from random_values import (
     is_near,
     tolerance,
 )
-
-from relayout.model.runtime import import_onnxruntime
 
 __all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
 
@@ -294,7 +292,6 @@ class Builder:
         return Val(name, clean, np.asarray(wide).astype(clean.dtype), False, constant)
 
     def _run(self, proto: onnx.NodeProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        onnxruntime = import_onnxruntime()
         inputs, constants = [], []
         for name, array in feeds.items():
             if name in self.constants:
@@ -309,9 +306,8 @@ class Builder:
         graph = helper.make_graph([proto], "node", inputs, outputs, constants)
         model = self.assemble(graph)
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), _options())
             fed = {name: array for name, array in feeds.items() if name not in self.constants}
-            return list(session.run(None, fed))
+            return list(session(model).run(None, fed))
         except Exception as error:
             raise Rejected(str(error)) from error
 
@@ -412,25 +408,3 @@ def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
         if known[value.name].type.tensor_type.HasField("shape"):
             value.CopyFrom(known[value.name])
     return model
-
-
-def counted(graphs: Iterable[RandomGraph]) -> Counter[tuple[str, int]]:
-    """The number of graphs with each operator, by opset."""
-    return Counter(each for graph in graphs for each in graph.operators)
-
-
-_cached_options: list[Any] = []
-
-
-def _options() -> Any:
-    if not _cached_options:
-        onnxruntime = import_onnxruntime()
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        _cached_options.append(options)
-    return _cached_options[0]
-
-
-assert TensorProto.FLOAT == 1

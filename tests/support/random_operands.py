@@ -28,6 +28,7 @@ __all__ = [
     "propose",
     "proposes",
     "unit",
+    "unsqueezed",
 ]
 
 Proposal = Callable[[Builder, str], Any]
@@ -89,6 +90,10 @@ def adapted(b: Builder, value: Val, rank: int) -> Val:
     return b.node("Reshape", [value, b.ints(shape)])
 
 
+def unsqueezed(b: Builder, value: Val, axes: list[int]) -> Val:
+    return b.node("Unsqueeze", [value], axes=axes) if b.opset < 13 else b.node("Unsqueeze", [value, b.ints(axes)])
+
+
 def insert_units(b: Builder, shape: tuple[int, ...], rank: int) -> list[int]:
     result = list(shape)
     while len(result) < rank:
@@ -96,26 +101,26 @@ def insert_units(b: Builder, shape: tuple[int, ...], rank: int) -> list[int]:
     return result
 
 
-def integers(b: Builder, low: int = 0, high: int = 4, dtype: Any = I32, top: int = 6) -> Val:
+def integers(b: Builder, low: int = 0, high: int = 4, dtype: Any = I32) -> Val:
     found = b.pick(
         lambda v: _is(v, dtype, (low, high)) and v.constant == b.is_constant
-        and v.array.max() <= top and v.array.min() >= 0
+        and v.array.max() <= 6 and v.array.min() >= 0
     )  # fmt: skip
     if found is not None and b.chance(0.8):
         return found
     if b.chance(0.4) and len(b.inputs) < 6:
-        return b.input(b.shape(b.draw.randint(max(low, 1), high)), dtype, 0, top)
+        return b.input(b.shape(b.draw.randint(max(low, 1), high)), dtype, 0, 6)
     x = floats(b, low, high)
     return b.node("Cast", [b.node("Abs", [b.node("Mul", [x, b.constant(1.7, b.real)])])], to=element_type(dtype))
 
 
-def booleans(b: Builder, low: int = 0, high: int = 4) -> Val:
-    found = b.pick(lambda v: _is(v, B, (low, high)) and v.constant == b.is_constant)
+def booleans(b: Builder) -> Val:
+    found = b.pick(lambda v: _is(v, B, (0, 4)) and v.constant == b.is_constant)
     if found is not None and b.chance(0.7):
         return found
     if b.chance(0.3) and len(b.inputs) < 6:
-        return b.input(b.shape(b.draw.randint(max(low, 1), high)), B)
-    x = floats(b, low, high)
+        return b.input(b.shape(b.draw.randint(1, 4)), B)
+    x = floats(b, 0, 4)
     return b.node(b.draw.choice(["Greater", "Less"]), [x, b.constant(0.1, b.real)])
 
 
@@ -225,9 +230,9 @@ def kernel(b: Builder, shape: tuple[int, ...]) -> Val:
     return b.input(shape, b.real, -1, 1, fixed=True) if len(b.inputs) < 6 else b.parameter(shape, b.real, -1, 1)
 
 
-def axis_of(b: Builder, rank: int, *, since: int = 11) -> int:
+def axis_of(b: Builder, rank: int) -> int:
     axis = b.draw.randrange(rank)
-    return axis - rank if b.opset >= since and b.chance(0.4) else axis
+    return axis - rank if b.opset >= 11 and b.chance(0.4) else axis
 
 
 def indices(b: Builder, shape: tuple[int, ...], top: int) -> Val:

@@ -8,9 +8,9 @@ import random_matmul
 import random_reductions
 import random_reshapes
 import random_spatial
-from random_operands import PROPOSALS, adapted, floats, integers, kernel, partner, propose
+from random_operands import PROPOSALS, adapted, floats, integers, kernel, partner, propose, unsqueezed
 
-__all__ = ["PROPOSALS", "adapted", "floats", "integers", "kernel", "partner", "propose"]
+__all__ = ["PROPOSALS", "adapted", "floats", "integers", "kernel", "partner", "propose", "unsqueezed"]
 
 # Each module registers its operators on import.
 _MODULES = (

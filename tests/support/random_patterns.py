@@ -12,12 +12,12 @@ import onnx
 from onnx import helper
 from random_constants import computed, parameters
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
-from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
+from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose, unsqueezed
 from random_subgraphs import branches, loop, scan
 
 from relayout.ops import Row, rows
 
-__all__ = ["PATTERNS", "draw_graph", "forced_row"]
+__all__ = ["draw_graph", "forced_row"]
 
 I64, B = np.int64, np.bool_
 PATTERNS: list[Callable[[Builder], Any]] = []
@@ -26,10 +26,6 @@ PATTERNS: list[Callable[[Builder], Any]] = []
 def pattern(build: Callable[[Builder], Any]) -> Callable[[Builder], Any]:
     PATTERNS.append(build)
     return build
-
-
-def _unsqueeze(b: Builder, x: Val, axes: list[int]) -> Val:
-    return b.node("Unsqueeze", [x], axes=axes) if b.opset < 13 else b.node("Unsqueeze", [x, b.ints(axes)])
 
 
 def _mean(b: Builder, x: Val, axes: list[int], keepdims: int) -> Val:
@@ -73,7 +69,7 @@ def squeeze_and_excite(b: Builder) -> Any:
     if b.chance(0.5):
         gate = b.node("Reshape", [gate, b.ints(shape)])
     else:
-        gate = _unsqueeze(b, gate, [1, 2] if last else [2, 3])
+        gate = unsqueezed(b, gate, [1, 2] if last else [2, 3])
     return b.node("Mul", [x, gate] if b.chance(0.5) else [gate, x])
 
 
@@ -203,7 +199,7 @@ def shape_arithmetic(b: Builder) -> Any:
         return b.node("Reshape", [x, b.node("Concat", parts, axis=0)])
     if kind < 0.75:
         last = b.node("Gather", [shape, b.ints(x.rank - 1)], axis=0)
-        last = _unsqueeze(b, last, [0])
+        last = unsqueezed(b, last, [0])
         return b.node("Reshape", [x, b.node("Concat", [b.ints([-1]), last], axis=0)])
     if kind < 0.9 and b.opset >= 9:
         ones = b.node("ConstantOfShape", [shape], value=helper.make_tensor("value", 1, [1], [0.5]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from random_graphs import Builder
-from random_operands import adapted, floats, insert_units, proposes
+from random_operands import adapted, floats, insert_units, proposes, unsqueezed
 
 B = np.bool_
 
@@ -38,11 +38,7 @@ def dropout(b: Builder, operator: str) -> Any:
 def squeeze(b: Builder, operator: str) -> Any:
     x = b.pick(lambda v: v.dtype == b.real and v.constant == b.is_constant and 1 in v.shape and v.rank > 1)
     if x is None:
-        x = (
-            b.node("Unsqueeze", [floats(b, 1, 4)], axes=[1])
-            if b.opset < 13
-            else b.node("Unsqueeze", [floats(b, 1, 4), b.ints([1])])
-        )
+        x = unsqueezed(b, floats(b, 1, 4), [1])
     units = [a for a, e in enumerate(x.shape) if e == 1]
     axes = b.draw.sample(units, b.draw.randint(1, len(units)))
     if b.chance(0.2):
@@ -64,7 +60,7 @@ def unsqueeze(b: Builder, operator: str) -> Any:
     axes = b.draw.sample(range(total), total - x.rank)
     if b.opset >= 11:
         axes = [a - total if b.chance(0.3) else a for a in axes]
-    return b.node("Unsqueeze", [x], axes=axes) if b.opset < 13 else b.node("Unsqueeze", [x, b.ints(axes)])
+    return unsqueezed(b, x, axes)
 
 
 @proposes("Flatten")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from graphs import session
 
 from relayout.backend import Implementation
 from relayout.layout.layout import Layout
@@ -144,18 +145,10 @@ class OneNode:
 
     def run(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
         """Run the rewrite on operands in the identity format, and return the results in the identity format."""
-        import onnxruntime
-
         assert self.implementation.rewrite is not None
         self.implementation.rewrite(self)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(
-            ir.to_proto(self.model()).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
         operands = {f"in_{i}": to_layout(feeds[i], self.letters, self.implementation.inputs[i]) for i in self.feeds}
-        found = session.run(None, operands)
+        found = session(ir.to_proto(self.model())).run(None, operands)
         results: dict[int, Array] = {}
         for index, array in zip(sorted(self.results_by_index), found, strict=True):
             shape = self._node.outputs[index].shape

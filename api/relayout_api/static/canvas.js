@@ -50,6 +50,7 @@ export class GraphView {
     this.scale = 1;
     this.left = 0;
     this.top = 0;
+    this.ratio = 1;
     this.pending = false;
     this.context = this.canvas.getContext("2d", {alpha: false});
     this.theme = matchMedia("(prefers-color-scheme: dark)");
@@ -140,6 +141,9 @@ export class GraphView {
     const ratio = Math.min(window.devicePixelRatio || 1, 2);
     const [width, height] = [Math.round(this.canvas.clientWidth * ratio), Math.round(this.canvas.clientHeight * ratio)];
     if (this.canvas.width !== width || this.canvas.height !== height) {
+      // The middle of the view stays in the middle.
+      this.left += (this.canvas.width / this.ratio - width / ratio) / this.scale / 2;
+      this.top += (this.canvas.height / this.ratio - height / ratio) / this.scale / 2;
       this.canvas.width = width;
       this.canvas.height = height;
     }

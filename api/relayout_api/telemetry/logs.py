@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from asgi_correlation_id.context import correlation_id
 
-__all__ = ["LOG_CONFIG", "JsonFormatter", "LogFormat", "TextFormatter", "configure", "job_id", "trace_id"]
+__all__ = ["JsonFormatter", "LogFormat", "TextFormatter", "configure", "job_id", "trace_id"]
 
 LogFormat = Literal["json", "text"]
 
@@ -77,10 +77,6 @@ def _config(form: LogFormat) -> dict[str, Any]:
             **{name: {"level": "WARNING"} for name in ("asyncio", "dbos", "httpx", "sqlalchemy")},
         },
     }
-
-
-LOG_CONFIG = _config("text")
-"""The configuration that uvicorn takes before the settings are known."""
 
 
 def configure(form: LogFormat) -> None:

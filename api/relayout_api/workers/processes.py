@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -18,7 +17,6 @@ import anyio
 
 __all__ = ["End", "Template", "TemplateError", "WorkerProcess"]
 
-_log = logging.getLogger("relayout_api")
 _STDERR_KEPT = 16 << 10
 _ENVIRONMENT = {
     # Threads of the linear algebra libraries: a fork has only the one that forks, and a worker has one processor.

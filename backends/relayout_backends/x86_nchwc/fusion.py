@@ -25,12 +25,12 @@ from relayout_backends.x86_nchwc.shapes import constant, numbers
 __all__ = ["fuse"]
 
 
-def fuse(model: ir.Model, place: str = "") -> bool:
+def fuse(model: ir.Model, device: str = "") -> bool:
     """Fuse into each blocked convolution of `model` the operators after it that only it feeds; whether any were.
 
     `device`: only nodes there are fused (see `relayout.backend.DEVICE_KEY`).
     """
-    editing = Editing(model.graph, place)
+    editing = Editing(model.graph, device)
     _grow_chains(editing)
     scale_by_convolutions(editing)
     editing.drop_idle_views()

@@ -11,12 +11,15 @@ from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import maker, readers
+from relayout_backends.x86_nchwc.present import activation_cost
 from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = ["order_cost"]
+
+_FACTORS = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 
 _SIZE = 4
 """The bytes of an element, assumed to be float32."""
@@ -31,11 +34,19 @@ def order_cost(
     """Bytes of memory traffic beyond the operator's best order; `traffic` is the part that is already known."""
     if node.op_type in ("LogSoftmax", "Softmax") and not is_rewritten:
         return traffic + _turned_inside(node, axes)
-    if node.op_type == "MatMul" and is_rewritten:
-        return traffic + _turned_product(node)
-    if node.op_type in ACTIVATIONS and len(set(axes)) == len(axes) and _follows_blocks(node):
-        return traffic if _is_in_blocks(node.outputs[0], axes, blocks()) else traffic + 1
+    if node.op_type == "MatMul":
+        return traffic + _packing(node, is_turned=is_rewritten)
+    if node.op_type in ACTIVATIONS and len(set(axes)) == len(axes):
+        return traffic + _beside_blocks(node, axes, blocks)
     return traffic
+
+
+def _beside_blocks(node: ir.Node, axes: tuple[int, ...], blocks: Callable[[], Blocks]) -> int:
+    """1 for an activation behind a convolution that may be blocked, where it is not known to be in blocks itself."""
+    producer = _before_factors(node.inputs[0])
+    if producer is not None and producer.domain == DOMAIN and producer.op_type == "Conv":
+        return activation_cost(producer, blocks().size)  # in a legal model it is in blocks
+    return 1 if _follows_blocks(node) and not _is_in_blocks(node.outputs[0], axes, blocks()) else 0
 
 
 def _is_in_blocks(value: ir.Value, axes: tuple[int, ...], blocks: Blocks) -> bool:
@@ -53,19 +64,28 @@ def _is_in_blocks(value: ir.Value, axes: tuple[int, ...], blocks: Blocks) -> boo
 
 def _follows_blocks(node: ir.Node) -> bool:
     """Whether an activation may follow a blocked convolution, which fuses it: on equal cost, it is blocked too."""
-    producer = maker(node.inputs[0])
+    producer = _before_factors(node.inputs[0])
     if producer is not None and (producer.op_type == "ReorderOutput" or CONVERSION_KEY in producer.metadata_props):
         # In a legal model the activation that is not fused is behind a conversion from blocks.
-        producer = maker(producer.inputs[0])
+        producer = _before_factors(producer.inputs[0])
         if producer is None or _is_normalization(producer):
             return False
     elif producer is not None and producer.domain == DOMAIN:
         return False
-    if producer is not None and producer.op_type == "BatchNormalization":
-        producer = maker(producer.inputs[0])
     if producer is None or producer.op_type != "Conv":
         return False
     return is_float_image(producer.outputs[0]) and is_known(producer.inputs[1])
+
+
+def _before_factors(value: ir.Value | None) -> ir.Node | None:
+    """The node that computes `value`, before the constant factors and offsets that a blocked convolution absorbs."""
+    producer = maker(value)
+    while producer is not None and producer.domain == "" and producer.op_type in _FACTORS:
+        read = [operand for operand in producer.inputs if not is_known(operand)]
+        if len(read) != 1:
+            return producer
+        producer = maker(read[0])
+    return producer
 
 
 def _is_normalization(node: ir.Node) -> bool:
@@ -85,23 +105,27 @@ def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
     return 0 if innermost else 4 * _SIZE * volume(result, range(len(result.shape)))
 
 
-def _turned_product(node: ir.Node) -> int:
-    """A transposed product by a constant: the constant is packed anew in each run, and a bias is added on its own."""
-    data, matrix, result = node.inputs[0], node.inputs[1], node.outputs[0]
-    if constant(matrix) is None or data is None or data.shape is None or result.shape is None:
+def _packing(node: ir.Node, *, is_turned: bool) -> int:
+    """A product whose left operand is constant, as in the product of the transposes (`is_turned`) of one with a
+    constant right operand: it is packed anew in each run, and a bias is added on its own."""
+    left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    packed = right if is_turned else left
+    if constant(packed) is None or left is None or left.shape is None or result.shape is None:
         return 0
     moved = volume(result, range(len(result.shape)))
-    depth = volume(data, [len(data.shape) - 1]) if len(data.shape) > 1 else 1
-    return multiplying_transposed(moved * depth) + (2 * _SIZE * moved if _has_bias(result) else 0)
+    depth = volume(left, [len(left.shape) - 1]) if len(left.shape) > 1 else 1
+    along = -1 if is_turned else -2
+    return multiplying_transposed(moved * depth) + (2 * _SIZE * moved if _has_bias(result, along) else 0)
 
 
-def _has_bias(result: ir.Value) -> bool:
-    """Whether the only reader of a product is an Add of a constant vector: onnxruntime fuses the two into a Gemm."""
+def _has_bias(result: ir.Value, along: int) -> bool:
+    """Whether the only reader of a product is an Add of a constant vector along this axis: onnxruntime fuses the two
+    into a Gemm where it is the last one."""
     (reader, *others) = readers(result) or [None]
     if reader is None or others or reader.op_type != "Add":
         return False
     known = [value for value in reader.inputs if is_known(value)]
     shape = known[0].shape if len(known) == 1 and known[0] is not None else None
-    if shape is None or result.shape is None or not shape.is_static():
+    if shape is None or result.shape is None or not shape.is_static() or len(result.shape) < -along:
         return False
-    return len(shape) > 0 and shape[-1] == result.shape[-1] == prod(shape.numpy())
+    return len(shape) >= -along and shape[along] == result.shape[along] == prod(shape.numpy())

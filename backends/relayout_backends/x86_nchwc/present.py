@@ -14,12 +14,13 @@ from relayout.layout.metadata_keys import CHANNELS_KEY
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks
 from relayout_backends.x86_nchwc.convolution import blocked_penalty
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
+from relayout_backends.x86_nchwc.editing import is_view
 from relayout_backends.x86_nchwc.shapes import channels_of, is_float_image, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["price"]
+__all__ = ["activation_cost", "price"]
 
 _FLOAT = 4
 _ELEMENTWISE = frozenset({"Add", "Clip", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"})
@@ -52,7 +53,16 @@ def _convolution(node: ir.Node, blocks: Blocks) -> int:
     if data is None or outputs is None or not is_float_image(data) or not is_float_image(node.outputs[0]):
         return 0
     groups = node.attributes.get_int("group", 1)
-    return blocked_penalty(node, blocks, outputs, (_used_channels(data) or channels_of(data)) // groups)
+    penalty = blocked_penalty(node, blocks, outputs, (_used_channels(data) or channels_of(data)) // groups)
+    return penalty + (activation_cost(node, blocks.size) if "activation" in node.attributes else 0)
+
+
+def activation_cost(convolution: ir.Node, size: int) -> int:
+    """The cost of an activation in the blocks of this convolution: 1 if the order of its axes did not show that it is
+    in blocks, as in padded ones of a single dim; see `order_cost`. A block has `size` channels."""
+    channels, shape = _noted(convolution) or 0, convolution.outputs[0].shape
+    is_point = shape is not None and len(shape) == 4 and shape[2] == shape[3] == 1
+    return 1 if channels % size and (channels < size or is_point) else 0
 
 
 def _used_channels(data: ir.Value) -> int | None:
@@ -81,9 +91,13 @@ def _used_channels(data: ir.Value) -> int | None:
 
 
 def _passed_on(value: ir.Value) -> list[ir.Value]:
-    """The operands whose channels are those of a blocked value: of an elementwise operator or a Concat."""
+    """The operands whose channels are those of a blocked value: of an elementwise operator, a Concat or a view."""
     producer = value.producer()
-    if producer is None or producer.domain == DOMAIN or producer.op_type not in _ELEMENTWISE | {"Concat"}:
+    if producer is None or producer.domain == DOMAIN:
+        return []
+    if is_view(producer):
+        return [operand for operand in producer.inputs[:1] if operand is not None]
+    if producer.op_type not in _ELEMENTWISE | {"Concat"}:
         return []
     return [operand for operand in producer.inputs if operand is not None]
 
@@ -97,5 +111,6 @@ def _product(node: ir.Node) -> int:
 
 
 def _noted(node: ir.Node) -> int | None:
+    """The channels without padding of a blocked operator's result, as noted when it was written."""
     text = node.metadata_props.get(CHANNELS_KEY, "")
     return int(text) if text.isdecimal() else None

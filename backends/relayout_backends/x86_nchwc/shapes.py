@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.constants import is_evaluable
+from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
 __all__ = [
@@ -73,7 +74,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The constant of `value`, its data present or absent; None where it is computed, an input or missing."""
     if value is None or value.is_graph_input():
         return None
-    return ir.convenience.get_const_tensor(value)
+    return constant_tensor(value)
 
 
 def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relayout.backend.loading import load_backend
     from relayout.backend.registry import find_backends
     from relayout.backend.rewriting import Extents, Rewrite, Writing
-    from relayout.backend.roles import (
+    from relayout.ops.operand_roles import (
         DATA,
         KERNEL,
         OTHER,
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     )
 
 _EXPORTS = {
-    "calls": "ask",
-    "composite": "Assignment Composite Device Nodes",
-    "interface": """
+    "relayout.backend.calls": "ask",
+    "relayout.backend.composite": "Assignment Composite Device Nodes",
+    "relayout.backend.interface": """
         Backend Implementation DEVICE_KEY Reordering TensorType Violation WRITTEN_KEY axis_count element_size rank_of
     """,
-    "loading": "load_backend",
-    "registry": "find_backends",
-    "rewriting": "Extents Rewrite Writing",
-    "roles": """
+    "relayout.backend.loading": "load_backend",
+    "relayout.backend.registry": "find_backends",
+    "relayout.backend.rewriting": "Extents Rewrite Writing",
+    "relayout.ops.operand_roles": """
         DATA KERNEL OTHER has_roles input_role kernel_input own_layout result_role spatial_letters spell written_node
     """,
 }
-_MODULE_OF = {name: f"relayout.backend.{module}" for module, names in _EXPORTS.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
     "DATA",

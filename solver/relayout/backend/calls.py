@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
@@ -55,6 +55,7 @@ __all__ = [
 MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
+_T = TypeVar("_T")
 _NO_TENSOR = Layout.any(0)
 _OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
@@ -81,18 +82,26 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
     except LayoutSyntaxError as error:
         found = f"{error.found} in {error.text!r}, column {error.column}"
         operand = _operand_of(error)
-        raise wrong_answer(backend, hook, ", ".join(filter(None, [where, operand])), error.expected, found) from error
+        place = ", ".join(filter(None, [where, operand]))
+        raise wrong_answer(backend, _asked(backend, hook, operand), place, error.expected, found) from error
     except RelayoutError:
         raise
     except (Exception, SystemExit) as error:
         operand = _operand_of(error)
         raise BackendError(
-            f"the backend failed in {hook}",
+            f"the backend failed in {_asked(backend, hook, operand)}",
             where=_location(backend, ", ".join(filter(None, [where, operand]))),
             expected="a layout" if operand else expected,
             found=failure_text(error, type(backend).__module__),
             hint="this is a fault of the backend, not of the model",
         ) from error
+
+
+def _asked(backend: Backend, hook: str, operand: str) -> str:
+    """The method that gave the layout of an operand, such as `input 0`: `Backend.implementations` asks two others."""
+    if operand and hook == "implementations" and type(backend).implementations is Backend.implementations:
+        return f"nth_{operand.partition(' ')[0]}_layout_requirements"
+    return hook
 
 
 def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
@@ -240,11 +249,15 @@ def finished_by(backend: Backend, model: ir.Model) -> bool:
 
 def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
     """The faults that the backend finds in a legal model, checked. Raises BackendError."""
-    with guarded(backend, "check"):
-        found = tuple(backend.check(model))
+    return _all_of(backend, "check", model, Violation, "a sequence of Violation")
+
+
+def _all_of(backend: Backend, hook: str, model: ir.Model, kind: type[_T], expected: str) -> tuple[_T, ...]:
+    with guarded(backend, hook):
+        found = tuple(getattr(backend, hook)(model))
     for each in found:
-        if not isinstance(each, Violation):
-            raise wrong_answer(backend, "check", "", "a sequence of Violation", shown(each))
+        if not isinstance(each, kind):
+            raise wrong_answer(backend, hook, "", expected, shown(each))
     return found
 
 
@@ -277,22 +290,13 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
     """The values whose memory is not in the order of their shape, checked. Raises BackendError."""
     import onnx_ir as ir
 
-    with guarded(backend, "opaque_values"):
-        found = tuple(backend.opaque_values(model))
-    for each in found:
-        if not isinstance(each, ir.Value):
-            raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
-    return frozenset(found)
+    return frozenset(_all_of(backend, "opaque_values", model, ir.Value, "values of the model"))
 
 
 def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
     """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
     does not run, and the backend's own warnings, checked. Raises BackendError."""
-    with guarded(backend, "warnings"):
-        own = tuple(backend.warnings(model))
-    for each in own:
-        if not isinstance(each, str):
-            raise wrong_answer(backend, "warnings", "", "a sequence of texts", shown(each))
+    own = _all_of(backend, "warnings", model, str, "a sequence of texts")
     return (*misspelt_hooks(backend), *_refused(backend, model), *own)
 
 
@@ -391,13 +395,13 @@ class _NodeCheck:
             with guarded(self.backend, self.hook, f"{self.where}, {side} {n}"):
                 given = Layout.parse(given)
         if not isinstance(given, Layout):
-            raise self.wrong("a Layout or its string", shown(given), f", {side} {n}")
+            raise self.wrong("a Layout or its string, such as '*' for any", shown(given), f"{side} {n}")
         if axis_count(given) == rank or value.shape is None:
             return self.with_letters(given, side, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
         found = f"{str(given)!r}, of rank {axis_count(given)}"
-        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f", {side} {n}")
+        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}")
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
@@ -406,7 +410,8 @@ class _NodeCheck:
         return given if letters is None else given.with_names(letters)
 
     def wrong(self, expected: str, found: str, operand: str = "") -> BackendError:
-        return wrong_answer(self.backend, self.hook, self.where + operand, expected, found)
+        place = ", ".join(filter(None, [self.where, operand]))
+        return wrong_answer(self.backend, _asked(self.backend, self.hook, operand), place, expected, found)
 
 
 def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:

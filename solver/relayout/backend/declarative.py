@@ -65,7 +65,8 @@ _NO_CONDITION = TensorCondition()
 
 
 class DeclarativeBackend(Backend):
-    """The backend that a table describes. `extended` makes the backend that the table extends, given its context."""
+    """The backend that a table describes. `extended` makes the backend that answers what the table does not
+    state, given its context."""
 
     def __init__(
         self, table: BackendTable, extended: Callable[[Backend], Backend], context: Backend | None = None
@@ -73,21 +74,16 @@ class DeclarativeBackend(Backend):
         super().__init__(context)
         self.name = table.name
         self.table = table
-        self._extended = extended(self.context)
-        self.is_pure = is_pure(self._extended)
+        self.extended = extended(self.context)
+        self.is_pure = is_pure(self.extended)
         # A backend that is not enabled requires nothing; the table's own rules hold.
-        self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
-
-    @property
-    def extended(self) -> Backend:
-        """The backend that answers what the table does not state."""
-        return self._extended
+        self._fallback = self.extended if self.extended.is_enabled else Backend(self.context)
 
     def layouts_for_dims(self) -> tuple[Layout, ...]:
-        return self._extended.layouts_for_dims()
+        return self.extended.layouts_for_dims()
 
     def default_nd_layout(self, rank: int) -> Layout:
-        return self._extended.default_nd_layout(rank)
+        return self.extended.default_nd_layout(rank)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rule = self._rule(node)
@@ -118,35 +114,35 @@ class DeclarativeBackend(Backend):
         ]
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        return self._extended.conversion_cost(tensor, source, target)
+        return self.extended.conversion_cost(tensor, source, target)
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
-        return self._extended.conversion(tensor, source, target)
+        return self.extended.conversion(tensor, source, target)
 
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
-        return self._extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+        return self.extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
 
     def prepare(self, model: ir.Model) -> bool:
-        return self._extended.prepare(model)
+        return self.extended.prepare(model)
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        return self._extended.finish(model, device)
+        return self.extended.finish(model, device)
 
     def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
-        return self._extended.check(model, device)
+        return self.extended.check(model, device)
 
     def conversion_operators(self) -> frozenset[tuple[str, str]]:
-        return self._extended.conversion_operators()
+        return self.extended.conversion_operators()
 
     def operator_layouts(self, node: ir.Node) -> Implementation | None:
-        return self._extended.operator_layouts(node)
+        return self.extended.operator_layouts(node)
 
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
-        return self._extended.opaque_values(model)
+        return self.extended.opaque_values(model)
 
     def warnings(self, model: ir.Model) -> Iterable[str]:
         """Rules for operators that neither ONNX nor the model has, and a table of which no rule fits a node."""
-        yield from self._extended.warnings(model)
+        yield from self.extended.warnings(model)
         nodes = [logical(node) for node in model.graph.all_nodes()]
         present = {node.op_type for node in nodes}
         known = present | _onnx_operators()
@@ -162,10 +158,10 @@ class DeclarativeBackend(Backend):
             yield f"table {self.name}: no rule fits a node of the model, so {self.table.extends} decides all"
 
     def supports(self, node: ir.Node) -> bool:
-        return self._extended.supports(node)
+        return self.extended.supports(node)
 
     def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
-        return self._extended.is_satisfied_by(tensor, required, current)
+        return self.extended.is_satisfied_by(tensor, required, current)
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)

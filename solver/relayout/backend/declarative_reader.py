@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from relayout.backend.declarative_schema import (
+    NAME,
+    PATTERN,
     AssignTable,
     BackendTable,
     Condition,
@@ -24,11 +26,13 @@ from relayout.backend.declarative_schema import (
 )
 from relayout.errors import BackendError
 
-__all__ = ["MAX_BYTES", "check_table", "line_of", "read_table"]
+__all__ = ["MAX_BYTES", "KeyPath", "check_table", "line_of", "place_of", "read_table"]
 
 
 MAX_BYTES = 1 << 20
 """How large a file may be."""
+
+KeyPath = tuple[int | str, ...]
 
 
 def read_table(path: Path) -> BackendTable:
@@ -62,19 +66,25 @@ def check_table(table: Mapping[str, Any], where: str = "inline backend", toml: s
         return BackendTable.model_validate(dict(table))
     except ValidationError as error:
         faults = error.errors(include_url=False)
-    path = _written(table, tuple(part for part in faults[0]["loc"] if part != "[key]"))
-    line = line_of(toml, path) if toml else None
+    key = (*faults[0]["loc"], *faults[0].get("ctx", {}).get("key", ()))
+    path = _written(table, tuple(part for part in key if part != "[key]"))
     expected, found, hint = _explained(faults[0]["type"], faults[0])
     raise BackendError(
         "the backend's table is not right" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=", ".join(filter(None, [where, f"line {line}" if line else "", _path(path)])),
+        where=place_of(path, where, toml),
         expected=expected,
         found=found,
         hint=hint,
     )
 
 
-def _written(table: Mapping[str, Any], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+def place_of(path: KeyPath, where: str, toml: str) -> str:
+    """`acme.toml, line 4, rule[0].when.rank`; without a line where `toml`, the text, is empty."""
+    line = line_of(toml, path) if toml else None
+    return ", ".join(filter(None, [where, f"line {line}" if line else "", _path(path)]))
+
+
+def _written(table: Mapping[str, Any], path: KeyPath) -> KeyPath:
     """`path` as in the table: a single value in place of a list of one has no index."""
     inner: Any = table
     for depth, part in enumerate(path):
@@ -84,7 +94,7 @@ def _written(table: Mapping[str, Any], path: tuple[int | str, ...]) -> tuple[int
     return path
 
 
-def _path(path: tuple[int | str, ...]) -> str:
+def _path(path: KeyPath) -> str:
     """`rule[0].when.rank`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
@@ -101,34 +111,46 @@ def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
         near = get_close_matches(str(path[-1]), known, n=1)
         return f"one of the keys {', '.join(known)}", repr(path[-1]), f"did you mean {near[0]}?" if near else ""
     found = repr(fault["input"])
+    found = found if len(found) <= 80 else f"{found[:77]}..."
+    if kind == "list_type":
+        is_header = path[-1] in _TABLES and isinstance(fault["input"], Mapping)
+        return "a list", found, f"write [[{path[-1]}]], as each is one of several" if is_header else ""
+    if kind == "model_type":
+        return f"a table with keys of {', '.join(sorted(_keys((*path, ''))))}", found, ""
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS[fault["ctx"]["pattern"]], found, ""
     message = fault["msg"][:1].lower() + fault["msg"][1:]
-    return message.removeprefix("input should be "), found if len(found) <= 80 else f"{found[:77]}...", ""
+    return message.removeprefix("input should be "), found, ""
 
 
-def _keys(path: tuple[int | str, ...]) -> set[str]:
+_TABLES: dict[str, type[BaseModel]] = {
+    "": BackendTable,
+    "rule": Rule,
+    "device": DeviceTable,
+    "assign": AssignTable,
+    "when": Condition,
+    "result": TensorCondition,
+    "implementation": Way,
+    "channels": Range,
+    "kernel": Range,
+    "spatial": Range,
+}
+_PATTERNS = {
+    NAME: "letters, digits, '_', '.' and '-', of which a letter or digit is first",
+    PATTERN: "an operator's name, in which '*' and '?' stand for any letters and for one",
+}
+
+
+def _keys(path: KeyPath) -> set[str]:
     """The keys that the table around an unknown one may have."""
-    tables: dict[str, type[BaseModel]] = {
-        "": BackendTable,
-        "rule": Rule,
-        "device": DeviceTable,
-        "assign": AssignTable,
-        "when": Condition,
-        "result": TensorCondition,
-        "implementation": Way,
-        "channels": Range,
-        "kernel": Range,
-        "spatial": Range,
-    }
     owner = next((part for part in reversed(path[:-1]) if isinstance(part, str)), "")
-    return set(tables[owner].model_fields)
+    return set(_TABLES[owner].model_fields)
 
 
 _PART = r"(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')"
 _KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 _HEADER = re.compile(rf"\s*(\[\[?)\s*({_PART}(?:\s*\.\s*{_PART})*)\s*\]")
 _MULTI_LINE = re.compile(r'"""|' + "'''")
-
-KeyPath = tuple[int | str, ...]
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
@@ -141,8 +163,9 @@ def line_of(text: str, path: KeyPath) -> int | None:
     """
     best, line = 0, None
     for number, found in _paths(text):
-        shared = len(found)
-        if shared > best and path[:shared] == found:
+        # The first [[rules]] is where the key `rules` is.
+        shared = min(len(found), len(path))
+        if shared > best and path[:shared] == found[:shared]:
             best, line = shared, number
     return line
 

@@ -24,14 +24,29 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import spell
 
-__all__ = ["AssignTable", "BackendTable", "Condition", "DeviceTable", "Range", "Rule", "TensorCondition", "Way"]
+__all__ = [
+    "NAME",
+    "PATTERN",
+    "AssignTable",
+    "BackendTable",
+    "Condition",
+    "DeviceTable",
+    "Range",
+    "Rule",
+    "TensorCondition",
+    "Way",
+]
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
+PATTERN = r"^[A-Za-z0-9_.*?]+$"
 
 _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
 
 
-def _fault(expected: str, found: str) -> PydanticCustomError:
-    return PydanticCustomError("relayout", "{expected}", {"expected": expected, "found": found})
+def _fault(expected: str, found: str, *key: int | str) -> PydanticCustomError:
+    """A fault of the value that is checked, or of the one at `key` inside it."""
+    return PydanticCustomError("relayout", "{expected}", {"expected": expected, "found": found, "key": key})
 
 
 def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
@@ -95,7 +110,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=256)]
 _LayoutText = Annotated[_Text, AfterValidator(_layout)]
 _DataText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _DATA))]
 _KernelText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _KERNEL))]
-_Pattern = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.*?]+$")]
+_Pattern = Annotated[str, Field(min_length=1, max_length=100, pattern=PATTERN)]
 _Index = Annotated[int, Field(ge=0, lt=64)]
 _Rank = Annotated[int, Field(ge=0, le=8)]
 _Type = Annotated[_Text, AfterValidator(_element_type)]
@@ -103,7 +118,7 @@ _SCALAR = {"type": ["number", "string"]}
 _Attribute = Annotated[
     Any, AfterValidator(_attribute), WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]})
 ]
-_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=NAME)]
 _Extent = Annotated[int, Field(ge=0, le=1 << 48)]
 _Options = Annotated[dict[_Name, JsonValue], Field(max_length=32)]
 
@@ -244,12 +259,17 @@ class BackendTable(_Table):
     @model_validator(mode="after")
     def _names_its_places(self) -> BackendTable:
         names = [each.name for each in self.device]
-        if len(set(names)) < len(names):
-            raise _fault("a name of its own for each device", ", ".join(names))
-        if self.device and (self.rule or self.options or "extends" in self.model_fields_set):
-            raise _fault("devices, or a backend that is extended: a device has options and rules of its own", "both")
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise _fault("a name of its own for each device", repr(name), "device", number, "name")
+        own = next((key for key in ("rule", "options", "extends") if self.device and key in self.model_fields_set), "")
+        if own:
+            expected = "devices, or a backend that is extended: a device has options and rules of its own"
+            raise _fault(expected, "both", own)
         known = " or ".join(names) or "devices, each in a table [[device]]"
-        for name in [self.host, *(name for each in self.assign for name in each.devices)]:
-            if name is not None and name not in names:
-                raise _fault(known, repr(name))
+        places: list[tuple[str | None, tuple[int | str, ...]]] = [(self.host, ("host",))]
+        places += [(name, ("assign", n, "devices")) for n, each in enumerate(self.assign) for name in each.devices]
+        for place, key in places:
+            if place is not None and place not in names:
+                raise _fault(known, repr(place), *key)
         return self

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from relayout.backend.rewriting import Rewrite
 from relayout.layout.extensions import Found
-from relayout.layout.layout import Layout
+from relayout.layout.layout import COMMON, Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "Violation",
     "axis_count",
     "element_size",
+    "is_backend",
     "rank_of",
 ]
 
@@ -152,7 +153,7 @@ class Backend:
 
     def layouts_for_dims(self) -> tuple[Layout, ...]:
         """The predefined layouts by rank, 0 to 6: "" N ** *** **** ***** ****** (Glow's table)."""
-        return _COMMON
+        return COMMON
 
     def default_nd_layout(self, rank: int) -> Layout:
         """The default layout of a tensor of `rank` dimensions."""
@@ -312,6 +313,11 @@ class Backend:
         )
 
 
+def is_backend(found: object) -> TypeGuard[Backend | type[Backend]]:
+    """Whether this is a backend, or a class of backends."""
+    return isinstance(found, Backend) or (isinstance(found, type) and issubclass(found, Backend))
+
+
 def element_size(value: ir.Value | None) -> int:
     """The bytes of one element: 1 for smaller types, 4 for unknown types and strings."""
     dtype = value.dtype if value is not None else None
@@ -335,16 +341,13 @@ def axis_count(layout: Layout) -> int:
     return sum(1 for i in range(layout.rank) if layout.tile(i) is None)
 
 
-_COMMON = (Layout.any(0), Layout.parse("N"), *(Layout.any(rank) for rank in range(2, 7)))
-
-
 def _requirements(
     method: Callable[[ir.Node, int], Layout | str], side: str, node: ir.Node, values: Sequence[ir.Value | None]
 ) -> tuple[Layout, ...]:
     layouts: list[Layout] = []
     for n, value in enumerate(values):
         try:
-            answer = _COMMON[0] if value is None else method(node, n)
+            answer = COMMON[0] if value is None else method(node, n)
             layouts.append(Layout.parse(answer) if isinstance(answer, str) else answer)
         except Exception as error:
             error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` adds the location of the error

@@ -15,6 +15,7 @@ from relayout.backend.registry import find_plugin, given_options, instantiate
 from relayout.errors import BackendError, RelayoutError
 
 if TYPE_CHECKING:
+    from relayout.backend.declarative_reader import KeyPath
     from relayout.backend.declarative_schema import BackendTable
 
 __all__ = ["load_backend"]
@@ -50,39 +51,49 @@ def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) 
     from relayout.backend.declarative_reader import check_table, read_table
 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
-    where = "inline backend" if isinstance(source, Mapping) else str(source)
     if not table.device:
-        return _extending(table, f"{where}, ", "extends")(context)
+        return _extending(table, source, ("extends",), ("options",))(context)
     from relayout.backend.declarative import composite, table_of
 
-    makers = [_extending(table_of(each), f"{where}, device[{i}].", "backend") for i, each in enumerate(table.device)]
+    makers = [
+        _extending(table_of(each), source, ("device", i, "backend"), ("device", i, "options"))
+        for i, each in enumerate(table.device)
+    ]
     return composite(table, makers, context)
 
 
-def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend | None], Backend]:
-    """A factory of the backend of a table without devices, from its context. Raises BackendError at once where `key`
-    names no backend, or the backend does not take the options."""
+def _extending(
+    table: BackendTable, source: Mapping[str, Any] | Path, name: KeyPath, own: KeyPath
+) -> Callable[[Backend | None], Backend]:
+    """A factory of the backend of a table without devices, from its context. Raises BackendError at once where the key
+    `name` of the source names no backend, or the backend does not take the options at the key `own`."""
     from relayout.backend.declarative import DeclarativeBackend
 
-    with _located(f"{where}{key}", f"it extends {table.extends!r}: "):
+    with _located(source, name, f"it extends {table.extends!r}: "):
         found = find_plugin(table.extends).load()
     options = given_options(table.options)
-    with _located(f"{where}options"):
+    with _located(source, own):
         check_options(table.extends, found, options)
 
     def extended(outermost: Backend) -> Backend:
-        with _located(f"{where}options"):
+        with _located(source, own):
             return instantiate(found, options, outermost, table.extends)
 
     return lambda context: DeclarativeBackend(table, extended, context)
 
 
 @contextmanager
-def _located(where: str, problem: str = "") -> Iterator[None]:
-    """Add `where` to the errors inside, and `problem` before theirs."""
+def _located(source: Mapping[str, Any] | Path, key: KeyPath, problem: str = "") -> Iterator[None]:
+    """Add the place of a key to the errors inside, and `problem` before theirs."""
+    from relayout.backend.declarative_reader import place_of
+
     try:
         yield
     except RelayoutError as error:
+        if isinstance(source, Path):
+            where = place_of(key, str(source), source.read_text("utf-8") if source.suffix == ".toml" else "")
+        else:
+            where = place_of(key, "inline backend", "")
         raise BackendError(
             f"{problem}{error.problem}",
             where=", ".join(filter(None, [where, error.where])),

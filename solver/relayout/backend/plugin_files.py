@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from relayout.backend.calls import failure_text
-from relayout.backend.interface import Backend
+from relayout.backend.interface import Backend, is_backend
 from relayout.errors import BackendError
 
 __all__ = ["import_backend", "is_code"]
@@ -47,7 +47,7 @@ def import_backend(spec: str) -> type[Backend] | Backend:
                 found=name,
             )  # fmt: skip
         found: Any = getattr(module, name)
-        if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+        if not is_backend(found):
             expected = "a subclass of relayout.Backend, or an instance of one"
             raise BackendError("that is no backend", where=spec, expected=expected, found=repr(found))
         return found

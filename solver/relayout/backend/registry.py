@@ -18,11 +18,11 @@ from importlib import metadata
 from typing import Any
 
 from relayout.backend.calls import check_members, failure_text
-from relayout.backend.interface import Backend
+from relayout.backend.interface import Backend, is_backend
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError
 
-__all__ = ["GROUP", "Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
+__all__ = ["Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
 
 GROUP = "relayout.backends"
 
@@ -60,7 +60,7 @@ class Plugin:
                 found=failure_text(error, self.value.partition(":")[0]),
                 hint=f"repair or uninstall {self.distribution}",
             ) from error
-        if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+        if not is_backend(found):
             raise BackendError(
                 f"the backend {self.name!r} of {self.owner} is not a subclass of Backend",
                 where=self.value,
@@ -87,10 +87,28 @@ def instantiate(
     `context` is the outermost backend where this one is part of another; `name` is the name of a class without one of
     its own. Raises BackendError.
     """
-    given = given_options(options or {})
-    if isinstance(spec, str):
-        return _configured(find_plugin(spec).load(), given, spec, context)
-    return _configured(spec, given, name, context)
+    found, given_name = (find_plugin(spec).load(), spec) if isinstance(spec, str) else (spec, name)
+    if not is_backend(found):
+        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
+    given, kind = given_options(options or {}), found if isinstance(found, type) else type(found)
+    try:
+        name = given_name or found.name or kind.__name__
+        check_options(name, found, given)
+        if isinstance(found, Backend):
+            backend = found
+        else:
+            takes_context = "context" in inspect.signature(found).parameters
+            backend = found(**given, **({"context": context} if context is not None and takes_context else {}))
+    except RelayoutError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BackendError(
+            f"the backend {given_name or kind.__name__!r} cannot be made", found=failure_text(error, kind.__module__)
+        ) from error
+    check_members(backend)
+    if backend is not found:
+        backend.name = backend.name or name
+    return backend
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,30 +156,3 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
             hint="uninstall one of them",
         )
     return plugins[0]
-
-
-def _configured(
-    found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
-) -> Backend:
-    """`found` itself, or an instance of it with `options`. Raises BackendError for an unknown option."""
-    if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
-        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
-    given_name, kind = name, found if isinstance(found, type) else type(found)
-    try:
-        name = given_name or found.name or kind.__name__
-        check_options(name, found, options)
-        if isinstance(found, Backend):
-            backend = found
-        else:
-            takes_context = "context" in inspect.signature(found).parameters
-            backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
-    except RelayoutError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise BackendError(
-            f"the backend {given_name or kind.__name__!r} cannot be made", found=failure_text(error, kind.__module__)
-        ) from error
-    check_members(backend)
-    if backend is not found:
-        backend.name = backend.name or name
-    return backend

@@ -14,7 +14,7 @@ from msgspec import Struct
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
@@ -176,24 +176,25 @@ class Port(Struct, frozen=True):
     is_result: bool
     index: int
 
-    def format_of(self, order: Axes | None) -> MemoryFormat:
-        """The format of the operand's tensor when the operand's axes are in `order`; None: as in the source."""
+    @property
+    def source_format(self) -> MemoryFormat:
+        """The format of the operand's tensor when the operand's axes are as in the source."""
         view = self.operand.view
-        format_ = view.to_base(source_order(len(view.axes)) if order is None else order_of(order))
+        format_ = view.to_base(source_order(len(view.axes)))
         assert format_ is not None  # whole axes of a view always nest
         return format_
 
     def is_source_format(self, format_: MemoryFormat) -> bool:
         """Whether the source graph has the tensor in this format, including annotated black boxes."""
         if not boxes_of(format_):
-            return format_ == self.format_of(None)
-        return (*format_,) == self.format_of(None) and black_boxes_on(self.operand.tensor.base) == boxes_of(format_)
+            return format_ == self.source_format
+        return (*format_,) == self.source_format and black_boxes_on(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
         """The tensor's format when the operand has these dimensions; None where a factor does not nest in the tensor's
         axes. Factors that together make up an axis count as separate dimensions."""
         if dims is None:
-            return self.format_of(None)
+            return self.source_format
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
         parts = [normal_form((atom,), view.extents) for atom in atoms if not atom.is_whole]
         if any(view.to_base(part) is None for part in parts):

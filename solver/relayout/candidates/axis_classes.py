@@ -32,21 +32,20 @@ AxisClasses = dict[ir.Value, list[list[_Class | None]]]
 
 def join(
     classes: AxisClasses,
-    members: Sequence[tuple[ir.Value, Sequence[int | None]]],
+    members: Sequence[tuple[ir.Value, Sequence[int | None], Collection[int]]],
     rank: int,
-    non_propagating: Collection[Axis] = (),
 ) -> None:
-    """Add classes: axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. A
-    `non_propagating` axis receives the names of its class but does not propagate its own."""
+    """Add classes: axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. The
+    third entry has axes that receive the names of their class but do not propagate their own."""
     joined: list[_Class] = [[] for _ in range(rank)]
-    for value, axes in members:
+    for value, axes, non_propagating in members:
         own: list[_Class | None] = []
         for index, axis in enumerate(axes):
             if axis is None:
                 own.append(None)
                 continue
             joined[axis].append((value, index))
-            own.append(joined[axis] if (value, index) not in non_propagating else None)
+            own.append(joined[axis] if index not in non_propagating else None)
         classes.setdefault(value, []).append(own)
 
 
@@ -75,11 +74,11 @@ def long_axes(rule: Free, members: Sequence[tuple[ir.Value, Sequence[int]]]) -> 
     return frozenset(found)
 
 
-def repeated_by(long: Collection[int], value: ir.Value, axes: Sequence[int]) -> list[Axis]:
+def repeated_by(long: Collection[int], value: ir.Value, axes: Sequence[int]) -> frozenset[int]:
     """The axes of extent 1 that are longer elsewhere. Their names are not evidence for the other operands."""
     extents = value.shape.dims if value.shape is not None else ()
     pairs = enumerate(zip(extents, axes, strict=False))
-    return [(value, index) for index, (extent, axis) in pairs if extent == 1 and axis in long]
+    return frozenset([index for index, (extent, axis) in pairs if extent == 1 and axis in long])
 
 
 def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> Sequence[int | None]:

@@ -28,10 +28,14 @@ from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Fixed, Free, RegionEdge, Relabel, given_at, read_at
+from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, given_at, read_at
 from relayout.ops.operand_roles import tells_apart
 
 __all__ = ["AxisNames", "conventional"]
+
+_Member = tuple[int, Sequence[int], Sequence[int | None], frozenset[int]]
+"""An operand of a free node with names: its index among all operands, its axes in the space, those that pass names on,
+and those that only receive them."""
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
@@ -58,6 +62,8 @@ class AxisNames:
         self._assumed: list[tuple[Axis, str]] = []
         self._of_elidable: list[tuple[Axis, str]] = []
         self._tensors = tensors
+        # By rule, operator class and the operands with names.
+        self._members: dict[tuple[int, OperatorClass, tuple[bool, ...]], list[_Member]] = {}
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free) and rule.elidable_as is not None and node.outputs[0] in tensors.materialized:
                 self._enter_view(node, rule.elidable_as)
@@ -77,6 +83,9 @@ class AxisNames:
         self._spread(self._assumed)
         self._first_elidable = len(self._given)
         self._spread(self._of_elidable)
+        # They are not read any more, and take as much memory as all else here.
+        for each in (self._shared, self._views, self._members, self._stated, self._assumed, self._of_elidable):
+            each.clear()
 
     @property
     def has_conflicting(self) -> bool:
@@ -153,25 +162,40 @@ class AxisNames:
                     self._stated.append(((value, axis), letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
-        # An axis and its companion have the same name: a split axis keeps it.
-        traits = enumerate(rule.traits)
-        companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
-        members = [
-            (value, tuple([companions.get(axis, axis) for axis in axes]) if companions else axes)
-            for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
-            if value is not None and axes is not None and self._has_names(value)
-        ]
-        kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
-        long = long_axes(rule, members)
-        non_propagating = {place for value, axes in members for place in repeated_by(long, value, axes)}
-        join(self._shared, kept, len(rule.extents), non_propagating)
+        values = (*node.inputs, *node.outputs)
+        named = tuple([value is not None and self._has_names(value) for value in values])
+        key = id(rule), self._tensors.classes[node], named
+        members = self._members.get(key)
+        if members is None or len(set(values)) < len(values):
+            members = self._members[key] = self._members_of(node, rule, values, named)
+        places = [(value, kept, ones) for n, _, kept, ones in members if (value := values[n]) is not None]
+        join(self._shared, places, len(rule.extents))
         if rule.axis_names:
-            for value, axes in members:
+            for n, axes, _, _ in members:
+                value = values[n]
+                assert value is not None
                 for axis, space_axis in enumerate(axes):
                     letter = rule.axis_names[space_axis]
                     stated = self._stated if tells_apart(node, letter) else self._assumed
                     stated_names = stated if rule.elidable_as is None else self._of_elidable
                     stated_names.append(((value, axis), letter))
+
+    def _members_of(
+        self, node: ir.Node, rule: Free, values: Sequence[ir.Value | None], named: Sequence[bool]
+    ) -> list[_Member]:
+        # An axis and its companion have the same name: a split axis keeps it.
+        traits = enumerate(rule.traits)
+        companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
+        own = [
+            (n, value, tuple([companions.get(axis, axis) for axis in axes]))
+            for n, (value, axes) in enumerate(zip(values, (*rule.inputs, *rule.outputs), strict=False))
+            if value is not None and axes is not None and named[n]
+        ]
+        long = long_axes(rule, [(value, axes) for _, value, axes in own])
+        repeated: dict[ir.Value, frozenset[int]] = {}
+        for _, value, axes in own:
+            repeated[value] = repeated.get(value, frozenset()) | repeated_by(long, value, axes)
+        return [(n, axes, kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
 
     def _enter_pinned(self, node: ir.Node) -> None:
         """A pinned operator of this kind still gives its result the axes of its input."""
@@ -181,7 +205,7 @@ class AxisNames:
         for result in node.outputs:
             kept = kept_whole(source, result) if self._has_names(result) else None
             if kept is not None:
-                join(self._shared, [(source, range(len(kept))), (result, kept)], len(kept))
+                join(self._shared, [(source, range(len(kept)), ()), (result, kept, ())], len(kept))
 
     def _enter_region_edge(self, node: ir.Node, region_edge: RegionEdge) -> None:
         rule = region_edge.rule
@@ -189,7 +213,7 @@ class AxisNames:
             *zip(read_at(node, region_edge.reads), rule.inputs, strict=True),
             *zip(given_at(node, region_edge.gives), rule.outputs, strict=True),
         )
-        members = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._has_names(v)]
+        members = [(v, axes, ()) for v, axes in sides if v is not None and axes is not None and self._has_names(v)]
         join(self._shared, members, len(rule.extents))
 
     def _enter_view(self, node: ir.Node, rule: Relabel) -> None:
@@ -199,7 +223,7 @@ class AxisNames:
         # A unit axis has no atom, but a Transpose moves its name: the rule tells which axis it was.
         axes = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
         rank = len(source.shape)
-        join(self._views, [(source, range(rank)), (result, axes)], rank)
+        join(self._views, [(source, range(rank), ()), (result, axes, ())], rank)
 
     def _has_names(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
@@ -217,8 +241,9 @@ class AxisNames:
             following: list[tuple[ir.Value, int, int]] = []
             for value, axis, name in level:
                 for own in self._shared.get(value, ()):
-                    if own[axis]:
-                        for other, at in take_members(own[axis]):
+                    members = own[axis]
+                    if members:
+                        for other, at in take_members(members):
                             self._reach(other, at, name, following)
             level = following
 

@@ -24,7 +24,7 @@ from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, BlackBoxFormat, MemoryFormat, normal_form, source_order, with_units
+from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, normal_form, source_order, with_units
 
 __all__ = [
     "Boundary",
@@ -57,7 +57,7 @@ class Boundary(Struct, frozen=True, eq=False):
     def seeds(self) -> Iterator[FormatSeed]:
         """The formats that are set; the source's format where the solver chooses."""
         for choice in (*self.inputs, *self.outputs):
-            identity = tuple(port.format_of(None) for port in choice.ports)
+            identity = tuple(port.source_format for port in choice.ports)
             for formats in [a.formats for a in choice.alternatives] or [identity]:
                 for port, format_ in zip(choice.ports, formats, strict=True):
                     yield FormatSeed(port.operand.tensor, format_)
@@ -151,7 +151,7 @@ class _Ends:
         operand = self._operand(end)
         own = NodePorts(_label([end]), None, (end.port(operand),))
         order = source_order(len(operand.view.axes))
-        return _single(own, own.ports[0].format_of(None), order, order_texts(own, order, self._names))
+        return _single(own, own.ports[0].source_format, order, order_texts(own, order, self._names))
 
     def set(self, side: str, key: str, wanted: str) -> None:
         """Add the choices of one option, `--input-layout` or `--output-layout`."""
@@ -283,7 +283,7 @@ def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
                 # A unit axis may be anywhere in its own value, but a coupled value may have a longer axis there.
-                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
+                yield from islice(_completions(own, view.extents), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
 
 
 def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
@@ -299,23 +299,14 @@ def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
                 yield tensor
 
 
-def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
+def _completions(placed: MemoryFormat, extents: tuple[Extent, ...]) -> Iterator[MemoryFormat]:
     """The orders of all axes that keep the sequence of the whole axes `placed`, the likeliest first."""
-    likeliest = _completed(placed, rank)
+    likeliest = with_units(placed, extents)
     yield likeliest
-    if len(placed) < rank:
-        for axes in permutations(source_order(rank)):
+    if len(placed) < len(extents):
+        for axes in permutations(source_order(len(extents))):
             if axes != likeliest and tuple(atom for atom in axes if atom in placed) == placed:
                 yield axes
-
-
-def _completed(placed: MemoryFormat, rank: int) -> MemoryFormat:
-    """The order with the missing unit axes inserted, each after its neighbour in the source."""
-    order = list(placed)
-    for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
-        before = [place for place, atom in enumerate(order) if atom.axis < axis]
-        order.insert(max(before, key=lambda place: (order[place].axis, place)) + 1 if before else 0, Atom(axis))
-    return tuple(order)
 
 
 def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:

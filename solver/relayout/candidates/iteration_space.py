@@ -27,6 +27,7 @@ class IndexingMaps:
         "_named",
         "_operands",
         "_padded",
+        "_partners",
         "_permutable",
         "_tileable",
         "extents",
@@ -77,7 +78,11 @@ class IndexingMaps:
         # Where no operand has all the axes, an order of the space is merged from those of several operands.
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
         self.is_partial = len(operands) > 1 and not any(wide <= set(positions) for _, _, positions in self._operands)
-        self._lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
+        self._lacking = lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
+        every = range(len(operands))
+        self._partners = [
+            [n for n in every if n != index and (self.is_partial or lacking[index] != lacking[n])] for index in every
+        ]
 
     def formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
@@ -160,9 +165,9 @@ class IndexingMaps:
             found.append(format_)
         return tuple(found)
 
-    def lacks_any(self, index: int, other: int) -> bool:
-        """Whether operand `index` lacks axes that operand `other` has, or the reverse."""
-        return self._lacking[index] != self._lacking[other]
+    def partners(self, index: int) -> list[int]:
+        """The operands whose formats say more of an order than that of operand `index`: one of the two lacks axes."""
+        return self._partners[index]
 
     def merged_orders(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat

@@ -206,7 +206,7 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
         for answer, operand_formats in candidates.orders[own.space].values():
             given = iter(operand_formats)
             every = [
-                port.format_of(None) if axes is None else next(given)
+                port.source_format if axes is None else next(given)
                 for port, axes in zip(seed.node.ports, own.axes, strict=True)
             ]
             for requirement, lowering, extra in answer:

@@ -174,8 +174,8 @@ class _Propagation:
     def _add_shuffled(self, shuffle: AxisShuffle, index: int, format_: MemoryFormat) -> None:
         """Consider the shuffled alternatives of the node in which port `index` has the factors of this format."""
         found = self.shuffled[shuffle]
-        tensors = [port.operand.tensor for port in shuffle.node.ports]
         for lowering in tuple(shuffle.follow(index, format_, found)):
+            tensors = [port.operand.tensor for port in shuffle.node.ports]
             if len(shuffle.base) + len(found) >= FORMS_PER_NODE:
                 self.capped.update(dict.fromkeys(tensors))
                 return
@@ -187,8 +187,6 @@ class _Propagation:
         """The orders of the space in which its operand `index` has this format."""
         maps = space.maps
         yield from maps.extend(index, format_)
-        for other, (operand, _) in enumerate(space.operands):
-            if other == index or not (maps.is_partial or maps.lacks_any(index, other)):
-                continue
-            for known in tuple(self.formats[operand.tensor]):
+        for other in maps.partners(index):
+            for known in tuple(self.formats[space.operands[other][0].tensor]):
                 yield from maps.merged_orders(index, format_, other, known)

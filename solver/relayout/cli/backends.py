@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from relayout.cli.exit_status import DONE, FINDINGS
 from relayout.cli.terminal import print_data, print_result, print_status
 from relayout.errors import BackendError, UsageError
+from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
@@ -64,9 +65,7 @@ def list_backends(context: typer.Context) -> int:
     from relayout.backend.registry import find_backends
 
     rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    print_result("\n".join(lines) or "no backend is installed")
+    print_result("\n".join(aligned(rows)) or "no backend is installed")
     return DONE
 
 
@@ -84,9 +83,10 @@ def show(
 
     The requirements are its answers about sample nodes. With --model they are those of the model's nodes, each with
     whether the source meets it, before anything is solved."""
+    from relayout.backend.loading import load_backend
     from relayout.testing.checks import backend_faults
 
-    backend = _loaded(name, backend_option)
+    backend = load_backend(name, options=_given(backend_option))
     for fault in backend_faults(backend):
         print_status(f"warning: {fault}")
     if model is not None:
@@ -122,7 +122,9 @@ def show(
     ):
         parts += ["\n".join([title, *lines])] if lines else []
     parts += ["\n".join([operators, *_wrapped(lines)]) for operators, lines in blocks]
-    parts.append(f"{'All other operators' if blocks else 'All operators'} are as ONNX defines them.")
+    # A rule may be about nodes that no sample is like.
+    others = f"All {'other ' * bool(blocks)}{'sample nodes' if rules else 'operators'}"
+    parts.append(f"{others} are as ONNX defines them.")
     if conversions:
         parts.append("\n".join(["Conversions of 1x16x8x8 floats:", *[f"  {line}" for line in conversions]]))
     if lacks:
@@ -154,11 +156,11 @@ def _show_model(backend: Backend, path: Path, format: str) -> int:
 def _model_lines(rows: list[NodeRequirement]) -> list[str]:
     table = [("node", "operator", "satisfied", "requires")]
     table += [(row.node, row.operator, "yes" if row.is_satisfied else "no", row.requires) for row in rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    lines = []
-    for n, cells in enumerate(table):
-        lines.append("  ".join([*[f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)], cells[3]]))
-        lines += [f"{'':<{widths[0]}}    {unmet}" for unmet in (rows[n - 1].unmet if n else ())]
+    head, *aligned_rows = aligned(table)
+    indent = max(len(cells[0]) for cells in table) + 4
+    lines = [head]
+    for row, line in zip(rows, aligned_rows, strict=True):
+        lines += [line, *(" " * indent + unmet for unmet in row.unmet)]
     count = sum(not row.is_satisfied for row in rows)
     return [*lines, "", f"{len(rows)} nodes, {count} not satisfied in the source"]
 
@@ -197,8 +199,15 @@ def check(
     chosen = [each for each in sample_graphs() if not graphs or any(fnmatchcase(each.name, one) for one in graphs)]
     chosen += [SampleGraph(str(path), to_proto(read_file(path))) for path in model]
     if not chosen:
-        expected = "patterns that the name of a graph fits, such as 'Conv*'"
-        raise UsageError("no graph is left to check", where="--graphs", expected=expected, found=", ".join(graphs))
+        names = [each.name for each in sample_graphs()]
+        near = [name for name in names if any(one.strip("*?").lower() in name.lower() for one in graphs)][:6]
+        raise UsageError(
+            "no graph is left to check",
+            where="--graphs",
+            expected="patterns that the name of a graph fits, such as 'Conv*' or 'onnx/*'",
+            found=", ".join(graphs),
+            hint=f"there are {', '.join(near)}" if near else f"some of {len(names)}: {', '.join(names[::20])}",
+        )
     with Bar(len(chosen)) as bar:
         report = check_backend(
             name, options=_given(backend_option), graphs=chosen, allow_infeasible=allow_infeasible, progress=bar
@@ -252,12 +261,6 @@ def new(
         print_result(str(path))
     print_status(f"next: cd {target} && python3 -m pip install -e . pytest && python3 -m pytest")
     return DONE
-
-
-def _loaded(name: str, given: list[str]) -> Backend:
-    from relayout.backend.loading import load_backend
-
-    return load_backend(name, options=_given(given))
 
 
 def _given(options: list[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from relayout.cli.output_files import check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
+from relayout.report.text_table import padded
 
 __all__ = ["batch"]
 
@@ -127,10 +128,8 @@ def _table(done: list[Done]) -> str:
         bytes_ = f"{before.bytes / 1e6:.2f}", f"{after.bytes / 1e6:.2f}"
         counts = str(before.nodes), str(after.nodes)
         rows.append((each.name, status, str(before.transposes), str(after.transposes), *bytes_, *counts))
-    widths = [max(len(row[column]) for row in rows) for column in range(8)]
     lines = []
-    for number, row in enumerate(rows):
-        cells = [f"{cell:<{widths[i]}}" if i < 2 else f"{cell:>{widths[i]}}" for i, cell in enumerate(row)]
+    for number, (row, cells) in enumerate(zip(rows, padded(rows, right=set(range(2, 8))), strict=True)):
         arrow = "  " if number == 0 or not row[2] else "->"
         pairs = [f"{cells[i]} {arrow} {cells[i + 1]}" for i in (2, 4, 6)]
         lines.append("   ".join([*cells[:2], *pairs]).rstrip())

@@ -57,8 +57,17 @@ def legalize_item(item: Item, progress: Callable[[str], None] = lambda step: Non
         status, message = describe(error)
         return Done(item.name, status, message=message)
     if not outcome.report.ok:
-        return Done(item.name, FINDINGS, outcome.report, "the verification failed, and it was not written")
+        return Done(item.name, FINDINGS, outcome.report, _failure(outcome.report))
     return Done(item.name, DONE, outcome.report)
+
+
+def _failure(report: Report) -> str:
+    """The verdict with its first error; the report has all of them."""
+    from relayout.cli.verify import finding_lines
+
+    errors = [line.removeprefix("error: ") for line in finding_lines(report) if line.startswith("error: ")]
+    more = f"\n  and {len(errors) - 1} more" if errors[1:] else ""
+    return "\n  found:    ".join(["the verification failed, and it was not written", *errors[:1]]) + more
 
 
 def pack(source: Path) -> bytes:

@@ -11,6 +11,7 @@ from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
+from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
     from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, RequiredBy, Saving, SharedReason
@@ -36,7 +37,9 @@ def explain(
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report or reports], reads=[model])
     with Bar(STEPS, request.options.time_limit) as bar:
-        done = legalize_file(model, request, backend, bar, time_for_search=bar.time_for_search).report
+        done = legalize_file(
+            model, request, backend, bar, time_for_search=bar.time_for_search, improved=bar.improved
+        ).report
     write_report(reports, done, model, DONE)
     show = print_status if STDOUT in reports else print_result
     show(_explanation(done))
@@ -130,8 +133,7 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     for reason in _first_reasons(conversion):
         rows.append(("caused by", _dropped(reason), reason.layout, f"without it: {_saves(reason.saved)}"))
     rows = [(row[0], row[1], in_words(row[2]), row[3]) for row in rows]
-    node, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
-    lines += [f"   {row[0]:<11}  {row[1]:<{node}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
+    lines += [f"   {line}" for line in aligned(rows)]
     saved = conversion.saved
     if saved is not None and saved.cost > max((reason.saved.cost for reason in _first_reasons(conversion)), default=0):
         lines.append(f"   without all of these: {_saves(saved)}")
@@ -167,19 +169,13 @@ def _saves(saved: Saving) -> str:
 
 
 def _by_kind(shared: Sequence[SharedReason]) -> str:
-    heads = ("requirement", "layout", "count", "conversions", "without all")
-    rows = [heads]
+    rows = [("requirement", "layout", "count", "conversions", "without all")]
     for each in [each for each in shared if each.saved.cost > 0] or shared:
         part = ", all of it" if each.part == "node" else ""
         part = f", {_part(each)} {each.operand}" if each.operand is not None else part
         counts = str(each.requirements), str(each.conversions)
         rows.append((f"{each.operator}{part}", each.layout, *counts, _saves(each.saved)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = []
-    for row in rows:
-        names = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
-        lines.append(f"{names}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip())
-    return "\n".join(lines)
+    return "\n".join(aligned(rows, right={2, 3}))
 
 
 def _counted(count: int, noun: str) -> str:

@@ -79,12 +79,13 @@ def legalize_file(
     strict: bool = True,
     source: Source | None = None,
     time_for_search: Callable[[], float | None] = lambda: None,
+    improved: Callable[[int, int], None] | None = None,
 ) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
     `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
-    read. With `strict`, a name in the options that is not in the model is a
-    UsageError.
+    read. `improved` is called with cost and bound of each better solution. With `strict`, a name in the options that is
+    not in the model is a UsageError.
     """
     from relayout.legalization import finish, legalize_model
 
@@ -98,7 +99,7 @@ def legalize_file(
         check_dims(request, model)
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
-    outcome = legalize_model(model, backend, options, progress=progress)
+    outcome = legalize_model(model, backend, options, progress=progress, improved=improved)
     return finish(outcome, backend, request.options, source, progress=progress)
 
 

@@ -9,6 +9,7 @@ import typer
 from relayout.cli.exit_status import DONE
 from relayout.cli.terminal import print_result
 from relayout.errors import InputError
+from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
     from relayout.layout.layout import Layout
@@ -33,10 +34,8 @@ def layout(
         tile = parsed.tile(index)
         boxes = " ".join(f"{namespace}:{data}" for namespace, data in parsed.boxes(index))
         rows.append((str(index), dim.name, str(parsed.alignment(index)), "" if tile is None else str(tile), boxes))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     heads = [f"layout  {parsed}", f"rank    {parsed.rank}", f"TVM     {_in_tvm(parsed)}", f"XLA     {_in_xla(parsed)}"]
-    print_result("\n".join([*heads, "", *lines]))
+    print_result("\n".join([*heads, "", *aligned(rows)]))
     return DONE
 
 

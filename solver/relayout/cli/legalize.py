@@ -101,8 +101,15 @@ def legalize(
                 assert server is not None
                 outcome = legalize_remotely(server, model, source, request, bar)
             else:
-                search = bar.time_for_search
-                outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=search)
+                outcome = legalize_file(
+                    model,
+                    request,
+                    backend,
+                    bar,
+                    source=source,
+                    time_for_search=bar.time_for_search,
+                    improved=bar.improved,
+                )
         except (InfeasibleError, OutOfTimeError) as error:
             unsolved(error)
             raise

@@ -12,16 +12,20 @@ from relayout.errors import InputError, UsageError
 __all__ = ["model_files"]
 
 
-def model_files(arguments: Sequence[Path]) -> list[Path]:
-    """Each file once, in the order of the arguments; of a folder the `.onnx` files, sorted.
+def model_files(arguments: Sequence[Path]) -> dict[Path, Path]:
+    """Each file once, with its path below the argument: the name, or `encoder/model.onnx` of a folder. In the order of
+    the arguments; of a folder the `.onnx` files, sorted.
 
     A `.json` file of a folder may be a report, so graph JSON has to be named itself; a warning counts skipped files.
     Raises InputError for a folder that cannot be read, UsageError for one without models.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for argument in arguments:
-        found.update(dict.fromkeys(_models_in(argument) if argument.is_dir() else [argument]))
-    return list(found)
+        if argument.is_dir():
+            found |= {file: file.relative_to(argument) for file in _models_in(argument)}
+        else:
+            found[argument] = Path(argument.name)
+    return found
 
 
 def _models_in(folder: Path) -> list[Path]:

@@ -104,12 +104,14 @@ def _shared(
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
+def _backend(default: str | None, kind: Any, note: str = "") -> Parameter:
+    text = "An installed backend (see `relayout backends`), or a .toml or .json file that declares one." + note
+    names = ("--backend", "-b")
+    return _shared("backend", default, kind, *names, metavar="NAME|FILE", text=text, completed=_backend_names)
+
+
 SHARED = (
-    _shared(
-        "backend", "onnx", str, "--backend", "-b", metavar="NAME|FILE",
-        text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one.",
-        completed=_backend_names,
-    ),
+    _backend("onnx", str),
     _shared(
         "desired_layout", [], list[str], "--desired-layout", metavar="OP=LAYOUT[,KERNEL]",
         text="Short for the option desired_layouts of the backend convert-layout. May be repeated.",
@@ -124,12 +126,7 @@ SHARED = (
     ),
 )  # fmt: skip
 
-_RECORDED = _shared(
-    "backend", None, str | None, "--backend", "-b", metavar="NAME|FILE",
-    text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
-    "[default: the one that the model records]",
-    completed=_backend_names,
-)  # fmt: skip
+_RECORDED = _backend(None, str | None, " [default: the one that the model records]")
 
 
 def _request(verb: str, given: Mapping[str, Any]) -> Request:

@@ -89,10 +89,17 @@ class Bar:
         """Begin a part of the current step, which is shown behind it."""
         self._interrupts.at_once = step in TRACELESS
         self._part = step
+        self._detail(step)
+
+    def improved(self, cost: int, bound: int) -> None:
+        """Show the cost of the best solution so far, and the lower bound of all, behind the current step."""
+        self._detail(f"cost {cost:,}, bound {bound:,}")
+
+    def _detail(self, text: str) -> None:
         with self._lock:
             if self._shown is not None:
                 progress, task = self._shown
-                progress.update(task, description=f"{self._step}: {step}" if self._step else step)
+                progress.update(task, description=f"{self._step}: {text}" if self._step else text)
 
     def time_for_search(self) -> float | None:
         """The seconds that a search may take now: the rest of the limit, less the time so far. None without a limit.

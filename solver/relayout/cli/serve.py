@@ -10,6 +10,7 @@ import typer
 
 from relayout.cli.exit_status import BAD_INPUT, DONE
 from relayout.cli.terminal import print_data, print_status
+from relayout.report.text_table import aligned
 
 __all__ = ["service"]
 
@@ -80,9 +81,7 @@ def add(
 def list_() -> int:
     """List the keys, without their secrets."""
     rows = [("name", "scope", "a minute", "at once", "made", "expires"), *_service("access.command").listed()]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        print_data("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    print_data("\n".join(aligned(rows)) + "\n")
     return DONE
 
 

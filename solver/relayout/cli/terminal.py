@@ -12,9 +12,8 @@ from typing import TextIO
 
 from relayout.errors import UsageError
 
-__all__ = ["prepare_streams", "print_bytes", "print_data", "print_result", "print_status", "terminal_width"]
+__all__ = ["prepare_streams", "print_bytes", "print_data", "print_result", "print_status"]
 
-WIDTH_WITHOUT_TERMINAL = 120
 # Names come from files: a control character is shown as its code.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -47,13 +46,6 @@ def print_bytes(data: bytes) -> None:
 def print_status(text: str) -> None:
     """Print to stderr."""
     _write(sys.stderr, text)
-
-
-def terminal_width() -> int:
-    """The maximum width of a table, in columns."""
-    import shutil
-
-    return max(60, shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns)
 
 
 def _write(stream: TextIO, text: str) -> None:

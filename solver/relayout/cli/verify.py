@@ -18,13 +18,14 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
+from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
     from relayout.report.results import ModelResult, Results
     from relayout.report.schema import Report
 
-__all__ = ["finding_lines", "read_budget", "read_earlier", "verify"]
+__all__ = ["finding_lines", "verify"]
 
 # read, verify
 STEPS = 2
@@ -49,7 +50,7 @@ Original = Annotated[
         "--against",
         metavar="ORIGINAL",
         help="Compare the boundary with the original's, run both on random inputs, and compare the results. For many "
-        "models a folder with the originals by their names.",
+        "models a folder with the originals at the same paths.",
         show_default=False,
     ),
 ]
@@ -92,8 +93,9 @@ def verify(
     # Report a wrong name before a model is read.
     backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
-    files = model_files(models)
-    originals = _originals(files, against)
+    found = model_files(models)
+    files = list(found)
+    originals = _originals([*found.values()], against)
     if [*files, *originals].count(STDIN) > 1:
         raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
     reads = [*files, *originals, budget, baseline, certificate]
@@ -113,8 +115,9 @@ def verify(
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
-    if not quiet:
-        print_status(_tables(results))
+    # A model without an answer has no table.
+    if not quiet and (tables := _tables(results)):
+        print_status(tables)
     show = print_status if STDOUT in reports else print_result
     for each in done:
         if each.report is not None:
@@ -194,17 +197,18 @@ def _verified(task: _Task, bar: Bar) -> Report:
     return report.model_copy(update={"status": "verified" if passed else "failed"})
 
 
-def _originals(files: Sequence[Path], against: Path | None) -> list[Path | None]:
-    """The original of each model: the file, or the file of the same name in the folder. Raises UsageError."""
+def _originals(below: Sequence[Path], against: Path | None) -> list[Path | None]:
+    """The original of each model: the file, or the folder's file at the model's path below its own folder. Raises
+    UsageError."""
     if against is None:
-        return [None] * len(files)
+        return [None] * len(below)
     if against.is_dir():
-        return [against / file.name for file in files]
-    if len(files) > 1:
+        return [against / path for path in below]
+    if len(below) > 1:
         raise UsageError(
             "one original for many models",
             where=f"--against {against}",
-            expected="the folder of the originals, by the names of the models",
+            expected="the folder of the originals, at the paths of the models",
             found="a file",
         )
     return [against]
@@ -247,20 +251,10 @@ def _tables(results: Results) -> str:
     """The counts of the one model, or a row a model."""
     from relayout.report.render import render_text
 
-    [first, *others] = results.models
-    if not results.is_list:
-        return "" if first.report is None else render_text(first.report.model_copy(update={"verification": None}))
-    rows = [("model", "verdict", "transposes", "MB moved", "seconds")]
-    for each in (first, *others):
-        after = None if each.report is None else each.report.after
-        counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
-        rows.append((each.model, each.verdict, *counts, f"{each.seconds:.2f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = []
-    for row in rows:
-        cells = [f"{cell:<{widths[n]}}" if n < 2 else f"{cell:>{widths[n]}}" for n, cell in enumerate(row)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    if results.is_list:
+        return "\n".join(aligned(results.table(), right={2, 3, 4}))
+    report = results.models[0].report
+    return "" if report is None else render_text(report.model_copy(update={"verification": None}))
 
 
 def read_budget(path: Path) -> dict[str, int]:
@@ -286,32 +280,24 @@ def read_budget(path: Path) -> dict[str, int]:
         if key not in known:
             raise InputError("not a budget", where=where, expected=" or ".join(known), found=str(key))
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError("not a limit", where=f"{where}, {key}", expected="0 or more", found=str(value)[:100])
+            expected = "a whole number, 0 or more"
+            raise InputError("not a limit", where=f"{where}, {key}", expected=expected, found=repr(value)[:100])
     return table
 
 
 def finding_lines(report: Report) -> Iterator[str]:
     """One line per finding, then the comparison and the verdict."""
-    from relayout.report.render import price_line
+    from relayout.report.render import difference_line, finding_line, price_line
 
     verification = report.verification
     assert verification is not None
-    for finding in verification.findings:
-        operand = "" if finding.operand is None else f", operand {finding.operand}"
-        sides = [f"{name} {side}" for name, side in (("expected", finding.expected), ("found", finding.found)) if side]
-        location = f"{finding.node or 'model'}{operand}"
-        both = f" ({', '.join(sides)})" if sides else ""
-        yield f"{finding.severity}: [{finding.rule}] {location}: {finding.message}{both}"
+    yield from map(finding_line, verification.findings)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"
     for limit in numeric.untried if numeric is not None else ():
         yield f"not tried: {limit}"
-    for output in numeric.outputs if numeric is not None else ():
-        yield (
-            f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
-            f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
-        )
+    yield from map(difference_line, numeric.outputs if numeric is not None else ())
     if unknown := price_line(verification.price):
         yield unknown
     errors = sum(finding.severity == "error" for finding in verification.findings)

@@ -11,6 +11,7 @@ dimension until the stride is a multiple.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import gcd
 
 from relayout.layout.layout import Layout
@@ -173,7 +174,8 @@ def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
     return extent if isinstance(extent, int) else None
 
 
-def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
+@lru_cache(maxsize=4096)
+def layout_of(order: MemoryFormat, letters: str, extents: tuple[Extent, ...] | None = None) -> Layout | None:
     """The layout of a memory format of all axes, inner factors in lower case; None if no layout expresses it.
 
     With `extents` a padded axis has the number of its zeros as an extension, `[pad:8]`. A tile of one element is a

@@ -30,7 +30,6 @@ __all__ = [
     "AbsentTensor",
     "RelaidTensor",
     "Step",
-    "Steps",
     "apply_step",
     "check_steps",
     "is_one_of",
@@ -174,10 +173,11 @@ def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtoco
     >>> relaid(ir.tensor(np.zeros((2, 3)), name="w"), [{"op": "transpose", "perm": [1, 0]}]).shape
     Shape([3, 2])
     """
-    if isinstance(tensor, AbsentTensor):
-        return tensor.relaid(steps)
-    if isinstance(tensor, RelaidTensor):
-        return RelaidTensor(tensor.source, (*tensor.transform, *steps))
+    of = _lazy(tensor)
+    if isinstance(of, AbsentTensor):
+        return of.relaid(steps)
+    if of is not None:
+        return RelaidTensor(of.source, (*of.transform, *steps))
     return RelaidTensor(tensor, steps)
 
 
@@ -203,7 +203,14 @@ def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
     """The steps from the source's data to this constant."""
-    return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
+    of = _lazy(tensor)
+    return of.transform if of is not None else ()
+
+
+def _lazy(tensor: ir.TensorProtocol | None) -> AbsentTensor | RelaidTensor | None:
+    # The check of a class is slow, since onnx_ir derives it from a protocol.
+    is_lazy = is_one_of(tensor, AbsentTensor, RelaidTensor)
+    return tensor if is_lazy else None  # type: ignore[return-value]  # it is of one of these classes
 
 
 def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from msgspec import Struct
+from msgspec import Struct, field
 
 from relayout.errors import InputError
 from relayout.model.inference_placeholders import graphs_in
@@ -24,12 +24,14 @@ class Surroundings(Struct):
     """State of the check of a whole model.
 
     `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
-    caller's; `in_order` is whether all nodes so far were in topological order.
+    caller's; `in_order` is whether all nodes so far were in topological order, `attribute_types` the types of their
+    attributes.
     """
 
     versions: Mapping[str, int]
     in_function: bool = False
     in_order: bool = True
+    attribute_types: set[int] = field(default_factory=set)
 
 
 def check_graph(
@@ -51,7 +53,7 @@ def check_graph(
         check_text((part.name, part.doc_string), where)
         if part.metadata_props:
             check_text((text for entry in part.metadata_props for text in (entry.key, entry.value)), where)
-    names: dict[str, str] = {}
+    names: dict[str, str | int] = {}
     for info in graph.input:
         declare(names, info.name, "an input", where)
     constants: set[str] = set()
@@ -70,42 +72,44 @@ def check_graph(
 
 def check_body(
     nodes: Sequence[onnx.NodeProto],
-    names: dict[str, str],
+    names: dict[str, str | int],
     outputs: list[str],
     outer: frozenset[str],
     around: Surroundings,
     where: str,
     depth: int = 0,
 ) -> set[str]:
-    """Check nodes that may use `names` and `outer`; return the names of `outer` that they use."""
+    """Check nodes that may use `names` and `outer`; return the names of `outer` that they use. `names` have the role of
+    each value, or the index of its node."""
     ready = set(names)
-    labels: list[str] = []
     texts: list[str] = []
     for index, node in enumerate(nodes):
         texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
-        label = _node_name(node, index)
-        labels.append(label)
         if node.metadata_props:
             check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
         for output in node.output:
             if output in names:
-                raise duplicate(output, f"{names[output]} and an output of {label}", where)
+                raise duplicate(output, f"{_role(names[output], nodes)} and {_role(index, nodes)}", where)
             if output:
-                names[output] = f"an output of {label}"
+                names[output] = index
     check_text(texts, where)
     _check_outputs(outputs, names, where)
     visible = outer | names.keys()
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
     for index, node in enumerate(nodes):
-        place = f"{where}, {labels[index]}"
-        check_node(node, around.versions, place)
+        given = [(attribute.name, attribute.type) for attribute in node.attribute]
+        try:
+            check_node(node, given, around.versions)
+        except InputError as error:
+            error.where = ", ".join(filter(None, (where, _node_name(node, index), error.where)))
+            raise
         wanted = set(node.input)
         wanted.discard("")
         if not wanted <= visible:
-            raise _dangling(node, visible, place)
-        if node.attribute:
-            wanted |= _check_attributes(node, visible, around, place, depth)
+            raise _dangling(node, visible, f"{where}, {_node_name(node, index)}")
+        if given:
+            wanted |= _check_attributes(node, given, visible, around, f"{where}, {_node_name(node, index)}", depth)
         if wanted <= ready:
             ready.update(node.output)
             continue
@@ -131,7 +135,7 @@ def _dangling(node: onnx.NodeProto, visible: frozenset[str], where: str) -> Inpu
     )
 
 
-def _check_outputs(outputs: list[str], names: Mapping[str, str], where: str) -> None:
+def _check_outputs(outputs: list[str], names: Collection[str], where: str) -> None:
     for position, name in enumerate(outputs):
         if name not in names:
             raise InputError(
@@ -145,12 +149,17 @@ def _check_outputs(outputs: list[str], names: Mapping[str, str], where: str) -> 
 
 
 def _check_attributes(
-    node: onnx.NodeProto, visible: frozenset[str], around: Surroundings, where: str, depth: int
+    node: onnx.NodeProto,
+    given: Sequence[tuple[str, int]],
+    visible: frozenset[str],
+    around: Surroundings,
+    where: str,
+    depth: int,
 ) -> set[str]:
     seen: set[str] = set()
     wanted: set[str] = set()
-    for attribute in node.attribute:
-        name, kind = attribute.name, attribute.type
+    for attribute, (name, kind) in zip(node.attribute, given, strict=True):
+        around.attribute_types.add(kind)
         check_text((name, attribute.ref_attr_name, attribute.doc_string), where)
         if name in seen:
             raise duplicate(name, "two attributes", where)
@@ -216,11 +225,15 @@ def _cycle(nodes: Sequence[onnx.NodeProto], waiting: Mapping[int, set[str]], whe
     )
 
 
+def _role(role: str | int, nodes: Sequence[onnx.NodeProto]) -> str:
+    return role if isinstance(role, str) else f"an output of {_node_name(nodes[role], role)}"
+
+
 def _node_name(node: onnx.NodeProto, index: int) -> str:
     return f"node '{node.name}' ({node.op_type})" if node.name else f"node {index} ({node.op_type})"
 
 
-def declare(names: dict[str, str], name: str, role: str, where: str) -> None:
+def declare(names: dict[str, str | int], name: str, role: str, where: str) -> None:
     """Add `name` to `names`; Raises InputError if it is there already."""
     if not name:
         raise InputError("an input has no name", where=where, expected="a name", found="''")

@@ -30,11 +30,13 @@ PLACEHOLDER = "relayout.absent"
 # The operators through which onnx propagates values. It stores them as one vector, whatever the tensor's rank.
 _ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
 _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
+_TELLING = frozenset({"Constant", "Size", *_ORDER_KEEPING, *_COMBINING})
+"""The operators whose operands are looked at."""
 
 
-def needs_placeholders(proto: onnx.ModelProto) -> bool:
-    """Whether inference would read the data of a constant that has none."""
-    return any(map(_is_missed, _constants(proto.graph)))
+def needs_placeholders(proto: onnx.ModelProto, *, in_nodes: bool = True) -> bool:
+    """Whether inference would read the data of a constant that has none. `in_nodes`: nodes may have constants too."""
+    return any(map(_is_missed, _constants(proto.graph) if in_nodes else proto.graph.initializer))
 
 
 def insert_placeholders(proto: onnx.ModelProto) -> None:
@@ -119,16 +121,18 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     onnx stores the values of integers as one vector, also those of [1, 3] and of [3, 1]: it would add these element by
     element. A value of unknown rank is treated as a vector.
     """
-    if not any(node.op_type in _ORDER_KEEPING for node in graph.node):
+    telling = [(index, node) for index, node in enumerate(graph.node) if node.op_type in _TELLING]
+    if not any(node.op_type in _ORDER_KEEPING for _, node in telling):
         return {}
-    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    read = {name for _, node in telling for name in node.input}
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.name in read}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.type.tensor_type.HasField("shape"):
+        if value.name in read and value.type.tensor_type.HasField("shape"):
             ranks[value.name] = len(value.type.tensor_type.shape.dim)
-    lengths = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
+    lengths = {t.name: t.dims[0] for t in graph.initializer if t.name in read and len(t.dims) == 1}
     wide: set[str] = set()
     misread: dict[int, list[int]] = {}
-    for index, node in enumerate(graph.node):
+    for index, node in telling:
         if node.domain not in ("", "ai.onnx"):
             continue
         operands = [ranks.get(name, 1) for name in node.input]

@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -19,7 +20,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
-from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
@@ -36,6 +36,7 @@ from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
+from relayout.model.typed_values import model_of
 from relayout.model.weights import attach, detach, detach_from_model
 from relayout.ops import nested_graphs
 
@@ -67,6 +68,7 @@ _OTHER_FORMATS = {
     b"PK\x03\x04": ("a zip archive, as torch.save and Keras write", "export it to ONNX, or unpack it"),
     b"\x89HDF": ("HDF5, as Keras writes", "export it to ONNX"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unpack it with zstd -d"),
+    b"version https://git-lfs": ("a pointer of Git LFS", "git lfs pull fetches the file; in CI, check out with LFS"),
 }
 
 
@@ -179,6 +181,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         data = _read_file(path, format_.largest)
         digest = sha256(data).hexdigest() if format_ is FORMATS[".onnx"] else None
         source = format_.parse(data, f"file {path}")
+        del data
     elif isinstance(source, bytes | bytearray | memoryview):
         digest, source = sha256(source).hexdigest(), _parse(bytes(source), "the bytes given")
     if not isinstance(source, ir.Model | onnx.ModelProto):
@@ -186,22 +189,28 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     if isinstance(source, ir.Model):
         notes += warnings_of(source)
         proto, weights = detach_from_model(source, folder)
-        in_order = check_structure(proto)
+        structure = check_structure(proto)
     else:
         source = lifted(source, notes) if convert_opset else source
-        in_order = check_structure(source)
+        structure = check_structure(source)
         digest = digest or _digest(source)
         proto, weights = detach(source, folder)
-    plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
-    inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
-    model = serde.deserialize_model(inferred)
-    graphs = nested_graphs(model.graph)
+    # Most memory is needed later, when neither the file nor the protobuf of all of it is.
+    del source
+    proto, structure = normalize(proto, structure, notes)
+    has_graphs, has_tensors = structure.has_graphs, structure.has_tensors
+    infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
+    proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
+    proto = with_bodies(proto) if bodies else proto
+    inferred, known = infer_with_values(proto, infer, has_graphs=has_graphs)
+    model = model_of(inferred)
+    graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
     own = [function.graph for function in model.functions.values()]
     graphs += [graph for body in own for graph in nested_graphs(body)]
-    attach(model, graphs, weights, folder)
+    attach(model, graphs, weights, folder, in_nodes=has_tensors or bool(model.functions))
     if known:
         _note_values(model.graph, known)
     check_shapes(graphs)

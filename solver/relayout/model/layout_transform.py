@@ -24,18 +24,20 @@ __all__ = ["deduce_permutations"]
 OPERATORS = {("", "Transpose"), ("relayout", "Transpose"), ("", "layout_transform"), ("relayout", "layout_transform")}
 PACKING = ("relayout", "layout_transform")
 PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
+NAMES = frozenset(name for pair in PAIRS for name in pair)
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 Extents = Sequence[int | None]
 
 
-def deduce_permutations(proto: onnx.ModelProto, infer: Infer) -> onnx.ModelProto:
+def deduce_permutations(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True) -> onnx.ModelProto:
     """`proto` with a `perm` for every Transpose that is given by layouts; unchanged if there is none.
 
-    `infer` fills in shapes, and is called only if axes are packed or unpacked. Raises InputError with the node, the
-    expectation and the finding.
+    `infer` fills in shapes, and is called only if axes are packed or unpacked. `has_graphs`: a node may have graphs
+    inside. Raises InputError with the node, the expectation and the finding.
     """
-    asked = [node for graph in subgraphs_of(proto.graph) for node in graph.node if _says_layouts(node)]
+    graphs = subgraphs_of(proto.graph) if has_graphs else (proto.graph,)
+    asked = [node for graph in graphs for node in graph.node if _says_layouts(node)]
     packing = None
     for node in asked:
         source, target = _layouts(node)
@@ -59,12 +61,12 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer) -> onnx.ModelProto
 
 
 def _says_layouts(node: onnx.NodeProto) -> bool:
-    if node.op_type not in ("Transpose", "layout_transform") or (node.domain, node.op_type) not in OPERATORS:
+    operator = node.op_type
+    if operator not in ("Transpose", "layout_transform") or (node.domain, operator) not in OPERATORS:
         return False
-    if node.op_type == "layout_transform" or node.domain:
+    if operator == "layout_transform" or node.domain:
         return True
-    given = {attribute.name for attribute in node.attribute}
-    return any(name in given for pair in PAIRS for name in pair)
+    return any(attribute.name in NAMES for attribute in node.attribute)
 
 
 def _layouts(node: onnx.NodeProto) -> tuple[Layout, Layout]:

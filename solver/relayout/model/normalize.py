@@ -16,7 +16,7 @@ from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
 from relayout.model.shape_inference import subgraphs_of
-from relayout.model.structure import OLDEST_OPSET, check_structure
+from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 
 __all__ = ["FUNCTION_DOMAIN", "inline", "normalize"]
 
@@ -25,11 +25,12 @@ FUNCTION_DOMAIN = "relayout"
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 
 
-def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
-    """The canonical form of `proto`, which may be changed in place; warnings are appended to `notes`."""
+def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) -> tuple[onnx.ModelProto, Structure]:
+    """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
+    `notes`."""
     _name_opsets(proto)
     used: set[str] = set()
-    for graph in subgraphs_of(proto.graph):
+    for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
         used |= _name_standard(graph.node)
         _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
@@ -43,15 +44,14 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
         _separate_constants(proto, notes)
-    if in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
-        return proto
+    if structure.in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
+        return proto, structure
     _align_opsets(proto)
     model = ir.from_proto(proto)
     _inline(model)
     model.graph.sort()
     inlined: onnx.ModelProto = ir.to_proto(model)
-    check_structure(inlined)
-    return inlined
+    return inlined, check_structure(inlined)
 
 
 def _name_opsets(proto: onnx.ModelProto) -> None:

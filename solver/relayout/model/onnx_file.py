@@ -46,11 +46,19 @@ class Encoded(Struct, frozen=True):
 
 
 def encoded(proto: onnx.ModelProto) -> Encoded:
-    """The bytes of a model, which is used up. Its initializers are not read."""
-    del proto.graph.initializer[:]
-    graph = proto.graph.SerializeToString(deterministic=True)
-    proto.ClearField("graph")
-    return Encoded(proto.SerializeToString(deterministic=True), graph)
+    """The bytes of a model, which is as before when this returns. Its initializers are not read."""
+    graph, head, aside = proto.graph, onnx.ModelProto(), onnx.GraphProto()
+    aside.initializer.extend(graph.initializer)
+    del graph.initializer[:]
+    written = graph.SerializeToString(deterministic=True)
+    graph.initializer.extend(aside.initializer)
+    for field, value in proto.ListFields():
+        # The other fields are texts, numbers, and lists of messages.
+        if isinstance(value, str | int):
+            setattr(head, field.name, value)
+        elif field.name != "graph":
+            getattr(head, field.name).extend(value)
+    return Encoded(head.SerializeToString(deterministic=True), written)
 
 
 def write_onnx(model: ir.Model, path: Path, written: Encoded | None = None) -> None:

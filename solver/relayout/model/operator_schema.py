@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 
-__all__ = ["attribute_type", "check_node", "has_body", "since"]
+__all__ = ["attribute_type", "check_node", "has_body", "since", "type_variables"]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
@@ -47,6 +47,22 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
     return ir.AttributeType(definition.attributes[name])
 
 
+@lru_cache(maxsize=1024)
+def type_variables(op: str, domain: str, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The type variables of an operator's inputs and results, such as T. Empty for an operand with a type of its own;
+    none for an operator that ONNX does not define."""
+    try:
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+    except onnx.defs.SchemaError:
+        return (), ()
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
+
+    def of(operands: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[str, ...]:
+        return tuple(operand.type_str if operand.type_str in variables else "" for operand in operands)
+
+    return of(schema.inputs), of(schema.outputs)
+
+
 def since(op: str, domain: str, version: int) -> int | None:
     """The version since which the schema at `version` is valid; None if ONNX does not define the operator."""
     try:
@@ -71,12 +87,14 @@ def has_body(op: str, versions: Versions) -> bool:
     return bool(told.has_function or told.has_context_dependent_function)
 
 
-def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
-    """Raise InputError if a node does not fit its operator's schema; without a schema any operands fit."""
-    if not node.op_type:
-        raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    definition = _definition(node.op_type, domain, versions.get(domain, 1))
+def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], versions: Versions) -> None:
+    """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema; without
+    a schema any operands fit. The location in the error is that within the node."""
+    operator, domain = node.op_type, node.domain
+    if not operator:
+        raise InputError("a node has no operator", expected="an op_type", found="''")
+    domain = "" if domain == "ai.onnx" else domain
+    definition = _definition(operator, domain, versions.get(domain, 1))
     if definition is None:
         return
     for side, operands, (least, most) in (
@@ -86,22 +104,19 @@ def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
         if not least <= len(operands) <= most:
             raise InputError(
                 f"an operator with the wrong number of {side}",
-                where=where,
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
                 found=str(len(operands)),
             )
-    if not node.attribute and not definition.required:
-        return
-    given = {attribute.name: attribute.type for attribute in node.attribute}
+    given = dict(attributes)
     for name in definition.required:
         if name not in given:
-            raise InputError("an operator lacks an attribute", where=where, expected=f"'{name}'", found="none")
+            raise InputError("an operator lacks an attribute", expected=f"'{name}'", found="none")
     for name, kind in given.items():
         wanted = definition.attributes.get(name)
         if wanted is not None and kind != wanted:
             raise InputError(
                 "an attribute has the wrong type",
-                where=f"{where}, attribute '{name}'",
+                where=f"attribute '{name}'",
                 expected=_name(wanted),
                 found=_name(kind),
             )

@@ -1,6 +1,8 @@
-"""Ranks that ONNX's shape inference does not infer, but the operator table does.
+"""Ranks, and element types, that ONNX's shape inference does not infer, but the operators do.
 
-A value without a rank has no memory format, so its neighbours would be pinned needlessly. The extents remain unknown.
+ONNX infers nothing behind an operator that it does not define. A value without a rank has no memory format, so its
+neighbours would be pinned needlessly, and a convolution that reads it could not be made legal. The extents remain
+unknown.
 """
 
 from __future__ import annotations
@@ -9,18 +11,42 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from relayout.model.operator_schema import type_variables
 from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, rule_of
-from relayout.ops.operand_roles import OTHER, input_role, result_role
+from relayout.ops.elementwise import BROADCAST, UNARY
+from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
 __all__ = ["complete_ranks", "drop_untyped_ranks"]
 
+_ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
+
 
 def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-    """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs."""
+    """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs: forward, then
+    backward and forward again while that finds more."""
+    _complete_forward(graph, opsets)
+    while unknown := _without_shape(graph):
+        for node in reversed(graph):
+            if any(value is not None and value.shape is None for value in node.inputs):
+                _complete_types(node, opsets)
+                _complete_operands(node)
+                _complete_argument(node)
+        _complete_forward(graph, opsets)
+        if _without_shape(graph) == unknown:
+            break
+
+
+def _without_shape(graph: ir.Graph) -> int:
+    return sum(value.shape is None for node in graph for value in node.outputs)
+
+
+def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
     known = dict(opsets)
     for node in graph:
-        if any(value is not None and value.shape is None for value in (*node.inputs, *node.outputs)):
+        if [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is None]:
+            _complete_types(node, known)
             _complete_operands(node)
+            _complete_elementwise(node)
             rule = rule_of(node, known)
             if isinstance(rule, Relabel):
                 _complete_view(node, rule)
@@ -42,6 +68,23 @@ def drop_untyped_ranks(model: ir.Model) -> None:
                 value.shape = None
 
 
+def _complete_types(node: ir.Node, opsets: Mapping[str, int]) -> None:
+    """Give operands without a type that of another operand, where the operator requires one type of both: the data of a
+    convolution have the type of its kernel."""
+    variables = type_variables(node.op_type, node.domain, opsets.get(node.domain, 1))
+    operands = [
+        (variable, value)
+        for side, values in zip(variables, (node.inputs, node.outputs), strict=True)
+        for variable, value in zip(side, values, strict=False)
+        if variable and value is not None
+    ]
+    known = {variable: value.type for variable, value in operands if value.type is not None}
+    for variable, value in operands:
+        # A value of another graph may never be read by this node.
+        if value.type is None and variable in known and (value.graph is node.graph or value.producer() is node):
+            value.type = known[variable]
+
+
 def _complete_operands(node: ir.Node) -> None:
     """Give the data and weights of an operator, which are of one rank, the rank of those that have a shape."""
     inputs = [value for n, value in enumerate(node.inputs) if value is not None and input_role(node, n) != OTHER]
@@ -53,6 +96,42 @@ def _complete_operands(node: ir.Node) -> None:
         # A value of another graph may never be read by this node.
         if value.shape is None and value.dtype is not None and value.graph is node.graph:
             value.shape = ir.Shape([None] * min(ranks))
+            _complete_channels(node, value)
+
+
+def _complete_elementwise(node: ir.Node) -> None:
+    """Give the result of an elementwise operator the rank of its widest operand, and of the only one all extents."""
+    if node.domain or node.op_type not in _ELEMENTWISE or node.outputs[0].shape is not None:
+        return
+    shapes = [value.shape for value in node.inputs if value is not None]
+    known = [shape for shape in shapes if shape is not None]
+    if known and len(known) == len(shapes) and node.outputs[0].type is not None:
+        widest = max(known, key=len)
+        node.outputs[0].shape = ir.Shape(widest if node.op_type in UNARY else [None] * len(widest))
+
+
+def _complete_argument(node: ir.Node) -> None:
+    """Give the operand of an elementwise operator of one operand the extents of its result."""
+    value, result = node.inputs[0], node.outputs[0]
+    if node.domain or node.op_type not in UNARY or value is None or value.type is None or value.graph is not node.graph:
+        return
+    if value.shape is None and result.shape is not None:
+        value.shape = ir.Shape(result.shape)
+
+
+def _complete_channels(node: ir.Node, value: ir.Value) -> None:
+    """Give the data of a convolution, whose extents are unknown, the channels that the kernel has."""
+    index = kernel_input(node.op_type)
+    kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
+    if kernel is None or kernel is value or kernel.shape is None or node.domain or node.op_type == "DeformConv":
+        return
+    is_result = value.producer() is node
+    # A kernel is O, I / group, ... and that of ConvTranspose I, O / group, ...
+    axis = 0 if is_result is not is_transposed(node) else 1
+    channels, group = kernel.shape[axis], node.attributes.get_int("group", 1)
+    if isinstance(channels, int):
+        assert value.shape is not None
+        value.shape[1] = channels * (group if axis == 1 else 1)
 
 
 def _complete_view(node: ir.Node, rule: Relabel) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.model.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
@@ -83,7 +84,7 @@ def without_weights(model: ir.Model) -> Weightless:
                     value.const_value = light
             for node in graph:
                 for name, attribute in list(node.attributes.data.items()):
-                    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
                         is_in_nodes |= _lacks_data(tensor)
                         if tensor is not attribute.value:
@@ -97,15 +98,16 @@ def without_weights(model: ir.Model) -> Weightless:
             node.attributes[name] = attribute
 
 
-def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with the type and shape of every value filled in, subgraphs included.
+def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True) -> onnx.ModelProto:
+    """`proto` with the type and shape of every value filled in, subgraphs included. `has_graphs` and `has_tensors`: a
+    node may have graphs or tensors among its attributes.
 
     Raises InputError if an operator's operands contradict each other or the model's declarations, and for a value whose
     inferred type is not supported.
     """
     probe = proto
-    has_absent = needs_placeholders(proto)
-    has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
+    has_subgraphs = has_graphs and any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
     if has_absent or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
@@ -115,8 +117,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         insert_placeholders(probe)
     inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
-        for info in (*graph.value_info, *graph.output):
-            _clear_negative_extents(info, graph)
+        _clear_negative_extents(graph)
     if probe is proto:
         return inferred
     carry_over(inferred.graph, proto.graph)
@@ -204,28 +205,38 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
     return has_body(culprit.group(1), versions)
 
 
-def _clear_negative_extents(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
+def _clear_negative_extents(graph: onnx.GraphProto) -> None:
     """Remove extents of -1, which inference may find in a branch that cannot run.
 
     Raises InputError for an unsupported type.
     """
-    for dim in info.type.tensor_type.shape.dim:
-        if dim.dim_value < 0:
-            dim.ClearField("value")
-    if not info.type.HasField("tensor_type"):
-        check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
+    # Each type is looked at once: a network has few of them.
+    is_negative: dict[bytes, bool] = {}
+    for info in (*graph.value_info, *graph.output):
+        written = info.type.SerializeToString()
+        if written not in is_negative:
+            if not info.type.HasField("tensor_type"):
+                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
+            is_negative[written] = any(dim.dim_value < 0 for dim in info.type.tensor_type.shape.dim)
+        if is_negative[written]:
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("value")
 
 
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
     if tensor is None:
         raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
-    if tensor.nbytes <= LARGEST_KEPT or isinstance(tensor, AbsentTensor):
+    is_encoded = is_one_of(tensor, ir.TensorProtoTensor)
+    # onnx_ir makes a shape anew for each question about an encoded tensor.
+    size = prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes
+    if size <= LARGEST_KEPT or (is_encoded and is_one_of(tensor, AbsentTensor)):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(tensor, AbsentTensor) or (isinstance(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
+    return isinstance(tensor, ir.TensorProtoTensor) and (is_one_of(tensor, AbsentTensor) or is_absent(tensor.raw))
 
 
 def _contradiction(message: str, graph: str) -> InputError:

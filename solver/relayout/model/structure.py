@@ -10,21 +10,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.tensor_types import check_text
 
-__all__ = ["OLDEST_OPSET", "check_structure"]
+__all__ = ["OLDEST_OPSET", "Structure", "check_structure"]
 
 OLDEST_OPSET = 7
 LARGEST_INLINED = 1_000_000
 STANDARD_DOMAINS = ("", "ai.onnx")
+GRAPHS = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
+TENSORS = {onnx.AttributeProto.TENSOR, onnx.AttributeProto.TENSORS}
 
 
-def check_structure(proto: onnx.ModelProto) -> bool:
-    """Raise InputError with the location of the first fault; return whether nodes are in topological order."""
+class Structure(Struct, frozen=True):
+    """What the check of a model found: whether its nodes are in topological order, and whether some have graphs or
+    tensors among their attributes."""
+
+    in_order: bool
+    has_graphs: bool
+    has_tensors: bool
+
+
+def check_structure(proto: onnx.ModelProto) -> Structure:
+    """Raise InputError with the location of the first fault."""
     around = Surroundings(_check_versions(proto))
     functions = _check_functions(proto, around)
     if not proto.HasField("graph") or not proto.graph.output:
@@ -40,7 +52,8 @@ def check_structure(proto: onnx.ModelProto) -> bool:
         if info.type.WhichOneof("value") is None or (not (kind := info.type.tensor_type).elem_type and kind.ByteSize()):
             raise InputError("an input has no dtype", where=f"{where}, input '{info.name}'", expected="an element type")
     _check_inlined_size(proto, functions)
-    return around.in_order
+    kinds = around.attribute_types
+    return Structure(around.in_order, not kinds.isdisjoint(GRAPHS), not kinds.isdisjoint(TENSORS))
 
 
 def _graph_name(graph: onnx.GraphProto) -> str:
@@ -114,13 +127,14 @@ def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[Funct
         if identifier in functions:
             raise duplicate(function.name, "two functions", "model")
         functions[identifier] = function
-        names: dict[str, str] = {}
+        names: dict[str, str | int] = {}
         for name in function.input:
             declare(names, name, "an input", where)
         versions = {_domain(opset.domain): opset.version for opset in function.opset_import}
         own = Surroundings(versions, in_function=True)
         check_body(function.node, names, list(function.output), frozenset(), own, where)
         around.in_order = around.in_order and own.in_order
+        around.attribute_types |= own.attribute_types
     return functions
 
 

@@ -22,6 +22,8 @@ from relayout.model.tensor_types import is_absent
 __all__ = ["Weights", "attach", "detach", "detach_from_model"]
 
 LARGEST_VECTOR_KEPT = 1 << 20
+FEW_ELEMENTS = 256
+"""So many elements of weights take less memory than a node."""
 _TENSOR_TYPES = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
@@ -34,6 +36,7 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
     _copy_fields(proto, light, "graph")
     _copy_fields(proto.graph, light.graph, "initializer")
     weights: Weights = {}
+    inside: list[onnx.TensorProto] = []
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
@@ -47,8 +50,12 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
             light.graph.initializer.append(tensor)
             continue
         else:
-            weights[tensor.name] = share(serde.TensorProtoTensor(tensor))
+            inside.append(tensor)
         light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    if sum(math.prod(tensor.dims) for tensor in inside) <= FEW_ELEMENTS * len(proto.graph.node):
+        # A tensor keeps the whole protobuf in memory that it is a part of. Here the graph is the larger part.
+        inside = [*onnx.GraphProto(initializer=inside).initializer]
+    weights |= {tensor.name: share(serde.TensorProtoTensor(tensor)) for tensor in inside}
     return light, weights
 
 
@@ -79,38 +86,45 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
     return ir.to_proto(clone), weights
 
 
-def attach(model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder) -> None:
-    """Give `model` its weights; `graphs` are all of its graphs."""
+def attach(
+    model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder, *, in_nodes: bool = True
+) -> None:
+    """Give `model` its weights; `graphs` are all of its graphs. `in_nodes`: nodes may have tensors as attributes."""
+    # A small tensor is copied from the protobuf of the graph, which would else stay in memory with it.
+    kept = onnx.GraphProto()
     for graph in graphs:
         own = weights if graph is model.graph else {}
         for name, value in graph.initializers.items():
-            value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
-        for node in graph:
+            value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'", kept)
+        for node in graph if in_nodes else ():
             if node.attributes:
-                _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
+                _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})", kept)
     for function in model.functions.values():
-        _attach_to(function.attributes, folder, f"function '{function.name}'")
+        _attach_to(function.attributes, folder, f"function '{function.name}'", kept)
 
 
-def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str) -> None:
+def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str, kept: onnx.GraphProto) -> None:
     """Adopt the tensors among attributes, and those in lists of tensors."""
     for name, attribute in list(attributes.items()):
         if attribute.type not in _TENSOR_TYPES or attribute.is_ref() or attribute.value is None:
             continue
         place = f"{where}, attribute '{name}'"
         if attribute.type == ir.AttributeType.TENSOR:
-            adopted = _adopt(attribute.value, folder, place)
+            adopted = _adopt(attribute.value, folder, place, kept)
             if adopted is not attribute.value:
                 attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
         else:
-            tensors = [_adopt(tensor, folder, f"{place}[{i}]") for i, tensor in enumerate(attribute.value)]
+            tensors = [_adopt(tensor, folder, f"{place}[{i}]", kept) for i, tensor in enumerate(attribute.value)]
             attributes[name] = ir.AttrTensors(name, tensors, doc_string=attribute.doc_string)
 
 
-def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
+def _adopt(tensor: Any, folder: Folder, where: str, kept: onnx.GraphProto) -> ir.TensorProtocol:
     if is_one_of(tensor, serde.TensorProtoTensor):
         if is_absent(tensor.raw):
             return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
+        if tensor.nbytes <= LARGEST_KEPT:
+            kept.initializer.append(tensor.raw)
+            tensor = serde.TensorProtoTensor(kept.initializer[-1])
         # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.
         tensor.raw.ClearField("metadata_props")
     return adopt_external(tensor, folder, where)

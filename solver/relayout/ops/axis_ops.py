@@ -143,7 +143,7 @@ def matrices(node: Reading) -> Free:
     extents = node.extents(0)
     rank = len(extents)
     axes = tuple(range(rank))
-    result = tuple(range(node.result_rank()))
+    result = tuple(range(len(node.result_extents())))
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     return free(extents, inputs, (result,), allows=lambda order: order[-2:] == (rank - 2, rank - 1))
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.ops.node_reader import NodeSnapshot
+from relayout.ops.node_reader import NodeSnapshot, constant_tensor
 from relayout.ops.rule import Axes, DecompositionWriter
 
 __all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
@@ -87,7 +87,7 @@ def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
 
 def _is_fixed_constant(value: ir.Value | None) -> bool:
     """Whether the value is a constant that no caller can override."""
-    tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
+    tensor = constant_tensor(value) if value is not None and not value.is_graph_input() else None
     return tensor is not None and not isinstance(tensor, AbsentTensor)
 
 
@@ -109,7 +109,7 @@ def channelwise(writing: DecompositionWriter, channel: int) -> None:
 
 
 def _numbers(value: ir.Value | None) -> np.ndarray[Any, Any]:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    tensor = constant_tensor(value) if value is not None else None
     assert tensor is not None
     return tensor.numpy()
 

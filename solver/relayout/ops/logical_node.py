@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relayout.errors import InputError
+from relayout.layout.binding import is_tiled
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import DATA, has_roles, input_role, letters_of_role, own_layout, result_role
 
@@ -52,17 +53,13 @@ def is_packed(node: ir.Node) -> bool:
         layouts += [lies_as(node, n, is_result=True) for n in range(len(node.outputs))]
     except InputError:
         return False
-    return any(layout is not None and _is_tiled(layout) for layout in layouts)
+    return any(layout is not None and is_tiled(layout) for layout in layouts)
 
 
 def logical_order(node: ir.Node, axes: tuple[int, ...]) -> tuple[int, ...]:
     """Axes of the first result of `node` as it is written, as those of its logical node."""
     layout = lies_as(node, 0, is_result=True)
     letters = letters_of_role(node, DATA) if layout is not None else None
-    if layout is None or letters is None or _is_tiled(layout):
+    if layout is None or letters is None or is_tiled(layout):
         return axes
     return tuple(letters.index(layout.names[axis]) for axis in axes)
-
-
-def _is_tiled(layout: Layout) -> bool:
-    return any(layout.outer(i) is not None for i in range(layout.rank))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -109,9 +109,8 @@ def _logical_shape(value: ir.Value, layout: Layout, letters: str) -> ir.Shape | 
     return ir.Shape(extents)
 
 
-def _dims_of(layout: Layout, letter: str) -> list[int]:
+@lru_cache(maxsize=1024)
+def _dims_of(layout: Layout, letter: str) -> tuple[int, ...]:
     """The dimensions of an axis, outermost first."""
     place = layout.names.find(letter)
-    if place < 0:
-        return []
-    return [place, *(i for i in range(layout.rank) if layout.outer(i) == place)]
+    return () if place < 0 else (place, *[i for i in range(layout.rank) if layout.outer(i) == place])

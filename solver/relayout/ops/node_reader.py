@@ -15,7 +15,7 @@ from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 """The types of floats in which a node is decomposed; those of 16 bits are computed in 32."""
 
-__all__ = ["FLOATS", "NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_of"]
+__all__ = ["FLOATS", "NoRuleError", "NodeSnapshot", "Reading", "constant_array", "constant_tensor", "extents_of"]
 
 
 class NoRuleError(Exception):
@@ -30,11 +30,25 @@ def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
     return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
 
+def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """The stored data of a constant: of an initializer or a Constant; None for any other value.
+
+    `ir.convenience.get_const_tensor` gives the same, and names the tensor of a Constant after its result: a model that
+    was only read would be written with other names.
+    """
+    producer = value.producer()
+    if value.const_value is None and producer is not None and producer.op_type == "Constant":
+        data = producer.attributes.get("value")
+        if data is not None and not data.is_ref() and producer.domain == "":
+            return data.as_tensor()
+    return ir.convenience.get_const_tensor(value)
+
+
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
     """The value's numbers if they are known before the model runs, else None."""
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(value)
     # A constant without data has no numbers to read; `size` is cheap where `numpy` may read a file.
     if tensor is None or tensor.size > 4096 or is_one_of(tensor, AbsentTensor):
         return None
@@ -82,9 +96,6 @@ class Reading:
 
     def rank(self, index: int = 0) -> int:
         return len(self.extents(index))
-
-    def result_rank(self, index: int = 0) -> int:
-        return len(self.result_extents(index))
 
     def is_float(self) -> bool:
         """Whether the first result has floats of a type for which decompositions exist."""

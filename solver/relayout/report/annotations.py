@@ -21,12 +21,8 @@ def render_github(results: Results) -> str:
 
 def render_markdown(results: Results) -> str:
     """A table of the models, then the findings of each."""
-    rows = ["| model | verdict | transposes | MB moved | seconds |", "|---|---|--:|--:|--:|"]
-    for each in results.models:
-        after = None if each.report is None else each.report.after
-        counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
-        rows.append(f"| {_cell(each.model)} | {each.verdict} | {counts[0]} | {counts[1]} | {each.seconds:.2f} |")
-    blocks = ["\n".join(["### relayout", "", _counts(results), "", *rows])]
+    head, *rows = (f"| {' | '.join(map(_cell, row))} |" for row in results.table())
+    blocks = ["\n".join(["### relayout", "", _counts(results), "", head, "|---|---|--:|--:|--:|", *rows])]
     for each in results.models:
         lines = [f"- {cause.severity}, {cause.rule}: {_cell(cause.message)}" for cause in each.causes()]
         lines += [f"- error: {_cell(each.error)}"] if each.error else []

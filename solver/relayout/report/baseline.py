@@ -30,13 +30,19 @@ def read_baseline(text: str, where: str) -> dict[str | None, Report]:
             return {None: Report.model_validate(found)}
         records = found if isinstance(found, list) else [found]
         return {each["model"]: Report.model_validate(each["report"]) for each in records if each["report"] is not None}
-    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
-        raise InputError(
-            "not a report",
-            where=where,
-            expected="what `relayout verify --report FILE.json` writes",
-            found=str(error).partition("\n")[0][:200],
-        ) from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise _no_report(where, f"{place}: {fault['msg']}" if place else fault["msg"]) from error
+    except KeyError as error:
+        raise _no_report(where, f"a record without the key {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _no_report(where, str(error)) from error
+
+
+def _no_report(where: str, found: str) -> InputError:
+    expected = "what `relayout verify --report FILE.json` writes"
+    return InputError("not a report", where=where, expected=expected, found=found.partition("\n")[0][:200])
 
 
 def against_baseline(report: Report, earlier: Report | None) -> Report:

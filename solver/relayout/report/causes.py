@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from relayout.report.schema import Finding, Severity
 
-__all__ = ["Cause", "causes", "detail", "place"]
+__all__ = ["Cause", "causes", "detail", "fingerprint_of", "place"]
 
 # The verifier names values in brackets; everything else in a message is the same for all nodes of a cause.
 _VALUE = re.compile(r" \([^()]*\)")
@@ -37,8 +37,12 @@ class Cause:
     def fingerprint(self, model: str) -> str:
         """A hexadecimal text that stays when nodes are added to the cause or the report is written again."""
         first = self.findings[0]
-        facts = "\0".join((model, self.rule, _text(first), str(first.operand)))
-        return sha256(facts.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        return fingerprint_of(model, self.rule, _text(first), str(first.operand))
+
+
+def fingerprint_of(*facts: str) -> str:
+    """A hexadecimal text of 64 bits."""
+    return sha256("\0".join(facts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def causes(findings: Iterable[Finding]) -> list[Cause]:

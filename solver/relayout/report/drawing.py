@@ -292,7 +292,7 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
         for user in dict.fromkeys(use.choice for use in (item.producer, *item.consumers)):
             items.setdefault(user, []).append(item)
     tensors, names = formulation.requirements.tensors, formulation.requirements.names
-    found = {}
+    found, changed = {}, list(assignment)
     for index, choice in enumerate(formulation.requirements.choices):
         if choice.node is None or choice.node in tensors.region_edges:
             continue
@@ -301,23 +301,15 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
         now = _cost_around(items.get(index, ()), assignment)
         changes: list[int | None] = []
         for alternative, cost in enumerate(own):
-            then = _cost_around(items.get(index, ()), _With(assignment, index, alternative))
+            changed[index] = alternative
+            then = _cost_around(items.get(index, ()), changed)
             changes.append(None if then is None or now is None else cost + then - own[chosen] - now)
+        changed[index] = chosen
         found[choice.label] = _drawn_choice(choice, names, chosen, changes, formulation)
     return found
 
 
-class _With:
-    """An assignment in which one choice takes another alternative."""
-
-    def __init__(self, assignment: Sequence[int], choice: int, alternative: int) -> None:
-        self._assignment, self._choice, self._alternative = assignment, choice, alternative
-
-    def __getitem__(self, choice: int) -> int:
-        return self._alternative if choice == self._choice else self._assignment[choice]
-
-
-def _cost_around(items: Sequence[Item], assignment: Sequence[int] | _With) -> int | None:
+def _cost_around(items: Sequence[Item], assignment: Sequence[int]) -> int | None:
     """The packed cost of the conversions of these items; None: one does not exist."""
     total = 0
     for item in items:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
 from relayout.report.conversion_table import conversion_rows
-from relayout.report.schema import Account, Price, Report
+from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["price_line", "render_text"]
+__all__ = ["difference_line", "finding_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
 
 
-def render_text(report: Report, *, color: bool = False, top: int | None = None) -> str:
+def render_text(report: Report, *, top: int | None = None) -> str:
     """Return the account, the remaining conversions with the consumers that require them, and the findings.
 
     Tables are as wide as their cells, so that names stay whole. `top`: at most so many rows of conversions.
@@ -28,9 +28,7 @@ def render_text(report: Report, *, color: bool = False, top: int | None = None) 
     from rich.console import Console
 
     stream = StringIO()
-    console = Console(
-        file=stream, width=_UNLIMITED, force_terminal=color, color_system="standard" if color else None, highlight=False
-    )
+    console = Console(file=stream, width=_UNLIMITED, force_terminal=False, color_system=None, highlight=False)
     console.print(_summary(report))
     for line in _notes(report):
         console.print(line, markup=False, soft_wrap=True)
@@ -41,7 +39,7 @@ def render_text(report: Report, *, color: bool = False, top: int | None = None) 
     if report.transfers:
         console.print(_transfers(report))
     if report.verification is not None:
-        _print_verification(report, console.print)
+        _print_verification(report.verification, console.print)
     for warning in report.warnings:
         console.print(f"warning: {warning}", markup=False)
     return stream.getvalue()
@@ -160,35 +158,41 @@ def _transfers(report: Report) -> Table:
     return table
 
 
-def _print_verification(report: Report, print_line: Callable[..., None]) -> None:
-    verification = report.verification
-    if verification is None:
-        return
+def _print_verification(verification: Verification, print_line: Callable[..., None]) -> None:
     unknown = price_line(verification.price)
     if verification.passed and not verification.findings and verification.numeric is None and not unknown:
         return  # the usual case, in which there is nothing to tell
     for finding in verification.findings:
-        print_line(f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}", markup=False)
+        print_line(finding_line(finding), markup=False)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         print_line(f"numeric comparison skipped: {numeric.reason}", markup=False)
     elif numeric is not None:
         for output in numeric.outputs:
-            print_line(
-                f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
-                f"moves by {output.sensitivity:.3g} when the inputs are redrawn",
-                markup=False,
-            )
+            print_line(difference_line(output), markup=False)
     if unknown:
         print_line(unknown, markup=False)
     print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)
+
+
+def finding_line(finding: Finding) -> str:
+    return f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}"
+
+
+def difference_line(output: OutputDifference) -> str:
+    return (
+        f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
+        f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
+    )
 
 
 def price_line(price: Price | None) -> str:
     """The part of the cost that the verifier did not compute again; "" if it computed all."""
     if price is None or not price.not_computed:
         return ""
-    return f"computed again: {price.computed} of the cost {price.claimed}; not {'; not '.join(price.not_computed)}"
+    return (
+        f"computed again: {price.computed} of the cost {price.claimed}; not computed: {'; '.join(price.not_computed)}"
+    )
 
 
 def _megabytes(count: int) -> str:

@@ -55,6 +55,15 @@ class Results:
         """The models without an answer."""
         return (each for each in self.models if each.verdict == "error")
 
+    def table(self) -> list[tuple[str, str, str, str, str]]:
+        """The heads of the columns, and a row for each model."""
+        rows = [("model", "verdict", "transposes", "MB moved", "seconds")]
+        for each in self.models:
+            after = None if each.report is None else each.report.after
+            counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
+            rows.append((each.model, each.verdict, *counts, f"{each.seconds:.2f}"))
+        return rows
+
     def with_causes(self) -> Iterator[tuple[ModelResult, Cause]]:
         return ((each, cause) for each in self.models for cause in each.causes())
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from relayout.report.causes import fingerprint_of
 from relayout.report.results import ModelResult, Results
 
-__all__ = ["NO_ANSWER", "render_sarif"]
+__all__ = ["render_sarif"]
 
 NO_ANSWER = "no-answer"
 """The rule of a model that cannot be read or verified."""
@@ -55,7 +56,7 @@ def _rule(rule: str) -> dict[str, Any]:
 
 def _results(result: ModelResult, uri: str) -> list[dict[str, Any]]:
     if result.error:
-        return [_result(NO_ANSWER, "error", result.error, uri, ["model"], _fingerprint(result.model))]
+        return [_result(NO_ANSWER, "error", result.error, uri, ["model"], fingerprint_of(result.model, NO_ANSWER))]
     return [
         _result(cause.rule, cause.severity, cause.message, uri, cause.places, cause.fingerprint(result.model))
         for cause in result.causes()
@@ -74,12 +75,6 @@ def _result(
         "locations": [{"physicalLocation": physical, "logicalLocations": locations[:_MOST_LOCATIONS]}],
         "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1"},
     }
-
-
-def _fingerprint(model: str) -> str:
-    from hashlib import sha256
-
-    return sha256(f"{model}\0{NO_ANSWER}".encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _uri(model: str) -> str:

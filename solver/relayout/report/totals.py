@@ -12,7 +12,7 @@ from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["data_transposes", "is_transpose", "moved_bytes", "totals"]
+__all__ = ["is_transpose", "moved_bytes", "totals"]
 
 _PADS = frozenset({"Pad", "Slice"})
 
@@ -62,12 +62,6 @@ def totals(
         transposes_in_functions=in_functions,
         transposes_of_units=moved.count(0),
     )
-
-
-def data_transposes(model: ir.Model) -> list[ir.Node]:
-    """Return the Transpose nodes of the graph and its subgraphs that run on data, in the graph's order."""
-    constants = constant_values(model.graph)
-    return [node for node in all_nodes(model.graph) if is_transpose(node) and node.inputs[0] not in constants]
 
 
 def is_transpose(node: ir.Node) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.ops.node_reader import constant_tensor
 
 __all__ = ["FOLDABLE", "folded_value"]
 
@@ -68,7 +69,7 @@ def _collect(
             continue
         if (current.name or "") in leaves or producer in nodes:
             continue
-        tensor = ir.convenience.get_const_tensor(current)
+        tensor = constant_tensor(current)
         if tensor is not None:
             if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
                 return False

@@ -20,6 +20,7 @@ from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
 from relayout.ops import Axes, Free, Relabel, extents_of
+from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
 from relayout.rewrite.constant_steps import is_permuted, space_order, steps_to, view_steps
 
@@ -47,7 +48,10 @@ class Constants:
 
     def relaid(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""
-        pending = [(value, dims)] if self._known(value, dims) is None else []
+        known = self._known(value, dims)
+        if known is not None:
+            return known
+        pending = [(value, dims)]
         while pending:
             # Operands first, without recursion: chains of computed constants may be of any length.
             wanted = pending[-1]
@@ -66,8 +70,8 @@ class Constants:
         return self._relay(value, list(steps))
 
     def _known(self, value: ir.Value, dims: OperandDims) -> ir.Value | None:
-        extents = extents_of(value)
-        as_it_is = dims == in_source(len(dims)) and (extents is None or len(extents) == len(dims))
+        rank = None if value.shape is None else len(value.shape)
+        as_it_is = dims == in_source(len(dims)) and rank in (None, len(dims))
         return value if as_it_is else self._computed.get((value, dims))
 
     def _operands(self, value: ir.Value, dims: OperandDims) -> Iterator[tuple[ir.Value, OperandDims]]:
@@ -83,7 +87,7 @@ class Constants:
     def _computation(self, value: ir.Value, dims: OperandDims) -> tuple[ir.Node, Free, Axes] | None:
         """The producer of `value`, its rule, and the order of its iteration space for these dimensions."""
         producer = value.producer()
-        if producer is None or len(producer.outputs) > 1 or ir.convenience.get_const_tensor(value) is not None:
+        if producer is None or len(producer.outputs) > 1 or constant_tensor(value) is not None:
             return None
         rule = self._tensors.rules.get(producer)
         own = rule.outputs[0] if isinstance(rule, Free) else None
@@ -121,7 +125,7 @@ class Constants:
 
     def _apply(self, value: ir.Value, steps: list[Step]) -> ir.Value:
         """The steps applied to a stored constant, to the folded data of a computed one, or else emitted as nodes."""
-        tensor = ir.convenience.get_const_tensor(value)
+        tensor = constant_tensor(value)
         if tensor is not None:
             constant = self._stored(value, relaid(tensor, steps))
             known = value.metadata_props.get(SOURCE_KEY) if transform_of(tensor) else None
@@ -144,7 +148,7 @@ class Constants:
         source = producer.inputs[0]
         if source is None or not self._tensors.is_constant(source):
             return None
-        if ir.convenience.get_const_tensor(value) is not None:
+        if constant_tensor(value) is not None:
             return None
         steps = view_steps(producer)
         return (source, steps) if steps is not None and self._folded(value) is None else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.alternatives import in_source
+from relayout.candidates.alternatives import Lowering, in_source
 from relayout.candidates.tensors import Operand
 from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.layout.binding import carrying
@@ -17,6 +18,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
 from relayout.model.unpacking import names_in
+from relayout.ops import Rule
 from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.conversion_sites import insertion_graphs
@@ -24,6 +26,8 @@ from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims, flat
 
 __all__ = ["RewriteContext"]
+
+_T = TypeVar("_T")
 
 
 class RewriteContext:
@@ -40,6 +44,8 @@ class RewriteContext:
         self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
         self.insertion_graphs = insertion_graphs(plan, model.graph)
         self._first = next(iter(self.graph), None)
+        self._laid: dict[tuple[int, Dims], tuple[Dims, ir.Shape | None]] = {}
+        self._shared: dict[tuple[int, int, Hashable], tuple[object, ...]] = {}
         # The annotations of an earlier run, read before they are overwritten.
         self._earlier = {
             value: view
@@ -62,10 +68,16 @@ class RewriteContext:
 
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
         """Register `value` as the operand's tensor in this format; `own` are its dimensions in the operand's axes."""
-        dims = base_dims(operand, own)
-        is_permuted = own != in_source(len(operand.view.axes))
+        # Values of one class share a view. It is alive as long as the plan, so its identity is a key.
+        key = id(operand.view), own
+        if key not in self._laid:
+            dims = base_dims(operand, own)
+            shape = ir.Shape(dims_shape(dims, operand.tensor.extents), frozen=True)
+            self._laid[key] = dims, None if own == in_source(len(operand.view.axes)) else shape
+        dims, permuted = self._laid[key]
+        is_permuted = permuted is not None
         if is_permuted:
-            value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
+            value.shape = permuted
         self.copies.add(operand.tensor, format_, Physical(value, dims))
         if is_permuted or boxes_of(format_):
             self.annotate(value, operand, own, format_)
@@ -78,6 +90,14 @@ class RewriteContext:
         if layout is None and boxes and len(order) == len(own):
             layout = carrying(Layout.any(len(own)), order)
         annotate(value, own, rank, earlier, layout)
+
+    def shared(self, rule: Rule, lowering: Lowering, of: Hashable, compute: Callable[[], _T]) -> _T:
+        """The result of `compute`, which is the same for all nodes of this rule, lowering and `of`."""
+        key = id(rule), id(lowering), of
+        if key not in self._shared:
+            # As long as they are kept, no other rule or lowering has their identities.
+            self._shared[key] = compute(), rule, lowering
+        return self._shared[key][0]  # type: ignore[return-value]  # what `compute` made
 
     def read(self, operand: Operand, format_: MemoryFormat, dims: Dims, *, most: int = 0) -> ir.Value:
         """A value of the operand's tensor in this format, with these dimensions (see `Copies.read`)."""

@@ -48,21 +48,22 @@ def _write_shapes(context: RewriteContext) -> None:
 
 def sweep(graph: ir.Graph) -> None:
     """Drop unused nodes and initializers in the graph and its regions, in reverse order."""
-    for node in reversed(list(graph)):
+    dead: list[ir.Node] = []
+    for node in reversed(graph):
         if any(v.uses() or v.is_graph_output() for v in node.outputs):
             for inner in graphs_of(node):
                 sweep(inner)
         else:
             _disconnect(node)
-            graph.remove(node, safe=True)
+            dead.append(node)
+    graph.remove(dead)
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
 
 
 def _disconnect(node: ir.Node) -> None:
-    """Disconnect all inputs of the nodes in the regions of a node."""
-    for outer in graphs_of(node):
-        for inner in outer.all_nodes():
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
+    """Disconnect all inputs of a node and of the nodes in its regions."""
+    for each in (node, *(inner for graph in graphs_of(node) for inner in graph.all_nodes())):
+        for index in range(len(each.inputs)):
+            each.replace_input_with(index, None)

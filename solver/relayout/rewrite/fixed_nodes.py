@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.candidates.alternatives import FixedLowering
 from relayout.layout.conversion import Dims
@@ -20,11 +21,19 @@ __all__ = ["write_fixed", "write_packed"]
 _Extents = dict[tuple[bool, int], tuple[Extent, ...]]
 
 
+class _Call(Struct, frozen=True):
+    """A call of a `relayout::` operator: its layout attributes, and the conversions to ONNX's order."""
+
+    layouts: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[OperandConversion | None, ...] = ()
+    results: tuple[OperandConversion | None, ...] = ()
+
+
 def write_packed(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
 ) -> Edit | None:
     """Write an operator with named axes whose operands are tiled independently; returns the remaining edit."""
-    write_fixed(context, node, operand_by_operand(rule), lowering, extents)
+    write_fixed(context, node, context.shared(rule, lowering, (), lambda: operand_by_operand(rule)), lowering, extents)
     native = native_letters(len(rule.axis_names))
     # The operator inside the function, its attributes and its constants are in ONNX's order.
     return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
@@ -36,6 +45,16 @@ def write_fixed(
     """Write the node as ONNX's own operator if that has these layouts, else as a `relayout::` operator."""
     if lowering.changes_nothing and node.domain != DOMAIN:
         return
+    call = context.shared(rule, lowering, (*extents.items(),), lambda: _call_of(rule, lowering, extents))
+    if call is None:
+        if node.domain == DOMAIN:
+            use_onnx_operator(node)
+    elif not lowering.changes_nothing:
+        call_function(context, node, call.layouts, call.inputs, call.results)
+
+
+def _call_of(rule: Fixed, lowering: FixedLowering, extents: _Extents) -> _Call | None:
+    """The call of the operator in the planned layouts; None if ONNX's own operator has these."""
 
     def layouts_of(axis_names: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
         return [
@@ -46,11 +65,9 @@ def write_fixed(
     inputs = layouts_of(rule.inputs, lowering.inputs, False)
     results = layouts_of(rule.outputs, lowering.outputs, True)
     if inputs == list(rule.native_inputs) and results == list(rule.native_outputs):
-        if node.domain == DOMAIN:
-            use_onnx_operator(node)
-        return
+        return None
     if lowering.changes_nothing:
-        return
+        return _Call()
     data, result = inputs[0], results[0]
     assert data is not None
     assert result is not None
@@ -74,9 +91,7 @@ def write_fixed(
                 found.append(permuted(dims, positions, extents.get((is_result, index))))
         return tuple(found)
 
-    call_function(
-        context,
-        node,
+    return _Call(
         tuple(layouts),
         conversions(rule.inputs, rule.native_inputs, lowering.inputs, False),
         conversions(rule.outputs, rule.native_outputs, lowering.outputs, True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import onnx_ir as ir
@@ -60,7 +59,8 @@ def operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent
     return found
 
 
-def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] | None) -> OperandConversion:
+@lru_cache(maxsize=4096)
+def permuted(dims: Dims, positions: tuple[int, ...], extents: tuple[Extent, ...] | None) -> OperandConversion:
     """The permutation from an operand with `dims` to ONNX's order, in which axis i of the source is axis
     `positions[i]`."""
     atoms = tuple(

@@ -18,17 +18,10 @@ class ExpiredError(Exception):
 class Deadline:
     """A limit in seconds from the construction of the object; None: no limit.
 
-    `deterministic` is a limit in CP-SAT's deterministic time, which is the same on every machine. `improved` is called
-    with each better cost of a solution and lower bound; the best of both may still come out better.
+    `improved` is called with each better cost of a solution and each better bound; the outcome may be better still.
     """
 
-    def __init__(
-        self,
-        time_limit: float | None = None,
-        deterministic: float | None = None,
-        improved: Improved | None = None,
-    ) -> None:
-        self.deterministic = deterministic
+    def __init__(self, time_limit: float | None = None, improved: Improved | None = None) -> None:
         self.improved = improved
         self._cost: int | None = None
         self._bound = 0
@@ -64,7 +57,7 @@ class Deadline:
 
     def check(self) -> None:
         """Raise ExpiredError after the deadline."""
-        if self._end is not None and perf_counter() >= self._end:
+        if self.is_over():
             raise ExpiredError
 
 

@@ -133,10 +133,10 @@ def greedy_states(
         if -key != len(network.neighbours[x]):
             heappush(heap, (is_set, -len(network.neighbours[x]), x))
             continue
-        state = _cheapest(network, x)
-        if state is None:
+        least = network.least(x)
+        if least.min() >= FORBIDDEN:
             return None
-        fixed[x] = state
+        fixed[x] = state = int(least.argmin())
         changed = sorted(network.neighbours[x])
         fix(network, x, state)
         remaining.discard(x)
@@ -147,15 +147,6 @@ def greedy_states(
     states = [fixed.get(x, 0) for x in range(len(network.unary))]
     back_substitute(eliminated, states)
     return {x: states[x] for x in sorted({*fixed, *(left.variable for left in eliminated)})}
-
-
-def _cheapest(network: Network, x: int) -> int | None:
-    """The locally best state: each table is minimised on its own. None: every state is forbidden."""
-    total: Table = network.unary[x]
-    for scope in network.incident[x]:
-        rest = tuple([axis for axis, y in enumerate(scope) if y != x])
-        total = np.minimum(total + network.tables[scope].min(axis=rest), FORBIDDEN)
-    return int(total.argmin()) if total.min() < FORBIDDEN else None
 
 
 def fix(network: Network, x: int, state: int) -> None:

@@ -27,7 +27,7 @@ from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
 from relayout.solve.problem import Choice, Item, Problem, Use
 
-__all__ = ["SET_STATES", "check_range", "most_of", "network_of"]
+__all__ = ["check_range", "most_of", "network_of"]
 
 SET_STATES = 128
 WIDE_CELLS = 128

@@ -37,7 +37,9 @@ def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
         return _reduced(problem, deadline)
     except ExpiredError:
         deadline.stage("eliminate")
-        return _greedy_answer(problem, "elimination")
+    assignment = greedy(problem)
+    status = "unknown" if assignment is None else "feasible"
+    return Answer(status, assignment, least_own_costs(problem), "elimination")
 
 
 def _reduced(problem: Problem, deadline: Deadline) -> Answer:
@@ -89,13 +91,6 @@ def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, m
 def free_choices(problem: Problem) -> int:
     """The number of choices with more than one alternative."""
     return sum(1 for choice in problem.choices if len(choice.costs) > 1)
-
-
-def _greedy_answer(problem: Problem, engine: str) -> Answer:
-    """The answer of the greedy pass."""
-    assignment = greedy(problem)
-    status = "unknown" if assignment is None else "feasible"
-    return Answer(status, assignment, least_own_costs(problem), engine)
 
 
 def _assignment(network: Network, states: list[int] | dict[int, int]) -> tuple[int, ...]:

@@ -69,6 +69,14 @@ class Network(Struct):
         self.neighbours.append(set())
         return len(self.unary) - 1
 
+    def least(self, x: int) -> Table:
+        """A lower bound on the cost of each state of a variable: each table is minimised on its own."""
+        total = self.unary[x]
+        for scope in self.incident[x]:
+            rest = tuple([axis for axis, y in enumerate(scope) if y != x])
+            total = np.minimum(total + self.tables[scope].min(axis=rest), FORBIDDEN)
+        return total
+
     def add(self, scope: Scope, table: Table) -> None:
         """Add the costs of a table over ascending variables; the array is shared and never written to."""
         if len(scope) == 1:

@@ -97,14 +97,7 @@ def assignment_cost(network: Network, remaining: set[int], states: dict[int, int
 
 def states_within(network: Network, remaining: set[int], most: int) -> dict[int, list[int]]:
     """The states of each variable whose reduced cost is at most `most`; needs a reparametrized network."""
-    left: dict[int, list[int]] = {}
-    for x in sorted(remaining):
-        least = network.unary[x]
-        for scope in network.incident[x]:
-            rest = tuple([axis for axis, y in enumerate(scope) if y != x])
-            least = np.minimum(least + network.tables[scope].min(axis=rest), FORBIDDEN)
-        left[x] = np.flatnonzero(least <= most).tolist()
-    return left
+    return {x: np.flatnonzero(network.least(x) <= most).tolist() for x in sorted(remaining)}
 
 
 def restrict(network: Network, left: dict[int, list[int]], most: int) -> Network:

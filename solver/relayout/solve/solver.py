@@ -64,7 +64,6 @@ def solve(
     *,
     engine: str = "auto",
     time_limit: float | None = None,
-    deterministic_limit: float | None = None,
     hint: Sequence[int] | None = None,
     max_conversions: int | None = None,
     improved: Improved | None = None,
@@ -72,14 +71,14 @@ def solve(
     """Find the cheapest assignment.
 
     `engine="cp-sat"` solves the whole problem with CP-SAT, as a cross-check. `time_limit` is in seconds of wall-clock
-    time for the whole call; `deterministic_limit`, in CP-SAT's unit, stops at the same point on every machine. `hint`
-    is a known assignment: the solution is never worse. `max_conversions` limits the conversions of cost above 0.
+    time for the whole call. `hint` is a known assignment: the solution is never worse. `max_conversions` limits the
+    conversions of cost above 0.
     `improved` is called with the cost of each better solution, and the bound, while the solver runs. Raises InputError
     if all costs together reach 2**60, and UsageError for an unknown engine.
     """
     if engine not in ENGINES:
         raise UsageError("unknown engine", expected=" or ".join(ENGINES), found=engine)
-    deadline = Deadline(time_limit, deterministic_limit, improved)
+    deadline = Deadline(time_limit, improved)
     with _collector_paused():
         if engine == "cp-sat" and max_conversions is None:
             answer = by_cpsat(problem, deadline, hint, None)

@@ -22,7 +22,7 @@ from relayout.testing.samples import RANKS, operator_names, samples
 from relayout.verification.requirements import node_label
 from relayout.verification.verifier import verify
 
-__all__ = ["NodeRequirement", "answer_text", "conversion_lines", "first_line", "hook_lines", "model_requirements",
+__all__ = ["NodeRequirement", "conversion_lines", "first_line", "hook_lines", "model_requirements",
            "operator_blocks", "rule_lines", "unsupported"]  # fmt: skip
 
 _WIDTH = 100

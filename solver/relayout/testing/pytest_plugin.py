@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,18 +20,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("relayout_graph", metafunc.cls.graphs(), ids=str)
 
 
-class _Check:
-    """Calls `check_backend` and fails the test with all faults."""
+@pytest.fixture
+def check_relayout_backend() -> Callable[..., BackendReport]:
+    """`check_backend` as a fixture: `check_relayout_backend(Acme)` fails with all faults, and returns the report."""
 
-    def __call__(self, backend: object, **arguments: object) -> BackendReport:
+    def check(backend: object, **arguments: object) -> BackendReport:
         from relayout.testing.checks import check_backend
 
         report = check_backend(backend, **arguments)  # type: ignore[arg-type]  # check_backend's own
         assert report.passed, "\n".join(map(str, report.faults))
         return report
 
-
-@pytest.fixture
-def check_relayout_backend() -> _Check:
-    """`check_backend` as a fixture: `check_relayout_backend(Acme)` fails with all faults, and returns the report."""
-    return _Check()
+    return check

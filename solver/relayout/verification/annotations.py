@@ -11,33 +11,52 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, walk
+from relayout.verification.axis_names import Derivation
 from relayout.verification.memory_format import MemoryFormat, memory_format_of
-from relayout.verification.operator_facts import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
+from relayout.verification.model_index import ModelIndex
+from relayout.verification.operator_facts import OURS, AxisNames, is_pooled, with_whole_parts
 from relayout.verification.requirements import known_extents, node_label
 
 __all__ = ["check_annotations"]
 
+_KEYS = frozenset({ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY})
 
-def check_annotations(model: ir.Model, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
+
+def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
-    seen: set[ir.Value] = set()
+    graph = index.model.graph
     names = common.beside_pieces()
-    inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
-    for value in (*model.graph.inputs, *inward, *model.graph.initializers.values(), *_made_values(model)):
-        if value in seen:
+    inward = [value for inner in graph.subgraphs() for value in inner.inputs]
+    made = [value for node in index.nodes for value in node.outputs]
+    sound: set[object] = set()
+    for value in dict.fromkeys([*graph.inputs, *inward, *graph.initializers.values(), *made]):
+        if _KEYS.isdisjoint(value.metadata_props):
             continue
-        seen.add(value)
-        if ORDER_KEY in value.metadata_props or ATOMS_KEY in value.metadata_props:
-            yield from _check_arrangement(value)
-        for key in (LAYOUT_KEY, BOUNDARY_LAYOUT_KEY):
-            if key in value.metadata_props:
-                yield from _check_layout(value, key, derivation, names)
+        # The checks below read no more of a value than this, except its name for a finding.
+        namings = _namings(value, index, derivation)
+        noted = value.metadata_props
+        key = tuple([noted.get(each) for each in _KEYS]), index.type_of(value), namings, names.of(value)
+        if key not in sound:
+            found = list(_check_annotations(value, namings, names))
+            if not found:
+                sound.add(key)
+            yield from found
 
 
-def _made_values(model: ir.Model) -> Iterator[ir.Value]:
-    for node in walk(model.graph):
-        yield from node.outputs
+def _check_annotations(value: ir.Value, namings: Sequence[AxisNames], names: CommonNames) -> Iterator[Finding]:
+    if ORDER_KEY in value.metadata_props or ATOMS_KEY in value.metadata_props:
+        yield from _check_arrangement(value)
+    for key in (LAYOUT_KEY, BOUNDARY_LAYOUT_KEY):
+        if key in value.metadata_props:
+            # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
+            yield from _check_layout(value, key, namings if key == LAYOUT_KEY else (), names)
+
+
+def _namings(value: ir.Value, index: ModelIndex, derivation: Derivation) -> tuple[AxisNames, ...]:
+    """The names of the value's axes, also those that an operator gives and does not pass on; none where none are
+    derived."""
+    namings = derivation.candidates(value)
+    return (*namings, *_stated(value, index)) if namings else ()
 
 
 def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
@@ -89,7 +108,7 @@ def _is_joined(
     )
 
 
-def _check_layout(value: ir.Value, key: str, derivation: Derivation, names: CommonNames) -> Iterator[Finding]:
+def _check_layout(value: ir.Value, key: str, namings: Sequence[AxisNames], names: CommonNames) -> Iterator[Finding]:
     text = value.metadata_props[key]
     try:
         layout = Layout.parse(text)
@@ -106,9 +125,6 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation, names: Comm
         yield _annotation(value, expected, text, "the annotation has other tiles of axes")
     if key == LAYOUT_KEY:
         yield from _check_whole(value, layout, names)
-    # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
-    namings = derivation.candidates(value) if key == LAYOUT_KEY else []
-    namings += _stated(value) if namings else ()
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = known_extents(value)
     if value.shape is None or layout.rank != len(extents):
@@ -196,12 +212,13 @@ def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: M
     return other in layout.names and known == {other} and len(format_.dims[place]) == 1
 
 
-def _stated(value: ir.Value) -> Iterator[AxisNames]:
+def _stated(value: ir.Value, index: ModelIndex) -> Iterator[AxisNames]:
     """The names that the operators that make and read the value give its axes, also those that do not pass them on."""
     maker = value.producer()
-    ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
-    for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
-        if (names := axis_names(node, side, n)) is not None:
+    ends = [] if maker is None else [(maker, index.class_of(maker).results[maker.outputs.index(value)])]
+    ends += [(reader, index.class_of(reader).inputs[n]) for reader, n in value.uses()]
+    for node, names in ends:
+        if names is not None:
             yield from _exchanged(names) if is_pooled(node) and node.domain != OURS else [names]
 
 

@@ -7,59 +7,56 @@ for an operator between that requires a layout, so any of them counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import chain
 
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.verification.axis_names import AxisPaths, walk
-from relayout.verification.constants import computed_ahead
-from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, named
+from relayout.verification.model_index import ModelIndex, OperatorClass
+from relayout.verification.operator_facts import OURS, AxisNames, beside_reshaped
 from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["CommonNames"]
 
-_Place = tuple[ir.Value, int]
-"""An axis of a value."""
+_NONE: frozenset[str] = frozenset()
 
 
 class CommonNames:
     """The names of all axes of a model, computed on first use."""
 
     def __init__(
-        self,
-        model: ir.Model,
-        *,
-        beside_pieces: bool = False,
-        given: Mapping[ir.Value, AxisNames] | None = None,
-        paths: AxisPaths | None = None,
+        self, index: ModelIndex, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
     ) -> None:
         """`beside_pieces`: names pass through a Reshape along the axes that it does not split or fuse. `given`: names
         of values, independent of their operators; without them, operators on constants give no names, as a constant
-        follows the data that it meets. `paths` are the model's, where the caller has them."""
-        self._model = model
-        self.paths = paths or AxisPaths()
+        follows the data that it meets."""
+        self._index = index
         self._given = given or {}
-        self.silent: Set[ir.Node] = computed_ahead(model.graph) if given is None else frozenset()
-        """The operators on constants, which give no names."""
+        self._silent = index.ahead if given is None else frozenset()
         self._beside_pieces = beside_pieces
-        self._same: dict[_Place, _Place] = {}
+        # The places, one an axis, are numbered by value; each leads to another one that is the same axis, or to itself.
+        self._places: dict[ir.Value, int] = {}
+        self._same: list[int] = []
+        self._ways: dict[OperatorClass, list[tuple[int, int, tuple[int | None, ...]]]] = {}
         self._written: set[ir.Value] = set()
+        self._found: dict[int, tuple[frozenset[str], ...]] = {}
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
         """For each axis of a value of known rank, the names that operators give it; empty where none names it."""
-        names = self._names
-        places = [(value, axis) for axis in range(len(value.shape or ()))]
-        return tuple(frozenset(names.get(self._first(place), ())) for place in places)
+        names, start = self._names, self._place(value)
+        found = self._found.get(start)
+        if found is None:
+            places = range(start, start + len(value.shape or ()))
+            found = self._found[start] = tuple([names.get(self._first(place), _NONE) for place in places])
+        return found
 
     def beside_pieces(self) -> CommonNames:
         """The same names, which also pass through a Reshape along the axes that it does not split or fuse."""
-        reshapes = (node for node in walk(self._model.graph) if node.op_type == "Reshape")
-        if not any(self.paths.of(node, 0, 0) is None and any(beside_reshaped(node) or ()) for node in reshapes):
+        kinds = {self._index.class_of(node) for node in self._index.nodes if node.op_type == "Reshape"}
+        if not any(kind.path(0, 0) is None and any(beside_reshaped(kind.node) or ()) for kind in kinds):
             return self
-        return CommonNames(self._model, beside_pieces=True, paths=self.paths)
+        return CommonNames(self._index, beside_pieces=True)
 
     @property
     def written(self) -> Set[ir.Value]:
@@ -87,60 +84,93 @@ class CommonNames:
         return tuple(found) if any(found) else None
 
     def _join_node(self, node: ir.Node) -> None:
-        for m, result in enumerate(node.outputs):
-            for n, operand in enumerate(node.inputs):
-                sources = self.paths.of(node, n, m) if operand is not None else None
-                if sources is None and self._beside_pieces and node.op_type == "Reshape" and (n, m) == (0, 0):
-                    sources = beside_reshaped(node)
-                if operand is not None and sources is not None:
-                    self._join(operand, result, sources)
-        for source, target, axes in region_edges(node):
+        kind = self._index.class_of(node)
+        for n, m, sources in self._passed(kind):
+            operand = node.inputs[n]
+            if operand is not None:
+                self._join(operand, node.outputs[m], sources)
+        for source, target, axes in region_edges(node) if kind.has_graphs else ():
             self._join(source, target, axes)
 
+    def _passed(self, kind: OperatorClass) -> Sequence[tuple[int, int, tuple[int | None, ...]]]:
+        """The operands and results, by number, between which the operators of a class pass axes on."""
+        found = self._ways.get(kind)
+        if found is None:
+            found = self._ways[kind] = []
+            for m in range(len(kind.node.outputs)):
+                for n, operand in enumerate(kind.node.inputs):
+                    sources = kind.path(n, m) if operand is not None else None
+                    if sources is None and self._beside_pieces and kind.node.op_type == "Reshape" and (n, m) == (0, 0):
+                        sources = beside_reshaped(kind.node)
+                    if sources is not None:
+                        found.append((n, m, sources))
+        return found
+
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
+        if target not in self._places and source.shape is not None and axes == tuple(range(len(source.shape))):
+            # All axes are the same ones: the two values share their places.
+            self._places[target] = self._place(source)
+            return
+        before, after = self._place(source), self._place(target)
         for axis, own in enumerate(axes):
             if own is not None:
-                self._same[self._first((source, own))] = self._first((target, axis))
+                self._same[self._first(before + own)] = self._first(after + axis)
 
     @cached_property
-    def _names(self) -> dict[_Place, set[str]]:
-        nodes = list(walk(self._model.graph))
-        for node in nodes:
+    def _names(self) -> dict[int, frozenset[str]]:
+        for node in self._index.nodes:
             self._join_node(node)
-        found: dict[_Place, set[str]] = {}
-        telling = [node for node in nodes if node not in self.silent and named(node) is not None]
-        by_place = [node for node in telling if is_by_place(node)]
-        others = (_named(node) for node in telling if not is_by_place(node))
-        for value, names in chain(self._given.items(), *others):
+        found: dict[int, set[str]] = {}
+        by_place: list[ir.Node] = []
+        for value, names in self._given.items():
             self._enter(found, value, names)
+        for node in self._index.nodes:
+            facts = self._index.class_of(node).facts
+            if facts is None or node in self._silent:
+                continue
+            if facts.by_place:
+                by_place.append(node)
+                continue
+            for value, names in self._named(node):
+                self._enter(found, value, names)
         for node in by_place if not self._given else ():
             # The layout attribute of a position-wise node names only axes that have no other name.
-            own = list(_named(node))
-            if not any(self._first((v, axis)) in found for v, names in own for axis in range(len(names))):
+            own = list(self._named(node))
+            places = [self._place(value) + axis for value, names in own for axis in range(len(names))]
+            if not any(self._first(place) in found for place in places):
                 for value, names in own:
                     self._enter(found, value, names)
                     self._written.add(value)
-        return found
+        return {place: frozenset(names) for place, names in found.items()}
 
-    def _enter(self, found: dict[_Place, set[str]], value: ir.Value, names: AxisNames) -> None:
+    def _named(self, node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
+        """The names of the operands' axes by the node itself. ONNX's global pools determine none."""
+        kind = self._index.class_of(node)
+        if kind.facts is None or (kind.facts.pooled and node.domain != OURS):
+            return
+        for values, names in ((node.inputs, kind.inputs), (node.outputs, kind.results)):
+            for value, own in zip(values, names, strict=True):
+                if value is not None and own is not None:
+                    yield value, own
+
+    def _enter(self, found: dict[int, set[str]], value: ir.Value, names: AxisNames) -> None:
+        place = self._place(value)
         for axis, name in enumerate(names):
             if name is not None:
-                found.setdefault(self._first((value, axis)), set()).add(name)
+                found.setdefault(self._first(place + axis), set()).add(name)
 
-    def _first(self, place: _Place) -> _Place:
-        while (other := self._same.get(place, place)) != place:
-            self._same[place] = self._same.get(other, other)
-            place = other
+    def _place(self, value: ir.Value) -> int:
+        """The number of the place of the value's first axis."""
+        place = self._places.get(value)
+        if place is None:
+            place = self._places[value] = len(self._same)
+            # A scalar has a place too, so that no two values start at one unless they share all.
+            self._same.extend(range(place, place + max(1, len(value.shape or ()))))
         return place
 
-
-def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
-    """The names of the operands' axes by the node itself. ONNX's global pools determine none."""
-    facts = named(node)
-    if facts is None or (facts.pooled and node.domain != OURS):
-        return
-    for side, values in (("input", node.inputs), ("result", node.outputs)):
-        for n, value in enumerate(values):
-            names = axis_names(node, side, n) if value is not None else None
-            if value is not None and names is not None:
-                yield value, names
+    def _first(self, place: int) -> int:
+        same = self._same
+        while (other := same[place]) != place:
+            same[place] = same[other]
+            place = other
+        return place

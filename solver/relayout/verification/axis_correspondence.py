@@ -10,12 +10,13 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, derive, fed, walk
+from relayout.verification.axis_names import Derivation, derive, fed
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
 from relayout.verification.memory_format import memory_format_of, whole
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import graphs_of
+from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_axes_read"]
 
@@ -28,8 +29,9 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     of a graph input are named by their index in the original.
     """
     places = _places(original)
-    theirs, mine = derive(original, places), derive(model, _places(model))
-    common = CommonNames(original, beside_pieces=True, given=places)
+    index = ModelIndex(original)
+    theirs, mine = derive(index, places), derive(ModelIndex(model), _places(model))
+    common = CommonNames(index, beside_pieces=True, given=places)
     counterparts = _by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():

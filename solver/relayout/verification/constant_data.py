@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.relaid_data import is_relayout
@@ -76,7 +77,7 @@ def _source(value: ir.Value, sources: Mapping[str, ir.Value]) -> ir.Value | None
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """The stored data of a constant; None where it is absent."""
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(value)
     return None if isinstance(tensor, AbsentTensor) else tensor
 
 

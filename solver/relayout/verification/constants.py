@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.model.constants import known_shape
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["computed_ahead", "constants_of"]
+__all__ = ["computed_ahead", "constants_of", "stored"]
 
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -20,8 +20,12 @@ RANDOM = frozenset(
 
 def constants_of(graph: ir.Graph) -> set[ir.Value]:
     """The values, in the graph and those inside it, that are stored or computed ahead."""
-    stored = [set(each.initializers.values()).difference(each.inputs) for each in _all_graphs(graph)]
-    return set().union(*stored, *(node.outputs for node in computed_ahead(graph)))
+    return stored(graph).union(*(node.outputs for node in computed_ahead(graph)))
+
+
+def stored(graph: ir.Graph) -> set[ir.Value]:
+    """The initializers of the graph and those inside it that no caller may replace."""
+    return set().union(*(set(each.initializers.values()).difference(each.inputs) for each in _all_graphs(graph)))
 
 
 def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:

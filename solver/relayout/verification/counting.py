@@ -107,8 +107,10 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
     for node in _nodes(model.graph):
         for value in node.outputs:
             new = [name for name in _names(value) if name not in met]
+            if not new:
+                continue
             met.update(new)
-            if node.op_type in _KEEP_PLACES and new:
+            if node.op_type in _KEEP_PLACES:
                 sizes.update(_copied(node.inputs[0], value, set(new), extent_of))
                 formulas.clear()
                 continue
@@ -165,7 +167,8 @@ def _batch(value: ir.Value) -> int:
 
 
 def _names(value: ir.Value) -> list[str]:
-    return [name for dim in value.shape or () if (name := _name(dim)) is not None]
+    shape = value.shape
+    return [] if shape is None else [dim.value for dim in shape if not isinstance(dim, int) and dim.value is not None]
 
 
 def _name(dim: Dim) -> str | None:

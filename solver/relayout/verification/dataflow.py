@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY, SOURCE_KEY
 from relayout.report.schema import Finding
-from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["check_dataflow"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import onnx_ir as ir
 
@@ -12,9 +12,9 @@ from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.report.schema import Finding, Transfer
-from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
 from relayout.verification.counting import bytes_of, extent_counter
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["check_placement", "check_transfers", "implementations_of", "transferred"]
 
@@ -89,7 +89,7 @@ def check_transfers(
             )
 
 
-def transferred(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
+def transferred(model: ir.Model, constants: Set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
     """(value, from, to) for each value and each device that reads it and is not its own. A body reads an outer value
     from that value's device, wherever the node around the body runs."""
     readers: dict[ir.Value, dict[str, None]] = {}

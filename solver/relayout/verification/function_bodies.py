@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import onnx
 import onnx_ir as ir
@@ -10,8 +11,8 @@ import onnx_ir as ir
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
-from relayout.verification.axis_names import walk
 from relayout.verification.body_execution import MOVES, fault_in_body
+from relayout.verification.model_index import ModelIndex, checked_once
 from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
@@ -25,30 +26,35 @@ from relayout.verification.requirements import node_label
 
 __all__ = ["check_functions"]
 
+Identifier = tuple[str, str, str]
+
 Tried = dict[object, str | None]
 """The faults found so far, by operand and format."""
 
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
-def check_functions(model: ir.Model) -> Iterator[Finding]:
+def check_functions(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each operator without a body, and each body that contradicts the attributes of the call."""
-    tried: Tried = {}
-    for node in walk(model.graph):
-        if node.domain == OURS:
-            function = model.functions.get(node.op_identifier())
-            if function is None:
-                yield _finding(node, "function-missing", "a function with this operator's body", "none")
-            else:
-                yield from _check_body(node, function, tried)
-        elif node.op_identifier() not in model.functions and not _is_known(node):
-            yield Finding(
-                rule="function-missing",
-                severity="note",
-                node=node_label(node),
-                found=f"{node.domain}::{node.op_type}",
-                message="a custom operator without a body: its effect on layouts is not known",
-            )
+    # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
+    return checked_once(index, index.nodes, partial(_check_node, index.model.functions, {}))
+
+
+def _check_node(functions: Mapping[Identifier, ir.Function], tried: Tried, node: ir.Node) -> Iterator[Finding]:
+    if node.domain == OURS:
+        function = functions.get(node.op_identifier())
+        if function is None:
+            yield _finding(node, "function-missing", "a function with this operator's body", "none")
+        else:
+            yield from _check_body(node, function, tried)
+    elif node.op_identifier() not in functions and not _is_known(node):
+        yield Finding(
+            rule="function-missing",
+            severity="note",
+            node=node_label(node),
+            found=f"{node.domain}::{node.op_type}",
+            message="a custom operator without a body: its effect on layouts is not known",
+        )
 
 
 def _is_known(node: ir.Node) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -13,15 +12,15 @@ import onnx_ir as ir
 from relayout.layout.layout import Layout
 from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.shape_inference import Weightless, is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
-from relayout.verification.axis_names import walk
+from relayout.verification.model_index import ModelIndex, checked_once
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
-Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
+Extents = tuple[int | None, ...]
 
 __all__ = ["check_channels", "checked_by_onnx"]
 
@@ -35,9 +34,9 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     """
     try:
         light = without_weights(model)
-        proto = _skeleton(light)
-        written = None if light.is_in_nodes else encoded(light.proto)
-        del light
+        proto = light.proto
+        written = None if light.is_in_nodes else encoded(proto)
+        _give_weights(proto, in_nodes=light.is_in_nodes)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return [_invalid(error)], None
     findings = list(_check_validity(proto))
@@ -86,47 +85,60 @@ def _check_shapes(model: ir.Model, hidden: onnx.ModelProto) -> Iterator[Finding]
         inferred = _inferred_afresh(hidden)
     except Exception:  # _check_inference reports it
         return
-    values = {value for node in model.graph for value in node.outputs}
-    for value in sorted(values, key=lambda value: str(value.name)):
-        found = inferred.get(str(value.name))
-        if found is None or value.shape is None:
-            continue
-        declared = tuple(extent if isinstance(extent, int) else None for extent in value.shape)
-        if len(found) != len(declared) or any(
-            mine is not None and theirs is not None and mine != theirs
-            for mine, theirs in zip(declared, found, strict=True)
-        ):
-            producer = value.producer()
-            yield Finding(
-                rule="shape",
-                node=node_label(producer) if producer is not None else value.name,
-                expected=_shown(declared),
-                found=_shown(found),
-                message=f"value {value.name} is declared with one shape, and its operands give it another",
-            )
+    faults = []
+    for node in model.graph:
+        for value in node.outputs:
+            found, declared = inferred.get(value.name or ""), value.shape
+            # Most are equal as they are: only extents that are not known are written otherwise.
+            if found is None or declared is None or found == declared.dims or _agree(declared, found):
+                continue
+            faults.append((str(value.name), node, declared, found))
+    for name, node, declared, found in sorted(faults, key=lambda fault: fault[0]):
+        yield Finding(
+            rule="shape",
+            node=node_label(node),
+            expected=_shown(_extents(declared)),
+            found=_shown(found),
+            message=f"value {name} is declared with one shape, and its operands give it another",
+        )
 
 
-def check_channels(model: ir.Model) -> Iterator[Finding]:
+def _agree(declared: ir.Shape, found: Extents) -> bool:
+    """Whether a declared shape may be the one that was found: extents that are not known agree with any."""
+    return len(found) == len(declared) and not any(
+        mine is not None and theirs is not None and mine != theirs
+        for mine, theirs in zip(_extents(declared), found, strict=True)
+    )
+
+
+def _extents(shape: ir.Shape) -> Extents:
+    return tuple(extent if isinstance(extent, int) else None for extent in shape)
+
+
+def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    for node in walk(model.graph):
-        facts = named(node)
-        if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
-            continue
-        data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
-        channels = _channels(node, "data_layout", node.inputs[0], data, "C")
-        inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
-        if channels is None or inner is None:
-            continue
-        groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
-        if channels != inner * groups:
-            yield Finding(
-                rule="shape",
-                node=node_label(node),
-                operand=0,
-                expected=f"{inner * groups} channels, as the kernel has",
-                found=f"{channels}",
-                message=f"the data of this {node.op_type} has another number of channels than its kernel",
-            )
+    return checked_once(index, index.nodes, _check_channels)
+
+
+def _check_channels(node: ir.Node) -> Iterator[Finding]:
+    facts = named(node)
+    if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
+        return
+    data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
+    channels = _channels(node, "data_layout", node.inputs[0], data, "C")
+    inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
+    if channels is None or inner is None:
+        return
+    groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
+    if channels != inner * groups:
+        yield Finding(
+            rule="shape",
+            node=node_label(node),
+            operand=0,
+            expected=f"{inner * groups} channels, as the kernel has",
+            found=f"{channels}",
+            message=f"the data of this {node.op_type} has another number of channels than its kernel",
+        )
 
 
 def _channels(
@@ -156,36 +168,32 @@ def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter
     return extent if isinstance(extent, int) else None
 
 
-def _skeleton(light: Weightless) -> onnx.ModelProto:
-    """The model as a protobuf whose large or absent weights are inputs, so that no check reads one."""
-    proto = _copied(light.proto)
-    given: dict[str, onnx.TensorProto] = {}
-    _take_absent(proto.graph, given, in_nodes=light.is_in_nodes)
+def _give_weights(proto: onnx.ModelProto, *, in_nodes: bool) -> None:
+    """Turn the absent weights of a model into inputs, so that no check reads one."""
+    given: dict[str, onnx.TypeProto] = {}
+    _take_absent(proto.graph, given, in_nodes=in_nodes)
     present = {value.name for value in proto.graph.input}
-    for name, tensor in sorted(given.items()):
+    for name, kind in sorted(given.items()):
         if name not in present:
-            kind = onnx.TypeProto.Tensor(elem_type=tensor.data_type)
-            kind.shape.dim.extend([onnx.TensorShapeProto.Dimension(dim_value=extent) for extent in tensor.dims])
-            proto.graph.input.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto(tensor_type=kind)))
-    declared = [info for info in proto.graph.value_info if info.name not in given]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(declared)
+            proto.graph.input.add(name=name, type=kind)
+    replaced = [place for place, info in enumerate(proto.graph.value_info) if info.name in given]
+    for place in reversed(replaced):
+        del proto.graph.value_info[place]
     proto.ir_version = max(proto.ir_version, 4)
-    return proto
 
 
-def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto], *, in_nodes: bool) -> None:
+def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto], *, in_nodes: bool) -> None:
     # From the end, so that the places of the others stay.
     for place in reversed(range(len(graph.initializer))):
-        if is_absent(graph.initializer[place]):
-            # Protobuf frees the contents of an entry that is deleted.
-            given[graph.initializer[place].name] = _copied(graph.initializer[place])
+        tensor = graph.initializer[place]
+        if is_absent(tensor):
+            given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
             del graph.initializer[place]
     for place in reversed(range(len(graph.node) if in_nodes else 0)):
         node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
-            given[node.output[0]] = _copied(absent)
+            given[node.output[0]] = onnx.helper.make_tensor_type_proto(absent.data_type, absent.dims)
             del graph.node[place]
             continue
         for attribute in node.attribute:
@@ -193,28 +201,31 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto], *, 
                 _take_absent(subgraph, given, in_nodes=True)
 
 
-def _copied(message: Message) -> Message:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
-
-
-def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, Extents]:
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    return {
-        info.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim
-        )
-        for info in (*inferred.graph.value_info, *inferred.graph.output)
-        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
-    }
+    # Networks repeat their types, and an encoded one is compared faster than it is read.
+    known: dict[bytes, Extents | None] = {}
+    found: dict[str, Extents] = {}
+    for info in (*inferred.graph.value_info, *inferred.graph.output):
+        kind = info.type.SerializeToString()
+        if kind not in known:
+            known[kind] = _extents_of(info.type)
+        if (extents := known[kind]) is not None:
+            found[info.name] = extents
+    return found
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
+def _extents_of(kind: onnx.TypeProto) -> Extents | None:
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)
+
+
+def _shown(shape: Extents) -> str:
     return "[" + ", ".join("?" if extent is None else str(extent) for extent in shape) + "]"
 
 

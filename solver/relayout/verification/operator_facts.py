@@ -15,6 +15,8 @@ from relayout.backend.calls import operator_layouts_of
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.ops.node_reader import constant_tensor
+from relayout.verification.subgraph_values import walk
 
 __all__ = [
     "OURS",
@@ -24,6 +26,7 @@ __all__ = [
     "axis_sources",
     "beside_reshaped",
     "constant_ints",
+    "declared_facts",
     "declared_layout_of",
     "enter_backend_operators",
     "is_by_place",
@@ -32,6 +35,7 @@ __all__ = [
     "kernel_names",
     "named",
     "own_names",
+    "small_constant",
     "standard_names",
     "with_whole_parts",
 ]
@@ -120,11 +124,16 @@ def named(node: ir.Node) -> Named | None:
     """The facts of a node that reads axes by name, else None."""
     domain, kind = node.domain, node.op_type
     if domain not in _KNOWN_DOMAINS:
-        return node.meta.get(_DECLARED)
+        return declared_facts(node)
     if kind == "BatchNormalization":
         # Before opset 9 it may have parameters for each position.
         return _OF_CHANNELS if node.attributes.get_int("spatial", 1) else _OF_POSITIONS
     return _NAMED.get(kind, _BY_PLACE if domain == OURS else None)
+
+
+def declared_facts(node: ir.Node) -> Named | None:
+    """The facts of an operator outside ONNX's domains and `relayout`, which `enter_backend_operators` got."""
+    return node.meta.get(_DECLARED) if node.domain not in _KNOWN_DOMAINS else None
 
 
 def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
@@ -133,15 +142,15 @@ def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
     They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The model is the
     verifier's own copy.
     """
-    for node in model.graph.all_nodes():
-        if node.domain in (*_STANDARD, OURS):
+    for node in walk(model.graph):
+        if node.domain in _KNOWN_DOMAINS:
             continue
         node.meta.pop(_DECLARED, None)
         if (layouts := operator_layouts_of(backend, node)) is not None:
-            node.meta[_DECLARED] = _declared_facts(layouts)
+            node.meta[_DECLARED] = _facts_of(layouts)
 
 
-def _declared_facts(layouts: Implementation) -> Named:
+def _facts_of(layouts: Implementation) -> Named:
     kernels = [n for n, layout in enumerate(layouts.inputs) if {"I", "O"} <= {*layout.names}]
     inputs, results = (
         tuple(n for n, layout in enumerate(each) if layout.names.strip("*") and n not in beside)
@@ -357,10 +366,15 @@ def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...
         value = node.attributes[attribute]
         return tuple(value.as_ints()) if value.type == ir.AttributeType.INTS else (value.as_int(),)
     source = node.inputs[operand] if operand < len(node.inputs) else None
-    tensor = ir.convenience.get_const_tensor(source) if source is not None else None
-    if tensor is None or tensor.size > 64 or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+    return small_constant(source) if source is not None else None
+
+
+def small_constant(value: ir.Value) -> tuple[int, ...] | None:
+    """The numbers of a constant of up to 64 integers, such as a list of axes; None for any other value."""
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 64:
         return None
     try:
-        return tuple(int(number) for number in tensor.numpy().reshape(-1))
+        return tuple(tensor.numpy().reshape(-1).tolist())
     except Exception:  # a constant whose data is absent, or in a missing file
         return None

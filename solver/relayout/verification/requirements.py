@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx_ir as ir
 
-from relayout.backend.calls import is_met_by
+from relayout.backend.calls import answers_by_type, is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, DEVICE_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, declared_layout, walk
+from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
@@ -31,16 +32,45 @@ Charges = dict[ir.Node, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The known layouts of a model's values: `boxes` are their black boxes, `constants` need no layout."""
+    """The known layouts of a model's values; `boxes` are their black boxes."""
 
+    index: ModelIndex
     derivation: Derivation
     common: CommonNames
     boxes: dict[ir.Value, Layout]
-    constants: frozenset[ir.Value]
+
+    def asked(self, node: ir.Node, implementations: Sequence[Implementation]) -> list[tuple[bool, int, bool]]:
+        """The operands of which an implementation requires a layout: whether each is a result, its number, and whether
+        the operator itself names its axes."""
+        kind = self.index.class_of(node)
+        sides = [(False, kind.inputs, [each.inputs for each in implementations])]
+        sides += [(True, kind.results, [each.results for each in implementations])]
+        return [
+            (is_result, n, names is not None)
+            for is_result, own, layouts in sides
+            for n, names in enumerate(own)
+            if not all(each[n].is_any for each in layouts)
+        ]
+
+    def situation(self, node: ir.Node, asked: Sequence[tuple[bool, int, bool]]) -> Hashable:
+        """All that decides, beside the operator class and the backend's answer, which implementations are met."""
+        inputs, results = node.inputs, node.outputs
+        # The order of a Resize's operands counts for either of them.
+        found: list[Hashable] = [
+            value and (value.metadata_props.get(ORDER_KEY), value.metadata_props.get(ATOMS_KEY))
+            for value in (*inputs, *results)
+        ]
+        for is_result, n, is_named in asked:
+            value = results[n] if is_result else inputs[n]
+            if value is not None:
+                found.append(self.boxes.get(value))
+                if not is_named:
+                    found += [value in self.index.made_ahead, *self.derivation.candidates(value), self.common.of(value)]
+        return tuple(found)
 
 
 def check_requirements(
-    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
+    index: ModelIndex, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
@@ -49,26 +79,39 @@ def check_requirements(
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
     are those of the implementation with the fewest missed operands.
+
+    A backend that answers by type is asked once for each operator class and device. Nodes of one class in the same
+    situation then meet the same implementations, so that only the first of them is checked, and any that meets none.
     """
-    boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
-    constant_nodes = common.silent
-    known = _Known(derivation, common, boxes, frozenset(value for node in constant_nodes for value in node.outputs))
-    for node in walk(model.graph):
-        if node in constant_nodes:
+    graph = index.model.graph
+    boxes = {value: layout for value in graph.inputs if (layout := declared_layout(value)) is not None}
+    known = _Known(index, derivation, common, boxes)
+    is_shared = all(map(answers_by_type, [backend, *map(backend.at, backend.devices())]))
+    answers: dict[Hashable, tuple[tuple[Implementation, ...], list[tuple[bool, int, bool]]]] = {}
+    verdicts: dict[Hashable, list[Implementation]] = {}
+    for node in index.nodes:
+        if node in index.ahead:
             continue
-        implementations = implementations_of(node, backend)
         device = node.metadata_props.get(DEVICE_KEY, "")
-        at = [backend.at(each.device or device) for each in implementations]
-        faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
-        missed = min(faults, key=len, default=[])
-        yield from missed
-        met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
+        key: Hashable = index.class_of(node) if is_shared else node, device
+        if key not in answers:
+            stated = implementations_of(node, backend)
+            answers[key] = stated, known.asked(node, stated)
+        implementations, asked = answers[key]
+        place = key, known.situation(node, asked) if is_shared else ()
+        met = verdicts.get(place)
+        if not met:
+            at = [backend.at(each.device or device) for each in implementations]
+            faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
+            yield from min(faults, key=len, default=[])
+            met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
+            verdicts[place] = met
         if met:
             _note_boxes(node, met, boxes)
         costs = [each.cost for each in met]
         if charges is not None and any(costs):
             charges[node] = min(costs), max(costs)
-    yield from _check_outputs(model.graph, boxes)
+    yield from _check_outputs(graph, boxes)
 
 
 def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
@@ -110,7 +153,7 @@ def _unsatisfied(
     if n == 0 and _resizes_only_places(node, required):
         return None
     own = own_names(node, side, n)
-    if own is None and value in known.constants and not required.is_numbered:
+    if own is None and value in known.index.made_ahead and not required.is_numbered:
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
@@ -200,6 +243,7 @@ def _as_kernel(required: Layout) -> Layout:
     )
 
 
+@lru_cache(maxsize=1024)
 def _is_tiled(layout: Layout) -> bool:
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
@@ -251,7 +295,8 @@ def _with_tiles(
     extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
 ) -> tuple[int | str | None, ...]:
     """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
-    layout = declared_layout_of(node, side, n) if node.domain == OURS else None
+    is_open = node.domain == OURS and not all(isinstance(extent, int) for extent in extents)
+    layout = declared_layout_of(node, side, n) if is_open else None
     if layout is None or layout.rank != len(extents):
         return extents
     tiles = [layout.tile(i) for i in range(layout.rank)]

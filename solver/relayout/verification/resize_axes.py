@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
+from relayout.ops.node_reader import constant_tensor
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.operator_facts import AxisNames, standard_names
 
@@ -80,7 +81,7 @@ def _scales(node: ir.Node, rank: int) -> list[float]:
     if "scales" in node.attributes:
         given = list(node.attributes["scales"].as_floats())
     for operand in node.inputs[1:3]:
-        tensor = ir.convenience.get_const_tensor(operand) if operand is not None else None
+        tensor = constant_tensor(operand) if operand is not None else None
         if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == len(axes):
             try:
                 given = tensor.numpy().reshape(-1).tolist()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["RegionEdge", "graphs_of", "region_edges"]
+__all__ = ["RegionEdge", "graphs_of", "region_edges", "walk"]
 
 RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """The value at each end, and for each axis of the second the axis of the first that it is."""
@@ -26,6 +26,14 @@ def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
         elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
             found += attribute.as_graphs()
     return found
+
+
+def walk(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes in order, a node's subgraphs before the node itself."""
+    for node in graph:
+        for inner in graphs_of(node):
+            yield from walk(inner)
+        yield node
 
 
 def region_edges(node: ir.Node) -> Iterator[RegionEdge]:

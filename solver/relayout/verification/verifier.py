@@ -33,6 +33,7 @@ from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
@@ -84,9 +85,10 @@ def verify(
     if original is not None:
         enter_backend_operators(original, chosen)
     charges: Charges = {}
+    index = ModelIndex(subject)
     price: Price | None = None
     try:
-        findings += _static(subject, chosen, charges)
+        findings += _static(index, chosen, charges)
     except RelayoutError:
         raise
     except Exception:
@@ -99,10 +101,10 @@ def verify(
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
-        found, price = check_price(report, subject, chosen, charges, dims)
+        found, price = check_price(report, index, chosen, charges, dims)
         findings += found
     elif not faults:
-        found, price = check_recorded_price(subject, chosen, charges, dims)
+        found, price = check_recorded_price(index, chosen, charges, dims)
         findings += found
     if certificate is not None:
         findings += _proof(subject, report, certificate)
@@ -137,10 +139,11 @@ def check_statically(
     """
     enter_backend_operators(model, backend)
     charges: Charges = {}
-    findings = list(_static(model, backend, charges, by_onnx))
+    index = ModelIndex(model)
+    findings = list(_static(index, backend, charges, by_onnx))
     if report is None:
         return verification_of(findings)
-    found, price = check_price(report, model, backend, charges, dims)
+    found, price = check_price(report, index, backend, charges, dims)
     return verification_of([*findings, *found], price=price)
 
 
@@ -204,15 +207,16 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 
 
 def _static(
-    model: ir.Model, backend: Backend, charges: Charges, by_onnx: Sequence[Finding] | None = None
+    index: ModelIndex, backend: Backend, charges: Charges, by_onnx: Sequence[Finding] | None = None
 ) -> Iterator[Finding]:
+    model = index.model
     yield from checked_by_onnx(model)[0] if by_onnx is None else by_onnx
-    common = CommonNames(model)
-    derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
-    yield from check_channels(model)
-    yield from check_functions(model)
-    yield from check_annotations(model, derivation, common)
-    yield from check_requirements(model, backend, derivation, common, charges)
+    common = CommonNames(index)
+    derivation = derive(index, written=common.written)
+    yield from check_channels(index)
+    yield from check_functions(index)
+    yield from check_annotations(index, derivation, common)
+    yield from check_requirements(index, backend, derivation, common, charges)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
 

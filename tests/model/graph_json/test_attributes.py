@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from json_graphs import graph, odd, parse, through_json
+from json_graphs import graph, odd, through_json
+from model_files import parse
 from onnx import TensorProto, helper
 
 from relayout.errors import InputError

@@ -12,7 +12,8 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from json_graphs import Json, graph, odd, parse, same, through_json
+from json_graphs import Json, graph, odd, through_json
+from model_files import parse, same
 from onnx.reference import ReferenceEvaluator
 
 from relayout.errors import InputError, RelayoutError

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from relayout.backend import Violation
 from relayout.layout.metadata_keys import BLOCK_KEY, DEVICE_KEY
-from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import constant_ints, is_elementwise
+from relayout.verification.subgraph_values import walk
 from relayout_backends.x86_nchwc.checks.blocked_types import (
     BLOCKED_DOMAIN,
     POINTWISE,

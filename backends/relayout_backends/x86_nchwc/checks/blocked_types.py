@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
-from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import is_elementwise, named
+from relayout.verification.subgraph_values import walk
 
 __all__ = [
     "BLOCKED_DOMAIN",

@@ -16,9 +16,10 @@ import onnx
 from onnx import numpy_helper
 
 from relayout.model.dims.dim_unification import GENERATED, unify_names
+from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.inference_placeholders import carry_over, graphs_in
+from relayout.model.inference_placeholders import graphs_in
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["infer_with_values"]
@@ -39,44 +40,52 @@ TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
-def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def infer_with_values(
+    proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The inferred model, and the values of its main graph's computed small tensors by name.
 
-    `infer` fills shapes in; it is called again as long as new values make new shapes known.
+    `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
+    have graphs inside.
     """
+    stated = shaped_values(proto.graph)
     inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
-    if _is_static(inferred.graph):
+    if _is_static(inferred.graph, has_graphs):
         return inferred, {name: known[name] for name in _compute(inferred, known)}
     for _ in range(ROUNDS):
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
         inferred = infer(proto)
+    name_open_dims(inferred.graph, stated)
+    hints: dict[str, onnx.ValueInfoProto] = {}
     for _ in range(ROUNDS):
-        found, hints = _follow_symbols(inferred.graph, known)
+        found, better = _follow_symbols(inferred.graph, known)
         found |= _compute(inferred, known)
-        hints += _same_shapes(inferred.graph)
-        if not found and not hints:
+        fresh = {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
+        is_better = any(hints.get(name) != hint for name, hint in fresh.items())
+        if not found and not is_better:
             break
-        if not hints and not _adds_shapes(inferred.graph, found):
+        hints |= fresh
+        if not is_better and not _adds_shapes(inferred.graph, found):
             continue
-        probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
-        probe.graph.value_info.extend(hints)
-        _take_shapes(infer(probe).graph, inferred.graph)
+        probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored}, hints)
+        shared = names_in(probe.graph)
+        merge_shapes(infer(probe).graph, inferred.graph, shared)
     _enter_scan_inputs(inferred.graph, {})
     unify_names(inferred.graph, _equal_dims(inferred.graph, known))
     name_spatial_dims(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
-def _is_static(graph: onnx.GraphProto) -> bool:
+def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
     """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
-    results = (name for node in graph.node for name in node.output if name)
-    attributes = (attribute for node in graph.node for attribute in node.attribute)
-    known = all(value.name in shapes for value in graph.input) and all(name in shapes for name in results)
-    return known and not any(map(graphs_in, attributes))
+    names = {value.name for value in graph.input}.union(*[node.output for node in graph.node])
+    if not names - {""} <= shapes.keys():
+        return False
+    return not has_graphs or not any(graphs_in(each) for node in graph.node for each in node.attribute)
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -230,14 +239,25 @@ def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.Mode
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    # Each type is read once: a network has few of them.
+    of_type: dict[bytes, tuple[int, ...] | None] = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type
-        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
-            dims = kind.tensor_type.shape.dim
-            known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-            if len(known) == len(dims):
-                found[value.name] = tuple(known)
+        written = kind.SerializeToString()
+        if written not in of_type:
+            of_type[written] = _static_shape(kind)
+        shape = of_type[written]
+        if shape is not None:
+            found[value.name] = shape
     return found
+
+
+def _static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
+    if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):
+        return None
+    dims = kind.tensor_type.shape.dim
+    known = tuple(dim.dim_value for dim in dims if dim.HasField("dim_value"))
+    return known if len(known) == len(dims) else None
 
 
 def _adds_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
@@ -378,8 +398,10 @@ def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:
     return known.get(node.input[1])
 
 
-def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """A copy in which these computed values are constants."""
+def _with_constants(
+    proto: onnx.ModelProto, values: Mapping[str, np.ndarray], hints: Mapping[str, onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    """A copy in which these computed values are constants, and values have the shapes of these hints."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     kept = [node for node in probe.graph.node if not node.output or any(n and n not in values for n in node.output)]
@@ -389,10 +411,16 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     probe.graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
-    # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed.
-    stable = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
+    # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed. It does
+    # not know the results of other domains' operators; these stay as declared.
+    declared = {name for node in kept if node.domain not in ("", "ai.onnx") for name in node.output}
+    stable = [
+        value
+        for value in probe.graph.value_info
+        if (value.name in declared or not _has_generated_dim(value)) and value.name not in values.keys() | hints.keys()
+    ]
     del probe.graph.value_info[:]
-    probe.graph.value_info.extend(stable)
+    probe.graph.value_info.extend((*stable, *hints.values()))
     for value in probe.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param.startswith(GENERATED):
@@ -403,30 +431,6 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
 def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
     """Whether onnx's inference generated the name of a dim."""
     return any(dim.dim_param.startswith(GENERATED) for dim in value.type.tensor_type.shape.dim)
-
-
-def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Copy the shapes of the better-informed inference into `graph` and its subgraphs.
-
-    It lacks the shapes that only the model declares, such as results of functions whose bodies say nothing of them.
-    """
-    for inner, informed in zip(_inner_graphs(graph), _inner_graphs(better), strict=True):
-        carry_over(informed, inner)
-    known = {value.name: value for value in (*better.value_info, *better.output)}
-    stored = {tensor.name for tensor in graph.initializer}
-    computed = [tensor for tensor in better.initializer if tensor.name not in stored | known.keys()]
-    known |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
-    listed = {value.name for value in graph.value_info}
-    for value in (*graph.value_info, *graph.output):
-        if value.name in known and known[value.name].type.tensor_type.HasField("shape"):
-            value.type.CopyFrom(known[value.name].type)
-    outputs = {value.name for value in graph.output}
-    graph.value_info.extend(v for name, v in known.items() if name not in listed and name not in outputs)
-
-
-def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """The subgraphs of the graph's own nodes. Both graphs have the same, as only arithmetic nodes were replaced."""
-    return [inner for node in graph.node for inner in _graphs_of(node)]
 
 
 def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -2,17 +2,18 @@
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
-the name.
+the name, and so does a broadcast of operands whose extents turn out to be equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import onnx
 
 from relayout.model.dims.dim_unification import GENERATED, rename
+from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["name_spatial_dims"]
 
@@ -20,6 +21,9 @@ LONGEST = 160
 """A longer formula says nothing to a reader: the generated name stays."""
 
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
+
+
+_Infos = Mapping[str, onnx.ValueInfoProto]
 
 
 class _Formula(NamedTuple):
@@ -33,33 +37,67 @@ class _Formula(NamedTuple):
 
 
 def name_spatial_dims(graph: onnx.GraphProto) -> None:
-    """Rename the generated dims of results of convolutions and pools, everywhere in the graph."""
+    """Rename the generated dims of results of convolutions, pools and broadcasts, everywhere in the graph."""
     infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     formulas: dict[str, _Formula] = {}
     for node in graph.node:
-        if node.op_type not in _WINDOWED or node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx") or not node.output or node.output[0] not in infos:
             continue
-        source, result = infos.get(node.input[0]), infos.get(node.output[0])
-        given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        window = given.get("kernel_shape") or kernels.get(_kernel(node), [])[2:]
-        if source is None or result is None or not window:
+        if node.op_type in _WINDOWED:
+            found = _after_window(node, infos, kernels, formulas)
+        elif node.op_type in BROADCAST:
+            found = _after_broadcast(node, infos, formulas)
+        else:
             continue
-        read, made = ([*info.type.tensor_type.shape.dim][2:] for info in (source, result))
-        if len(read) != len(window) or len(made) != len(window):
-            continue
-        for place, (before, after) in enumerate(zip(read, made, strict=True)):
-            name = after.dim_param
-            if not name.startswith(GENERATED) or name in formulas or not before.dim_param:
-                continue
-            known = formulas.get(before.dim_param)
-            if known is None:
-                known = _Formula(before.dim_param)
-            formula = _extent(known, given, place, window)
-            if formula is not None and len(str(formula)) <= LONGEST:
+        for name, formula in found:
+            if name.startswith(GENERATED) and name not in formulas and formula.base != name:
                 formulas[name] = formula
     if formulas:
-        rename(graph, {name: str(formula) for name, formula in formulas.items()})
+        rename(graph, {name: str(_formula(name, formulas)) for name in formulas})
+
+
+def _formula(name: str, formulas: Mapping[str, _Formula]) -> _Formula:
+    """The extent of this name, as far as it is known."""
+    formula = _Formula(name)
+    while not formula.plus and formula.base in formulas:
+        formula = formulas[formula.base]
+    return formula
+
+
+def _after_window(
+    node: onnx.NodeProto, infos: _Infos, kernels: Mapping[str, list[int]], formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The names of a window's results, each with its formula."""
+    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    window = given.get("kernel_shape") or kernels.get(_kernel(node), [])[2:]
+    if not window or node.input[0] not in infos:
+        return
+    read, made = (_dims(infos, name)[2:] for name in (node.input[0], node.output[0]))
+    if len(read) != len(window) or len(made) != len(window):
+        return
+    for place, (before, after) in enumerate(zip(read, made, strict=True)):
+        if before.dim_param and after.dim_param:
+            formula = _extent(_formula(before.dim_param, formulas), given, place, window)
+            if formula is not None and len(str(formula)) <= LONGEST:
+                yield after.dim_param, formula
+
+
+def _after_broadcast(
+    node: onnx.NodeProto, infos: _Infos, formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The names of a broadcast's result in dims that its operands have in common, each with their formula."""
+    if not all(name in infos and infos[name].type.tensor_type.HasField("shape") for name in node.input):
+        return
+    for place, made in enumerate(reversed(_dims(infos, node.output[0]))):
+        read = [dims[-1 - place] for name in node.input if place < len(dims := _dims(infos, name))]
+        common = {_formula(dim.dim_param, formulas) if dim.dim_param else None for dim in read if dim.dim_value != 1}
+        if made.dim_param and len(common) == 1 and (formula := common.pop()) is not None:
+            yield made.dim_param, formula
+
+
+def _dims(infos: _Infos, name: str) -> list[onnx.TensorShapeProto.Dimension]:
+    return list(infos[name].type.tensor_type.shape.dim)
 
 
 def _kernel(node: onnx.NodeProto) -> str:

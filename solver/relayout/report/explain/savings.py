@@ -14,7 +14,7 @@ from relayout.report.explain.relaxed_problem import Relaxation, Spent, spent
 from relayout.report.explain.requirement_trace import Requirement, requirements_behind
 from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving, SharedReason
 
-__all__ = ["LIMIT", "explained"]
+__all__ = ["explained"]
 
 LIMIT = 1000
 """The default limit on the number of relaxed problems to solve."""

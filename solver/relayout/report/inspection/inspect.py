@@ -14,9 +14,9 @@ from relayout.layout.metadata_keys import LAYOUT_KEY
 from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
-from relayout.ops import all_nodes
+from relayout.ops import all_nodes, extents_of
 from relayout.report.inspection.schema import Inspection, NodeFacts, OperatorCount, TransposeFacts, ValueFacts
-from relayout.report.totals import moved_bytes, totals
+from relayout.report.totals import is_transpose, moved_bytes, totals
 
 __all__ = ["inspected"]
 
@@ -40,7 +40,7 @@ def inspected(
     constants = constant_values(model.graph)
 
     def is_conversion(node: ir.Node) -> bool:
-        return _is_transpose(node) or (node.domain, node.op_type) in conversion_operators
+        return is_transpose(node) or (node.domain, node.op_type) in conversion_operators
 
     def facts(node: ir.Node) -> TransposeFacts:
         source, result = node.inputs[0], node.outputs[0]
@@ -86,7 +86,7 @@ def inspected(
             ValueFacts(
                 name=value.name or "",
                 dtype=value.dtype.name if value.dtype is not None else None,
-                shape=_shape(value),
+                shape=extents_of(value),
                 layout=layouts.get(value),
                 bytes=tensor_bytes(elements_of(value, elements), value.dtype),
                 producer=_producer(value, labels),
@@ -116,10 +116,6 @@ def _layouts(model: ir.Model) -> dict[ir.Value, str]:
     return found
 
 
-def _is_transpose(node: ir.Node) -> bool:
-    return node.op_type == "Transpose" and node.domain in ("", "ai.onnx")
-
-
 def _operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
@@ -128,18 +124,14 @@ def _perm(node: ir.Node) -> tuple[int, ...]:
     if "perm" in node.attributes:
         return tuple(node.attributes["perm"].as_ints())
     shape = node.outputs[0].shape
-    return tuple(range(len(shape)))[::-1] if _is_transpose(node) and shape is not None else ()
+    return tuple(range(len(shape)))[::-1] if is_transpose(node) and shape is not None else ()
 
 
 def _bytes(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
-    if _is_transpose(node):
+    if is_transpose(node):
         return 2 * moved_bytes(node, elements)
     result = node.outputs[0]
     return 2 * tensor_bytes(elements_of(result, elements), result.dtype)
-
-
-def _shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    return None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def _producer(value: ir.Value, labels: Mapping[ir.Node, str]) -> str | None:

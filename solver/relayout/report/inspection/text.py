@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
+from relayout.errors import shortened
 from relayout.report.grouping import counted, grouped
 from relayout.report.inspection.schema import Difference, Inspection, TransposeFacts, ValueFacts
+from relayout.report.text_table import aligned
 
 __all__ = ["difference_text", "inspection_text"]
 
@@ -107,10 +109,8 @@ def _more(count: int) -> Iterator[str]:
         yield f"and {count} more: --top has more of them, --json all"
 
 
-def _table(rows: Sequence[tuple[str, ...]], right: frozenset[int] | set[int] = frozenset()) -> Iterator[str]:
-    """Columns as wide as their widest cell; an empty column is left out."""
+def _table(rows: Sequence[tuple[str, ...]], right: Set[int] = frozenset()) -> list[str]:
+    """The rows as lines; an empty column is left out."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])] or [0]
-    widths = {column: max(len(row[column]) for row in rows) for column in kept}
-    for row in rows:
-        cells = [f"{row[c]:>{widths[c]}}" if c in right else f"{row[c]:<{widths[c]}}" for c in kept]
-        yield "  ".join(cells).rstrip()
+    cells = [[shortened(row[column]) for column in kept] for row in rows]
+    return aligned(cells, {kept.index(c) for c in right & {*kept}})

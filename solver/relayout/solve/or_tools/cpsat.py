@@ -77,8 +77,6 @@ class _Model:
         seconds = deadline.left()
         if seconds is not None:
             parameters.max_time_in_seconds = max(seconds, 0.01)
-        if deadline.deterministic is not None:
-            parameters.max_deterministic_time = deadline.deterministic
         if deadline.improved is None:
             status = solver.solve(self.model)
         else:

@@ -34,11 +34,10 @@ from relayout.layout.metadata_keys import (
     WRITTEN_FOR_KEY,
 )
 from relayout.report.schema import Conversion, Entry, Finding, Price, Report
-from relayout.verification.axis_names import walk
-from relayout.verification.constants import constants_of
 from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes
 from relayout.verification.devices import transferred
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
 
 __all__ = ["check_price", "check_recorded_price"]
@@ -49,14 +48,14 @@ _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_
 
 
 def check_price(
-    report: Report, model: ir.Model, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
+    report: Report, index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
 ) -> tuple[list[Finding], Price | None]:
     """A finding for each part of the report's account that the model and the backend contradict, and the price as far
     as it can be computed again. `charges` are the costs of implementations (see `check_requirements`)."""
     account = report.account
     if report.status not in ("optimal", "feasible") or account is None:
         return [], None
-    bill = _Bill(model, backend, charges, dims or {}, report.objective, report.conversions)
+    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions)
     findings, unknown, computed = [], [], 0
     for part in _PARTS:
         found, claimed = bill.part(part), getattr(account, part)
@@ -97,15 +96,15 @@ def _check_operators(bill: _Bill, claimed: Entry) -> tuple[Finding | None, str]:
 
 
 def check_recorded_price(
-    model: ir.Model, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
+    index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
 ) -> tuple[list[Finding], Price | None]:
     """A finding if the model costs other than it records for this backend, and the price as far as it is known."""
-    facts = model.metadata_props
+    facts = index.model.metadata_props
     text = facts.get(COST_KEY, "")
     if not text.isdecimal() or facts.get(BACKEND_KEY) != backend.name:
         return [], None
     recorded = int(text)
-    bill = _Bill(model, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"), ())
+    bill = _Bill(index, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"), ())
     found = [bill.part(part) for part in _PARTS]
     own = bill.charged if bill.in_bytes else (0, 0)
     least, most = sum(each.least for each in found) + own[0], sum(each.most for each in found) + own[1]
@@ -179,7 +178,7 @@ class _Bill:
 
     def __init__(
         self,
-        model: ir.Model,
+        index: ModelIndex,
         backend: Backend,
         charges: Charges,
         dims: Mapping[str, int],
@@ -187,13 +186,13 @@ class _Bill:
         listed: Sequence[Conversion],
     ) -> None:
         self.charges, self.in_bytes = charges, objective == "bytes"
-        self._model, self._backend, self._listed = model, backend, listed
-        self._extent_of, self._constants = extent_counter(model, dims), constants_of(model.graph)
+        self._index, self._backend, self._listed = index, backend, listed
+        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
         self._operators = conversion_operators_of(backend)
         self._reorders = Counter(each.bytes for each in listed if each.kind == "reorder")
         self._conversions = list(self._found())
         known = backend.devices()
-        copies = transferred(model, self._constants) if known else ()
+        copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
         self._devices = [backend.at(device) for device in backend.devices()] or [backend]
 
@@ -205,7 +204,7 @@ class _Bill:
     @property
     def is_elsewhere(self) -> str:
         """Why conversions in the model may be others than those charged, or of other sizes; "" if they are the same."""
-        if INLINED_KEY in self._model.metadata_props:
+        if INLINED_KEY in self._index.model.metadata_props:
             return "the bodies of operators are inlined, with Transposes of their own"
         values = [each.source for each in self._conversions] + [value for value, _, _ in self._transfers]
         unsized = [value for value in values if value.shape is None or not value.shape.is_static()]
@@ -225,7 +224,7 @@ class _Bill:
     @property
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
-        if any(WRITTEN_FOR_KEY in node.metadata_props for node in walk(self._model.graph)):
+        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.nodes):
             return "some are written out in others"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
@@ -274,7 +273,7 @@ class _Bill:
 
     def _found(self) -> Iterator[_Found]:
         begun: set[ir.Node] = set()
-        for node in walk(self._model.graph):
+        for node in self._index.nodes:
             if node in begun or not self._converts(node):
                 continue
             nodes = [node]

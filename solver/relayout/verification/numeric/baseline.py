@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 import onnx_ir as ir
 
+from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM, constants_of
 from relayout.verification.numeric.branches import Forcing, forced, forcings
@@ -208,7 +209,7 @@ def _is_random(node: ir.Node) -> bool:
         return False
     if node.op_type == "Dropout" and len(node.inputs) > 2:
         training = node.inputs[2]
-        known = ir.convenience.get_const_tensor(training) if training is not None else None
+        known = constant_tensor(training) if training is not None else None
         return training is not None and (known is None or bool(known.numpy()))
     return node.op_type in RANDOM
 

@@ -1,0 +1,173 @@
+"""Merging of the shapes of two inferences of one graph: what either of them knows, with one name for one extent.
+
+Each run of onnx's inference numbers the dims that it names from 0. So a generated name of the second run is another
+dim than the same name of the first, and the places where both have a dim show which are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from itertools import count
+from typing import NamedTuple
+
+import onnx
+
+from relayout.model.dims.dim_unification import GENERATED
+from relayout.model.inference_placeholders import graphs_in
+
+__all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]
+
+_NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
+_Dim = onnx.TensorShapeProto.Dimension
+
+
+class _Extent(NamedTuple):
+    """A number or a name; a lower kind says more."""
+
+    kind: int
+    value: int | str
+
+
+def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[str]) -> None:
+    """Enter the shapes of `better`, a better-informed inference of `graph`, into `graph` and its subgraphs.
+
+    `better` may lack shapes that only the model declares, and have constants instead of nodes. `shared` has the names
+    that mean the same in both. What `graph` knows stays; generated names give way to numbers and to other names.
+    """
+    pairs = list(_pairs(better, graph))
+    fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
+    extents = _Extents(fed, shared, names_in(graph) | shared)
+    for informed, own in pairs:
+        found = {value.name: value for value in _values(informed)}
+        for value in _values(own):
+            if value.name in found:
+                for known, new in _same_dims(value, found[value.name]):
+                    extents.equate(known, new)
+    for informed, own in pairs:
+        for value in _values(own):
+            extents.rename(value)
+        for value in _values(informed):
+            extents.rename(value, is_new=True)
+        _enter(informed, own)
+
+
+def shaped_values(graph: onnx.GraphProto) -> set[str]:
+    """The names of the values with a shape, in the graph and those inside it."""
+    pairs = _pairs(graph, graph)
+    return {value.name for each, _ in pairs for value in _values(each) if value.type.tensor_type.HasField("shape")}
+
+
+def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
+    """Give each dim without a number and a name a generated name, in the graph and those inside it, but for the values
+    `stated`, whose shapes the model declares."""
+    unused = _unused(names_in(graph))
+    for each, _ in _pairs(graph, graph):
+        for value in _values(each):
+            for dim in value.type.tensor_type.shape.dim if value.name not in stated else ():
+                if not dim.HasField("dim_value") and not dim.dim_param:
+                    dim.dim_param = next(unused)
+
+
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """The names of the dims of the graph and of those inside it."""
+    return {
+        dim.dim_param
+        for each, _ in _pairs(graph, graph)
+        for value in (*each.input, *_values(each))
+        for dim in value.type.tensor_type.shape.dim
+        if dim.dim_param
+    }
+
+
+class _Extents:
+    """Classes of equal extents, each with at most one number or given name: a contradiction joins no classes.
+
+    `fed` has the names of the graph's inputs, which are given whatever their spelling.
+    """
+
+    def __init__(self, fed: Set[str], shared: Set[str], taken: Set[str]) -> None:
+        self._fed, self._shared = fed, shared
+        self._unused = _unused(taken)
+        self._same: dict[_Extent, _Extent] = {}
+
+    def equate(self, known: _Dim, new: _Dim) -> None:
+        one, other = self._extent(known, is_new=False), self._extent(new, is_new=True)
+        if one is not None and other is not None:
+            first, second = sorted((self._find(one), self._find(other)), key=lambda extent: extent.kind)
+            if first != second and second.kind >= _GENERATED:
+                self._same[second] = first
+
+    def rename(self, value: onnx.ValueInfoProto, *, is_new: bool = False) -> None:
+        """Give each dim of the value the number or name of its class."""
+        for dim in value.type.tensor_type.shape.dim:
+            extent = self._extent(dim, is_new=is_new)
+            if extent is None or extent.kind < _GENERATED:
+                continue
+            best = self._find(extent)
+            if best.kind == _NEW:
+                best = self._same[best] = _Extent(_GENERATED, next(self._unused))
+            if isinstance(best.value, int):
+                dim.dim_value = best.value
+            else:
+                dim.dim_param = best.value
+
+    def _extent(self, dim: _Dim, *, is_new: bool) -> _Extent | None:
+        if dim.HasField("dim_value"):
+            return _Extent(_NUMBER, dim.dim_value)
+        if not dim.dim_param:
+            return None
+        if not dim.dim_param.startswith(GENERATED) or dim.dim_param in self._fed:
+            return _Extent(_GIVEN, dim.dim_param)
+        return _Extent(_NEW if is_new and dim.dim_param not in self._shared else _GENERATED, dim.dim_param)
+
+    def _find(self, extent: _Extent) -> _Extent:
+        while extent in self._same:
+            extent = self._same[extent]
+        return extent
+
+
+def _enter(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Enter the shapes of `better`, whose names mean the same by now, into `graph` without its subgraphs."""
+    found = {value.name: value for value in _values(better)}
+    stored = {tensor.name for tensor in graph.initializer}
+    computed = [tensor for tensor in better.initializer if tensor.name not in stored | found.keys()]
+    found |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
+    for value in _values(graph):
+        new = found.pop(value.name, None)
+        if new is None or not new.type.tensor_type.HasField("shape"):
+            continue
+        dims = list(_same_dims(value, new))
+        if not dims:
+            value.type.CopyFrom(new.type)
+        for known, other in dims:
+            if other.HasField("dim_value") or not known.WhichOneof("value"):
+                known.CopyFrom(other)
+    graph.value_info.extend(found.values())
+
+
+def _unused(taken: Set[str]) -> Iterator[str]:
+    """Generated names that are not taken."""
+    return (name for n in count() if (name := f"{GENERATED}{n}") not in taken)
+
+
+def _same_dims(one: onnx.ValueInfoProto, other: onnx.ValueInfoProto) -> Iterator[tuple[_Dim, _Dim]]:
+    """The dims of a value in two graphs; none where the ranks differ."""
+    dims, others = one.type.tensor_type.shape.dim, other.type.tensor_type.shape.dim
+    if len(dims) == len(others):
+        yield from zip(dims, others, strict=True)
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.value_info
+    yield from graph.output
+
+
+def _pairs(one: onnx.GraphProto, other: onnx.GraphProto) -> Iterator[tuple[onnx.GraphProto, onnx.GraphProto]]:
+    """The two graphs, and those inside them side by side. Only nodes without a graph may be in one alone."""
+    yield one, other
+    for inner, twin in zip(_inner_graphs(one), _inner_graphs(other), strict=True):
+        yield from _pairs(inner, twin)
+
+
+def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]

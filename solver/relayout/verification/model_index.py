@@ -1,0 +1,150 @@
+"""What every check asks of one model, computed once: its nodes in order, its constants, and its operator classes.
+
+An operator class has the nodes with the same operator and attributes on operands of the same types. The facts about an
+operator (see `operator_facts`) are functions of exactly that, so the nodes of a class share them. This is the
+verifier's own notion: the one in `relayout.ops`, by which candidates are shared, is not used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import cached_property
+
+import onnx_ir as ir
+
+from relayout.report.schema import Finding
+from relayout.verification.axis_paths import axis_path
+from relayout.verification.constants import computed_ahead, stored
+from relayout.verification.operator_facts import AxisNames, Named, axis_names, declared_facts, named, small_constant
+from relayout.verification.subgraph_values import walk
+
+__all__ = ["ModelIndex", "OperatorClass", "checked_once"]
+
+_SINGLE = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+_LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+_SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+class OperatorClass:
+    """The facts about all nodes of one class; `node` is one of them."""
+
+    __slots__ = ("_paths", "facts", "has_graphs", "inputs", "node", "results")
+
+    def __init__(self, node: ir.Node, *, has_graphs: bool) -> None:
+        self.node, self.has_graphs = node, has_graphs
+        self.facts: Named | None = named(node)
+        self.inputs: tuple[AxisNames | None, ...] = self._names("input", len(node.inputs))
+        self.results: tuple[AxisNames | None, ...] = self._names("result", len(node.outputs))
+        self._paths: dict[tuple[int, int], tuple[int | None, ...] | None] = {}
+
+    def path(self, n: int, m: int) -> tuple[int | None, ...] | None:
+        """For each axis of the m-th result, the axis of the n-th input that it is (see `axis_path`)."""
+        key = n, m
+        if key not in self._paths:
+            self._paths[key] = axis_path(self.node, n, m)
+        return self._paths[key]
+
+    def _names(self, side: str, count: int) -> tuple[AxisNames | None, ...]:
+        if self.facts is None:
+            return (None,) * count
+        return tuple([axis_names(self.node, side, n) for n in range(count)])
+
+
+class ModelIndex:
+    """The index of a model, which must not change while it is in use."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes = tuple(walk(model.graph))
+        # Each value's type, numbered in order of appearance.
+        self._types: dict[Hashable, int] = {}
+        self._numbers: dict[ir.Value, int] = {}
+        self._classes: dict[Hashable, OperatorClass] = {}
+        self._class_of: dict[ir.Node, OperatorClass] = {}
+
+    @cached_property
+    def ahead(self) -> frozenset[ir.Node]:
+        """The operators on constants, which run before the model does."""
+        return frozenset(computed_ahead(self.model.graph))
+
+    @cached_property
+    def made_ahead(self) -> frozenset[ir.Value]:
+        """The results of the operators on constants."""
+        return frozenset([value for node in self.ahead for value in node.outputs])
+
+    @cached_property
+    def constants(self) -> frozenset[ir.Value]:
+        """The values that are stored or computed ahead."""
+        return self.made_ahead.union(stored(self.model.graph))
+
+    def type_of(self, value: ir.Value) -> int:
+        """The number of the value's type: values of one type are alike in all that `_type` lists."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = self._types.setdefault(_type(value), len(self._types))
+        return number
+
+    def class_of(self, node: ir.Node) -> OperatorClass:
+        """The node's operator class."""
+        found = self._class_of.get(node)
+        if found is None:
+            found = self._class_of[node] = self._classed(node)
+        return found
+
+    def _classed(self, node: ir.Node) -> OperatorClass:
+        has_graphs = False
+        attributes: list[Hashable] = []
+        for name, attribute in node.attributes.data.items():
+            kind, given = attribute.type, attribute.value
+            has_graphs = has_graphs or kind in _SUBGRAPHS
+            if kind in _LISTS and given is not None:
+                given = tuple(given)
+            elif kind not in _SINGLE:
+                # A tensor or a graph is the same only where it is the same object. No fact reads the tensor of an
+                # operator on constants, and no backend is asked about such an operator.
+                given = None if kind is ir.AttributeType.TENSOR and node in self.ahead else id(given)
+            attributes.append((name, kind, given, attribute.ref_attr_name))
+        type_of = self.type_of
+        signature = (
+            node.domain,
+            node.op_type,
+            node.overload,
+            tuple(attributes),
+            tuple([type_of(value) if value is not None else None for value in node.inputs]),
+            tuple([(type_of(value), bool(value.name)) for value in node.outputs]),
+            id(declared_facts(node)),
+        )
+        found = self._classes.get(signature)
+        if found is None:
+            found = self._classes[signature] = OperatorClass(node, has_graphs=has_graphs)
+        return found
+
+
+def _type(value: ir.Value) -> Hashable:
+    """All that a fact, or a backend that answers by type, reads of an operand: its type, whether it is a constant, and
+    the numbers of one that may list axes."""
+    shape, dtype, constant, producer = value.shape, value.dtype, value.const_value, value.producer()
+    is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
+    return (
+        None if shape is None else shape.dims,
+        dtype,
+        type(value.type),
+        is_constant,
+        value.is_graph_input(),
+        small_constant(value) if is_constant else None,
+    )
+
+
+def checked_once(
+    index: ModelIndex, nodes: Iterable[ir.Node], check: Callable[[ir.Node], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """The findings of a check that reads of a node only what its class has: where it found nothing for one node of a
+    class, it would find nothing for the others."""
+    sound: set[OperatorClass] = set()
+    for node in nodes:
+        kind = index.class_of(node)
+        if kind not in sound:
+            found = list(check(node))
+            if not found:
+                sound.add(kind)
+            yield from found
