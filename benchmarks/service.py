@@ -55,7 +55,7 @@ def main() -> None:
         print(
             f"start to ready: {seconds:.2f} s, to the first answer about jobs: {seconds + perf_counter() - start:.2f} s"
         )
-        print(f"{'':<36}{'processor':>10}{'median':>10}{'least':>10}{'most':>10}")
+        print(f"{'':<41}{'server':>10}{'workers':>10}{'median':>10}{'least':>10}{'most':>10}")
         fresh = count()
 
         def new(graph: dict[str, Any]) -> Callable[[], httpx.Response]:
@@ -119,26 +119,31 @@ def large(address: str, model: bytes) -> None:
 
 
 def show(name: str, ask: Callable[[], object], times: int, process: int) -> None:
-    """Print the processor time of a request, and its wall times."""
-    seconds, used = [], 0.0
+    """Print the processor time of a request, of the server and of all below it, and its wall times."""
+    seconds, own, used = [], 0.0, 0.0
     for index in range(WARM_UP + times):
         if index == WARM_UP:
-            used = processor_seconds(process)
+            own, used = own_seconds(process), processor_seconds(process)
         start = perf_counter()
         answer = ask()
         if isinstance(answer, httpx.Response):
             answer.raise_for_status()
         seconds.append(perf_counter() - start)
-    used = (processor_seconds(process) - used) / times
-    figures = [used, *(f(seconds[WARM_UP:]) for f in (statistics.median, min, max))]
-    print(f"{name:<36}" + "".join(f"{1000 * figure:>7.1f} ms" for figure in figures))
+    own, used = (own_seconds(process) - own) / times, (processor_seconds(process) - used) / times
+    figures = [own, used - own, *(f(seconds[WARM_UP:]) for f in (statistics.median, min, max))]
+    print(f"{name:<41}" + "".join(f"{1000 * figure:>7.1f} ms" for figure in figures))
 
 
 def processor_seconds(process: int) -> float:
     """The processor time of a process and all below it."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return (int(fields[11]) + int(fields[12])) / TICK + sum(processor_seconds(int(child)) for child in children)
+    return own_seconds(process) + sum(processor_seconds(int(child)) for child in children)
+
+
+def own_seconds(process: int) -> float:
+    """The processor time of a process alone."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
 
 
 async def crowd(address: str, addresses: int) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from relayout.cli.batch_journal import Journal
-from relayout.cli.batch_pools import on_cluster, one_by_one, processes
+from relayout.cli.batch_pools import on_cluster, one_by_one, preload, processes
 from relayout.cli.batch_work import Done, Item, table_of
 from relayout.cli.job import backend_of
 from relayout.cli.options import Request, with_options
@@ -57,9 +57,12 @@ def batch(
     gc.enable()
     if jobs is not None and scheduler is not None:
         raise UsageError("two places to work in", where="--scheduler", expected="one of them", found="--jobs too")
+    models = _models(folder)
+    count = 1 if scheduler is not None else min(jobs or len(os.sched_getaffinity(0)), len(models))
+    if count > 1:
+        preload()
     # A wrong backend or option is one error, not one for each model.
     backend_of(request)
-    models = _models(folder)
     if report is not None:
         check_files([("--report", report)])
     try:
@@ -77,7 +80,7 @@ def batch(
     left = [item for item in items if item.name not in done]
     try:
         with Bar(len(models)) as bar:
-            for each in _legalized(left, jobs, scheduler, bar):
+            for each in _legalized(left, count, scheduler, bar):
                 done[each.name] = each
                 journal.add(each)
                 bar(each.name)
@@ -95,12 +98,11 @@ def batch(
     return max(each.status for each in ordered)
 
 
-def _legalized(items: list[Item], jobs: int | None, scheduler: str | None, bar: Bar) -> Iterator[Done]:
-    """The models, as they are done."""
-    count = min(jobs or len(os.sched_getaffinity(0)), len(items))
+def _legalized(items: list[Item], count: int, scheduler: str | None, bar: Bar) -> Iterator[Done]:
+    """The models, as they are done, from `count` processes at most."""
     if scheduler is not None:
         return on_cluster(items, scheduler, table_of(items[0].request) if items else b"")
-    return processes(items, count) if count > 1 else one_by_one(items, bar.within)
+    return processes(items, count) if min(count, len(items)) > 1 else one_by_one(items, bar.within)
 
 
 def _models(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from relayout.errors import UsageError
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["on_cluster", "one_by_one", "processes"]
+__all__ = ["on_cluster", "one_by_one", "preload", "processes"]
 
 # The modules that every worker needs, imported once in the process that the workers are forked from.
 _PRELOADED = [
@@ -31,8 +31,19 @@ def one_by_one(items: Sequence[Item], progress: Callable[[str], None]) -> Iterat
     return (legalize_item(item, progress) for item in items)
 
 
+def preload() -> None:
+    """Start the process that the workers are forked from, which imports what they need while this one goes on."""
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload(_PRELOADED)
+    forkserver.ensure_running()
+
+
 def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
-    """Each model in one of `count` processes, as they end. A process that dies fails its model alone."""
+    """Each model in one of `count` processes, as they end, the largest file first: none is left for the end.
+
+    A process that dies fails its model alone.
+    """
     from concurrent.futures import Future as ProcessFuture
     from concurrent.futures import as_completed
     from multiprocessing import get_context
@@ -40,13 +51,12 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
     from pebble import ProcessExpired, ProcessPool
 
     context = get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
     # The command itself ends the pool on Ctrl-C; the workers would only print tracebacks.
     ignored = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPool(max_workers=count, context=context, initializer=signal.signal, initargs=ignored) as pool:
         try:
             futures: dict[ProcessFuture[Done], Item] = {}
-            for item in items:
+            for item in sorted(items, key=lambda item: item.source.stat().st_size, reverse=True):
                 futures[pool.schedule(legalize_item, args=[item])] = item
             for future in as_completed(futures):
                 try:
