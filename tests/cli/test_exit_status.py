@@ -69,7 +69,7 @@ def test_bad_input_and_usage_are_2_and_told_on_stderr(
 def test_infeasible_is_3_and_nothing_is_written(model: Path, tmp_path: Path, run: Run) -> None:
     done = run("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1")
     assert done.status == 3
-    assert "no legal model has 1 transposes or fewer" in done.err
+    assert "no legal model has at most 1 transpose" in done.err
     assert not (tmp_path / "out.onnx").exists()
 
 

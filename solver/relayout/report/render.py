@@ -164,12 +164,9 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
         return  # the usual case, in which there is nothing to tell
     for finding in verification.findings:
         print_line(finding_line(finding), markup=False)
-    numeric = verification.numeric
-    if numeric is not None and numeric.status == "skipped":
-        print_line(f"numeric comparison skipped: {numeric.reason}", markup=False)
-    elif numeric is not None:
-        for output in numeric.outputs:
-            print_line(difference_line(output), markup=False)
+    # A comparison that was skipped has no outputs, and a finding that says why.
+    for output in verification.numeric.outputs if verification.numeric is not None else ():
+        print_line(difference_line(output), markup=False)
     if unknown:
         print_line(unknown, markup=False)
     print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)

@@ -58,11 +58,11 @@ def test_operators_between_conflicting_requirements_are_named_with_their_coupled
     assert "Relu 'n1' result 0 requires NCHW or NHWC, chosen together with input 0" in error.conflict
 
 
-@pytest.mark.parametrize(("most", "ends"), [(0, 2), (1, 6)])
-def test_a_budget_is_a_requirement_and_the_least_possible_is_reported(most: int, ends: int) -> None:
+@pytest.mark.parametrize(("most", "limit", "ends"), [(0, "0 transposes", 2), (1, "1 transpose", 6)])
+def test_a_budget_is_a_requirement_and_the_least_possible_is_reported(most: int, limit: str, ends: int) -> None:
     net = conv_and_relu(1, 32, 8, 8)
     error = refused(net.model(), "nhwc", max_transposes=most)
-    assert error.problem == f"no legal model has {most} transposes or fewer"
+    assert error.problem == f"no legal model has at most {limit}"
     assert error.conflict[:2] == (f"--max-transposes {most}", "input x requires NCHW")
     assert len(error.conflict) == 1 + ends
     assert error.relaxation == ("--max-transposes 2",)

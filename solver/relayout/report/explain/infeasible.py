@@ -37,7 +37,7 @@ def _over_limit(solution: Solution, most: int, conflict: Sequence[str], option: 
         relaxed = f"{option} {solution.fewest_conversions}"
         hint = f"the least possible number is {relaxed}"
     return InfeasibleError(
-        f"no legal model has {most} {option.removeprefix('--max-')} or fewer",
+        f"no legal model has at most {most} {option.removeprefix('--max-').removesuffix('s' if most == 1 else '')}",
         conflict=(f"{option} {most}", *conflict),
         relaxation=(relaxed,) if relaxed else (),
         hint=hint,

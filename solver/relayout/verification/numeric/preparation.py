@@ -106,9 +106,10 @@ def prepare(
 
 
 def _notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
+    values = f"{pairs} value{'' if pairs == 1 else 's'}"
     for names in (theirs, own - theirs):
         if names:
-            message = f"no runtime has these operators: what lies around them was run, and {pairs} values compared"
+            message = f"no runtime has these operators: what lies around them was run, and {values} compared"
             yield Finding(rule="cut", severity="note", found=_shown(names), message=message)
 
 
