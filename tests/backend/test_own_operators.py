@@ -171,6 +171,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_such_a_hook_does_wrong_is_the_backends_own_fault(fault: str) -> None:
     members, expected = FAULTS[fault]
     with pytest.raises(BackendError) as caught:
-        relayout.verify(pools(), type("Odd", (Acme,), members), pools(), report=relayout.legalize(standard())[1])
+        relayout.verify(pools(), type("Odd", (Acme,), members), pools(), report=relayout.legalize(pools())[1])
     assert expected in str(caught.value)
     assert "backend acme" in caught.value.where

@@ -26,6 +26,7 @@ from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Ve
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
+from relayout.verification.boundary import check_boundary
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
@@ -95,6 +96,7 @@ def verify(
     if original is not None:
         findings += _against(subject, original, run=run)
     if report is not None:
+        findings += check_boundary(report, subject)
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
         found, price = check_price(report, index, chosen, charges, dims)
@@ -140,7 +142,7 @@ def check_statically(
     if report is None:
         return verification_of(findings)
     found, price = check_price(report, index, backend, charges, dims)
-    return verification_of([*findings, *found], price=price)
+    return verification_of([*findings, *check_boundary(report, model), *found], price=price)
 
 
 def verification_of(
