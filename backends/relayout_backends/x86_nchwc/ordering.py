@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["order_cost"]
 
-_FACTORS = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
-
 _SIZE = 4
 """The bytes of an element, assumed to be float32."""
 
@@ -43,7 +41,7 @@ def order_cost(
 
 def _beside_blocks(node: ir.Node, axes: tuple[int, ...], blocks: Callable[[], Blocks]) -> int:
     """1 for an activation behind a convolution that may be blocked, where it is not known to be in blocks itself."""
-    producer = _before_factors(node.inputs[0])
+    producer = maker(node.inputs[0])
     if producer is not None and producer.domain == DOMAIN and producer.op_type == "Conv":
         return activation_cost(producer, blocks().size)  # in a legal model it is in blocks
     return 1 if _follows_blocks(node) and not _is_in_blocks(node.outputs[0], axes, blocks()) else 0
@@ -64,28 +62,19 @@ def _is_in_blocks(value: ir.Value, axes: tuple[int, ...], blocks: Blocks) -> boo
 
 def _follows_blocks(node: ir.Node) -> bool:
     """Whether an activation may follow a blocked convolution, which fuses it: on equal cost, it is blocked too."""
-    producer = _before_factors(node.inputs[0])
+    producer = maker(node.inputs[0])
     if producer is not None and (producer.op_type == "ReorderOutput" or CONVERSION_KEY in producer.metadata_props):
         # In a legal model the activation that is not fused is behind a conversion from blocks.
-        producer = _before_factors(producer.inputs[0])
+        producer = maker(producer.inputs[0])
         if producer is None or _is_normalization(producer):
             return False
     elif producer is not None and producer.domain == DOMAIN:
         return False
+    if producer is not None and producer.op_type == "BatchNormalization":
+        producer = maker(producer.inputs[0])
     if producer is None or producer.op_type != "Conv":
         return False
     return is_float_image(producer.outputs[0]) and is_known(producer.inputs[1])
-
-
-def _before_factors(value: ir.Value | None) -> ir.Node | None:
-    """The node that computes `value`, before the constant factors and offsets that a blocked convolution absorbs."""
-    producer = maker(value)
-    while producer is not None and producer.domain == "" and producer.op_type in _FACTORS:
-        read = [operand for operand in producer.inputs if not is_known(operand)]
-        if len(read) != 1:
-            return producer
-        producer = maker(read[0])
-    return producer
 
 
 def _is_normalization(node: ir.Node) -> bool:
