@@ -74,3 +74,12 @@ def test_a_kernel_over_blocks_of_an_image_may_begin_with_zeros() -> None:
     assert is_relayout(kernel, blocked)
     blocked[1, 0, [5, 8]] = blocked[1, 0, [8, 5]]
     assert is_relayout(kernel, blocked) is False
+
+
+def test_a_kernel_over_blocks_of_an_image_may_have_zeros_at_both_ends() -> None:
+    kernel = np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype(np.float32)
+    shifted = np.pad(kernel, [(0, 0), (0, 0), (0, 0), (2, 2)]).reshape(4, 3, 5, 3, 3)
+    blocked = shifted.transpose(2, 3, 4, 1, 0).reshape(5, 3, 9, 4)
+    assert is_relayout(kernel, blocked)
+    blocked[..., [0, 3]] = blocked[..., [3, 0]]
+    assert is_relayout(kernel, blocked) is False

@@ -9,7 +9,7 @@ together must cover every axis once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, permutations, product
 from typing import Any, NamedTuple
 
@@ -24,8 +24,14 @@ _MOST_STEPS = 5000
 """So many combinations of digits are compared in full, and so many lines are followed: data with few different values
 has more that begin alike."""
 
+_MOST_STEPS_INSIDE = 10 * _MOST_STEPS
+"""The same for elements inside, which are tried only where the corners show no layout."""
+
 _MOST_PLACES = 64
-"""So many elements of the result that equal a corner of the source are tried as that corner."""
+"""So many elements of the result that equal one of the source are tried as that one."""
+
+_INSIDE = 6
+"""The elements of an axis that are tried, beside its corners. Only short axes, of kernels, are padded at both ends."""
 
 _MOST_DIGITS = 7
 """Of one dimension. A matrix of a flattened picture has three, a kernel in opaque blocks six, all in one."""
@@ -90,11 +96,16 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return True
     # Padding before some axes and behind others is none at another corner.
     steps = _Steps()
-    if any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other)):
+    corners = product(*((0, extent - 1) for extent in one.shape))
+    if any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other, corners)):
         return True
-    if None not in found:
+    if not np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)):
         return False
-    return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
+    if None in found:
+        return None
+    # Padding at both ends of an axis may leave each corner alone in its block: an element inside has neighbours there.
+    steps = _Steps(_MOST_STEPS_INSIDE)
+    return any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other, _inside(one.shape)))
 
 
 def _is_found(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> bool | None:
@@ -115,12 +126,18 @@ def _corner(source: Array, result: Array, *, last: bool) -> _Anchor:
     return _Anchor(*(tuple((extent - 1) * last for extent in each.shape) for each in (source, result)))
 
 
-def _anchors(source: Array, result: Array) -> Iterator[_Anchor]:
-    """The corners of the source, each with the places of the result that it may be at."""
-    for corner in product(*((0, extent - 1) for extent in source.shape)):
-        if source[corner] != 0:
-            for place in islice(np.argwhere(result == source[corner]), _MOST_PLACES):
-                yield _Anchor(corner, tuple(map(int, place)))
+def _anchors(source: Array, result: Array, indices: Iterable[tuple[int, ...]]) -> Iterator[_Anchor]:
+    """The elements of the source at these indices, each with the places of the result that it may be at."""
+    for index in indices:
+        if source[index] != 0:
+            for place in islice(np.argwhere(result == source[index]), _MOST_PLACES):
+                yield _Anchor(index, tuple(map(int, place)))
+
+
+def _inside(extents: Sequence[int]) -> list[tuple[int, ...]]:
+    """The indices of some elements, those on the diagonal first."""
+    near = product(*(range(min(extent, _INSIDE)) for extent in extents))
+    return sorted(islice(near, _MOST_STEPS), key=lambda index: max(index) - min(index))
 
 
 def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -138,8 +155,8 @@ class _TooManyError(Exception):
 class _Steps:
     """The number of lines that may still be followed."""
 
-    def __init__(self) -> None:
-        self._left = _MOST_STEPS
+    def __init__(self, most: int = _MOST_STEPS) -> None:
+        self._left = most
 
     def take(self) -> None:
         self._left -= 1
