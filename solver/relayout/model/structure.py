@@ -27,7 +27,7 @@ TENSORS = {onnx.AttributeProto.TENSOR, onnx.AttributeProto.TENSORS}
 
 
 class Structure(Struct, frozen=True):
-    """What the check of a model found: whether its nodes are in topological order, and whether some have graphs or
+    """The result of the check of a model: whether its nodes are in topological order, and whether some have graphs or
     tensors among their attributes."""
 
     in_order: bool

@@ -1,4 +1,4 @@
-"""What every check asks of one model, computed once: its nodes in order, its constants, and its operator classes.
+"""The index of a model that all checks share: its nodes in order, its constants, and its operator classes.
 
 An operator class has the nodes with the same operator and attributes on operands of the same types. The facts about an
 operator (see `operator_facts`) are functions of exactly that, so the nodes of a class share them. This is the
