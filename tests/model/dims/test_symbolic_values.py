@@ -84,6 +84,13 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+def test_names_with_dots_are_names() -> None:
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", (1, 3, "ids.2", 8)), kernel_shape=[2, 2], strides=[2, 2]))
+    (node,) = read_model(net.model()).graph
+    assert str(node.outputs[0].shape) == "[1,3,ids.2//2,4]"
+
+
 def test_a_broadcast_of_equal_extents_keeps_their_formula() -> None:
     net = Net()
     image = net.input("x", ("n", 3, "h", "w"))
@@ -93,6 +100,41 @@ def test_a_broadcast_of_equal_extents_keeps_their_formula() -> None:
     shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
     assert shapes[added] == shapes[one] == "[n,3,h//2,w//2]"
     assert list(shapes.values())[-1] == "[n,3,(h//2)//2,(w//2)//2]"
+
+
+RESIZES = {
+    "scales": 'y = Resize <mode = "nearest"> (x, , scales)',
+    "scales of a node": """own = Constant <value = float[4] {1.0, 1.0, 2.0, 1.5}> ()
+        y = Resize <mode = "nearest"> (x, , own)""",
+    "sizes": 'y = Resize <mode = "nearest"> (x, , , sizes)',
+    "some axes": 'y = Resize <mode = "nearest", axes = [0, 1, 2, 3]> (x, , scales)',
+    "a region": 'y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, region, scales)',
+}
+
+
+@pytest.mark.parametrize(
+    ("resize", "extents"),
+    [
+        ("scales", ["n", "2*h", "w"]),
+        ("scales of a node", ["n", "2*h", None]),
+        ("sizes", ["2", "8", "8"]),
+        ("some axes", [None] * 3),
+        ("a region", [None] * 3),
+    ],
+)
+def test_extents_after_a_resize_are_multiples_where_the_scales_are_known(
+    resize: str, extents: list[str | None]
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        net (float[n,3,h,w] x, float[8] region) => (float[N,C,H,W] y)
+        <float[4] scales = {{1.0, 1.0, 2.0, 1.0}}, int64[4] sizes = {{2, 3, 8, 8}}> {{ {RESIZES[resize]} }}"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (result,) = (node.outputs[0] for node in read_model(model).graph if node.op_type == "Resize")
+    assert result.shape is not None
+    found = [str(result.shape[axis]) for axis in (0, 2, 3)]
+    assert [None if text.startswith("unk__") else text for text in found] == extents
 
 
 def test_the_formulas_give_the_extents_that_the_runtime_finds() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["evaluated", "symbols_of"]
+__all__ = ["evaluated", "is_name", "symbols_of"]
 
 _LONGEST = 1000
 """Letters. Python's parser needs a stack for nested parentheses."""
@@ -34,11 +34,17 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"floor": floor} | dict.fromkeys(("max", "Max"), max)
 _FUNCTIONS |= dict.fromkeys(("min", "Min"), min) | dict.fromkeys(("mod", "Mod"), operator.mod)
 # A name may have dots: `ids.45_dim_1`.
-_NAME = re.compile(r"[^\W\d][\w.]*(?P<call>\s*\()?")
+_NAME = re.compile(r"[^\W\d][\w.]*")
+_NAME_OR_CALL = re.compile(rf"{_NAME.pattern}(?P<call>\s*\()?")
 
 
 class _UnknownError(Exception):
     """The formula has something that is left to onnx_ir."""
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is one name, and no formula of several."""
+    return _NAME.fullmatch(text) is not None
 
 
 def symbols_of(dim: ir.SymbolicDim) -> frozenset[str]:
@@ -78,7 +84,7 @@ def _parsed(text: str) -> tuple[ast.expr, dict[str, str]]:
     try:
         if len(text) > _LONGEST:
             raise _UnknownError
-        tree = ast.parse(_NAME.sub(shorten, text).strip(), mode="eval").body
+        tree = ast.parse(_NAME_OR_CALL.sub(shorten, text).strip(), mode="eval").body
         _number(tree, dict.fromkeys(short.values(), Fraction(1)))
     except ZeroDivisionError:
         pass

@@ -1,8 +1,8 @@
-"""Names for the spatial extents that convolutions and pools compute from dims that are not known before the run.
+"""Names for the extents that windows and resizes compute from dims that are not known before the run.
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
-the name, and so does a broadcast of operands whose extents turn out to be equal.
+the name, and so do a resize in its other dims and a broadcast of operands whose extents turn out to be equal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from relayout.model.dims.dim_unification import GENERATED, rename
+from relayout.model.dims.formula import is_name
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["name_spatial_dims"]
@@ -21,6 +22,8 @@ LONGEST = 160
 """A longer formula says nothing to a reader: the generated name stays."""
 
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
+_RESIZED = frozenset({"Resize", "Upsample"})
+_MOST_SCALES = 8
 
 
 _Infos = Mapping[str, onnx.ValueInfoProto]
@@ -37,7 +40,7 @@ class _Formula(NamedTuple):
 
 
 def name_spatial_dims(graph: onnx.GraphProto) -> None:
-    """Rename the generated dims of results of convolutions, pools and broadcasts, everywhere in the graph."""
+    """Rename the generated dims of results of convolutions, pools, resizes and broadcasts, everywhere in the graph."""
     infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     formulas: dict[str, _Formula] = {}
@@ -46,6 +49,8 @@ def name_spatial_dims(graph: onnx.GraphProto) -> None:
             continue
         if node.op_type in _WINDOWED:
             found = _after_window(node, infos, kernels, formulas)
+        elif node.op_type in _RESIZED:
+            found = _after_resize(node, infos, _scales(node, graph), formulas)
         elif node.op_type in BROADCAST:
             found = _after_broadcast(node, infos, formulas)
         else:
@@ -81,6 +86,46 @@ def _after_window(
             formula = _extent(_formula(before.dim_param, formulas), given, place, window)
             if formula is not None and len(str(formula)) <= LONGEST:
                 yield after.dim_param, formula
+
+
+def _after_resize(
+    node: onnx.NodeProto, infos: _Infos, scales: list[float], formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The names of a resize's results in dims that it keeps or multiplies, each with its formula."""
+    if node.input[0] not in infos:
+        return
+    read, made = _dims(infos, node.input[0]), _dims(infos, node.output[0])
+    if not len(scales) == len(read) == len(made):
+        return
+    for scale, before, after in zip(scales, read, made, strict=True):
+        if not before.dim_param or not after.dim_param or not scale.is_integer() or scale < 1:
+            continue
+        formula = _formula(before.dim_param, formulas)
+        if scale != 1:
+            if not _is_stable(formula.base):
+                continue
+            own = str(formula)
+            formula = _Formula(f"{scale:.0f}*{own if is_name(own) else f'({own})'}")
+        if len(str(formula)) <= LONGEST:
+            yield after.dim_param, formula
+
+
+def _scales(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[float]:
+    """The constant scales of a resize, one a dim; none where they are not known, or where other inputs count too."""
+    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    if "scales" in given:
+        return list(given["scales"])
+    if "axes" in given or given.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
+        return []
+    # The scales are the second input up to opset 10, and later the third; a fourth has sizes.
+    name = node.input[min(len(node.input), 3) - 1] if 2 <= len(node.input) <= 3 or not any(node.input[3:]) else ""
+    made = (other for other in graph.node if other.op_type == "Constant" and name in other.output)
+    values = [each.t for other in made for each in other.attribute if each.name == "value"]
+    for tensor in (*values, *(tensor for tensor in graph.initializer if name and tensor.name == name)):
+        is_stored = tensor.data_type == onnx.TensorProto.FLOAT and (tensor.raw_data or tensor.float_data)
+        if is_stored and 0 < sum(tensor.dims) <= _MOST_SCALES:
+            return [float(scale) for scale in onnx.numpy_helper.to_array(tensor).reshape(-1)]
+    return []
 
 
 def _after_broadcast(
@@ -130,11 +175,11 @@ def _extent(read: _Formula, given: Mapping[str, Any], place: int, window: list[i
     if inside:
         after, inside = after + 1, inside - stride
     own = str(_Formula(read.base, inside))
-    whole = f"({own})" if inside or not read.base.isidentifier() else own
+    whole = f"({own})" if inside or not is_name(read.base) else own
     return _Formula(f"{whole}//{stride}", after)
 
 
 def _is_stable(base: str) -> bool:
     """Whether the text is a name that the model has given, or a formula of such names. The generated ones are given
     anew to other dims when the model is read again."""
-    return (base.isidentifier() or "//" in base) and GENERATED not in base
+    return (is_name(base) or "//" in base or "*" in base) and GENERATED not in base
