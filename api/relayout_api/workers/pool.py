@@ -147,6 +147,7 @@ class Pool:
         try:
             body.send(worker.channel, task.header(), *others)
         except ConnectionError as error:
+            await self._log_death(worker)
             raise _GoneError from error
         while True:
             message = await _next(worker)
@@ -154,6 +155,7 @@ class Pool:
                 await worker.ended.wait()
                 assert worker.end is not None
                 if not body.was_received:
+                    await self._log_death(worker)
                     raise _GoneError
                 raise self._death(worker, worker.end, task)
             header = message.header
@@ -186,6 +188,7 @@ class Pool:
             worker = self._idle.pop()
             if worker.end is None:
                 return worker
+            await self._log_death(worker)
             worker.channel.close()
         return await self._fork()
 
@@ -215,8 +218,14 @@ class Pool:
         if worker in self._idle:
             self._idle.remove(worker)
             worker.channel.close()
-            _log.error("idle worker %d died: %s", worker.pid, worker.end)
+            await self._log_death(worker)
         await self._fill()
+
+    async def _log_death(self, worker: WorkerProcess) -> None:
+        """Log the end of a worker that had no task, or did not receive it."""
+        with anyio.move_on_after(1.0):
+            await worker.ended.wait()
+        _log.error("idle worker %d died: %s", worker.pid, worker.end)
 
     async def _fill(self) -> None:
         """Fork workers until there are as many as there are places."""
