@@ -35,6 +35,7 @@ from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
+from relayout.model.stand_ins import StandIns
 from relayout.model.structure import check_structure
 from relayout.model.typed_values import model_of
 from relayout.model.weights import attach, detach, detach_from_model
@@ -202,7 +203,9 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
     proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
     proto = with_bodies(proto) if bodies else proto
+    stand_ins = StandIns(proto)
     inferred, known = infer_with_values(proto, infer, has_graphs=has_graphs)
+    stand_ins.restore(inferred.graph)
     model = model_of(inferred)
     graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
     for graph in graphs:

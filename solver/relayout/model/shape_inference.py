@@ -28,6 +28,7 @@ from relayout.model.inference_placeholders import (
     needs_placeholders,
 )
 from relayout.model.operator_schema import has_body
+from relayout.model.stand_ins import stood_for
 from relayout.model.tensor_types import check_type, is_absent
 from relayout.ops import nested_graphs
 
@@ -244,7 +245,7 @@ def _contradiction(message: str, graph: str) -> InputError:
     where = f"graph '{graph}'" if graph else "graph"
     culprit = _CULPRIT.search(message)
     if culprit:
-        op, name = culprit.groups()
+        op, name = stood_for(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
     detail = re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message)
     differ = _DIFFER.search(message)

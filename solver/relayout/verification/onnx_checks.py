@@ -13,6 +13,7 @@ from relayout.layout.layout import Layout
 from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.stand_ins import StandIns
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once
@@ -42,6 +43,7 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     findings = list(_check_validity(proto))
     try:
         hide(proto.graph)
+        StandIns(proto)
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written
     findings += [] if findings else _check_inference(proto)
