@@ -27,6 +27,9 @@ _LIKE = {
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), {0: 0}),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), {0: 0, 3: 0}),
 }
+# The results that have the shape of the first operand and the type of this one.
+_CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
+_OLDEST_WITH_CAST_LIKE = 15
 # The operands of a product that are quantized, with their scales.
 _PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
 # Attributes that ONNX's operator lacks.
@@ -82,6 +85,8 @@ class StandIns:
             pairs = _LIKE[node.op_type].items()
             made = [(node.output[m], node.input[n]) for m, n in pairs if m < len(node.output) and node.output[m]]
             return [helper.make_node("Identity", [source], [result]) for result, source in made]
+        if node.op_type in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and len(node.input) > _CASTS[node.op_type]:
+            return [helper.make_node("CastLike", [node.input[0], node.input[_CASTS[node.op_type]]], node.output[:1])]
         if node.op_type in _PRODUCTS:
             scales = _PRODUCTS[node.op_type]
             writer = _Writer(self._numbers)
