@@ -110,7 +110,9 @@ def test_the_table_covers_at_least_120_operators_of_onnx() -> None:
 
 
 def label(example: Example) -> str:
-    return f"{example.domain}{'.' if example.domain else ''}{example.operator}-{example.opset}-{EXAMPLES.index(example)}"
+    return (
+        f"{example.domain}{'.' if example.domain else ''}{example.operator}-{example.opset}-{EXAMPLES.index(example)}"
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=label)

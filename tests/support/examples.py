@@ -356,8 +356,14 @@ def _contributed() -> list[Example]:
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
         quantized("QLinearAdd", data, *scale(), Input((3, 1, 5), U8, 0, 256), *other, *result),
         quantized("QLinearAdd", Input((5,), U8, 0, 256), *scale(), data, *other, *result),
-        quantized("QLinearMul", signed, *scale(0.05, -3, I8), Input((3, 1, 1), I8, -90, 90), *scale(0.02, 9, I8),
-                  *scale(0.06, 1, I8)),
+        quantized(
+            "QLinearMul",
+            signed,
+            *scale(0.05, -3, I8),
+            Input((3, 1, 1), I8, -90, 90),
+            *scale(0.02, 9, I8),
+            *scale(0.06, 1, I8),
+        ),
         quantized("QLinearMul", data, *scale(), Constant(np.array([200]), U8), *other, *result),
         quantized("QLinearSigmoid", data, *scale(0.02, 128), *scale(1 / 256, 0)),
         quantized("QLinearLeakyRelu", data, *scale(0.02, 128), *result, alpha=0.3),
@@ -367,16 +373,37 @@ def _contributed() -> list[Example]:
         quantized("QLinearSoftmax", data, *scale(), *scale(1 / 256, 0), axis=2, opset=11),
         quantized("QLinearConcat", *result, data, *scale(), Input((2, 2, 4, 5), U8, 0, 256), *other, axis=1),
         quantized("QLinearConcat", *result, data, *scale(), data, *other, data, *scale(0.1, 9), axis=-1),
-        *[quantized("QLinearGlobalAveragePool", image, *scale(), *result, **last) for last in ({}, {"channels_last": 1})],
+        *[
+            quantized("QLinearGlobalAveragePool", image, *scale(), *result, **last)
+            for last in ({}, {"channels_last": 1})
+        ],
         *[
             quantized("QLinearAveragePool", image, *scale(), *result, **window, **last)
             for last in ({}, {"channels_last": 1, "count_include_pad": 1})
         ],
-        quantized("QGemm", Input((4, 5), U8, 0, 256), *scale(), matrix, *scale(0.02, 4, I8), None, *result, moves=False),
-        quantized("QGemm", Input((5, 4), U8, 0, 256), *scale(), matrix, *columns, Constant(np.arange(6) * 99, I32),
-                  transA=1, moves=False),
-        quantized("MatMulIntegerToFloat", data, matrix, scale()[0], columns[0], scale()[1], columns[1],
-                  Constant(np.arange(6), F)),
+        quantized(
+            "QGemm", Input((4, 5), U8, 0, 256), *scale(), matrix, *scale(0.02, 4, I8), None, *result, moves=False
+        ),
+        quantized(
+            "QGemm",
+            Input((5, 4), U8, 0, 256),
+            *scale(),
+            matrix,
+            *columns,
+            Constant(np.arange(6) * 99, I32),
+            transA=1,
+            moves=False,
+        ),
+        quantized(
+            "MatMulIntegerToFloat",
+            data,
+            matrix,
+            scale()[0],
+            columns[0],
+            scale()[1],
+            columns[1],
+            Constant(np.arange(6), F),
+        ),
         quantized("MatMulIntegerToFloat", data, Constant(np.full((3, 5, 6), 7), I8), *[scale()[0]] * 2),
         quantized("DynamicQuantizeMatMul", X, matrix, *columns),
         quantized("Gelu", X),

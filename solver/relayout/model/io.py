@@ -26,6 +26,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.dims.constant_propagation import infer_with_values
+from relayout.model.dims.stand_ins import StandIns
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
@@ -35,7 +36,6 @@ from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
-from relayout.model.stand_ins import StandIns
 from relayout.model.structure import check_structure
 from relayout.model.typed_values import model_of
 from relayout.model.weights import attach, detach, detach_from_model

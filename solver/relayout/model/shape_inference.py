@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
+from relayout.model.dims.stand_ins import stood_for
 from relayout.model.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
@@ -28,7 +29,6 @@ from relayout.model.inference_placeholders import (
     needs_placeholders,
 )
 from relayout.model.operator_schema import has_body
-from relayout.model.stand_ins import stood_for
 from relayout.model.tensor_types import check_type, is_absent
 from relayout.ops import nested_graphs
 

@@ -24,7 +24,6 @@ from relayout.ops.rule import (
     free,
 )
 
-
 __all__ = ["product_rule"]
 
 

@@ -217,9 +217,9 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial, and a quantized pool with `channels_last` N, spatial, C. One of the domain `relayout` reads by its attributes: `data_layout`, for
-    results `out_layout` if it differs, and `kernel_layout`. None if the operator does not name the operand's axes, or
-    not by one letter each.
+    A standard operator reads N, C, spatial, and a quantized pool of onnxruntime with `channels_last` N, spatial, C. One
+    of the domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it differs, and
+    `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
@@ -345,7 +345,7 @@ def _contributed_sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple
     kind = node.op_type
     if n in _CONTRIBUTED_ELEMENTWISE.get(kind, ()):
         return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
-    # The operands of a concatenation are data, scale, zero point, data, ..., after the scale and zero point of the result.
+    # The operands of a concatenation: the result's scale and zero point, then data, scale, zero point, data, ...
     is_whole = n >= 2 and n % 3 == 2 if kind == "QLinearConcat" else n == 0 and kind in _CONTRIBUTED_OF_THE_FIRST
     is_whole = is_whole or (n < 2 and kind in _CONTRIBUTED_NORMALIZATIONS and inner == outer)
     return tuple(range(inner)) if is_whole else None

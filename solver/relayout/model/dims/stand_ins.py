@@ -22,10 +22,10 @@ __all__ = ["StandIns", "stood_for"]
 PREFIX = "relayout.stand_in."
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
-# The results that have the type and shape of an operand: result to operand.
+# The results that have the type and shape of the first operand.
 _LIKE = {
-    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), {0: 0}),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), {0: 0, 3: 0}),
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
 }
 # The results that have the shape of the first operand and the type of this one.
 _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
@@ -82,9 +82,8 @@ class StandIns:
         if form is not None:
             return self._quantized(node, form, ranks)
         if node.op_type in _LIKE:
-            pairs = _LIKE[node.op_type].items()
-            made = [(node.output[m], node.input[n]) for m, n in pairs if m < len(node.output) and node.output[m]]
-            return [helper.make_node("Identity", [source], [result]) for result, source in made]
+            made = [node.output[m] for m in _LIKE[node.op_type] if m < len(node.output) and node.output[m]]
+            return [helper.make_node("Identity", node.input[:1], [result]) for result in made]
         if node.op_type in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and len(node.input) > _CASTS[node.op_type]:
             return [helper.make_node("CastLike", [node.input[0], node.input[_CASTS[node.op_type]]], node.output[:1])]
         if node.op_type in _PRODUCTS:
@@ -116,13 +115,12 @@ class StandIns:
             for n in (form.data[:2] if is_gemm else form.data)
         ]
         for perm in perms[:1]:
-            read = [writer.add("Transpose", read, perm=perm)]
-        made = writer.add(form.operator, read)
-        writer.nodes[-1].attribute.extend(each for name, each in attributes.items() if name not in _OWN_ATTRIBUTES)
+            read = [writer.add("Transpose", read, helper.make_attribute("perm", perm))]
+        made = writer.add(form.operator, read, *[a for name, a in attributes.items() if name not in _OWN_ATTRIBUTES])
         for perm in perms[1:]:
-            made = writer.add("Transpose", [made], perm=perm)
-        last = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
-        return [*writer.nodes, helper.make_node(*last, node.output[:1])]
+            made = writer.add("Transpose", [made], helper.make_attribute("perm", perm))
+        operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
+        return [*writer.nodes, helper.make_node(operator, read, node.output[:1])]
 
 
 class _Writer:
@@ -132,10 +130,11 @@ class _Writer:
         self.nodes: list[onnx.NodeProto] = []
         self._numbers = numbers
 
-    def add(self, operator: str, operands: Sequence[str], **attributes: Sequence[int]) -> str:
+    def add(self, operator: str, operands: Sequence[str], *attributes: onnx.AttributeProto) -> str:
         """Add a node; returns the name of its result."""
         result = f"{PREFIX}{next(self._numbers)}"
-        self.nodes.append(helper.make_node(operator, operands, [result], **attributes))
+        self.nodes.append(helper.make_node(operator, operands, [result]))
+        self.nodes[-1].attribute.extend(attributes)
         return result
 
 
