@@ -26,7 +26,7 @@ from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.present import price
 from relayout_backends.x86_nchwc.products import products
-from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
+from relayout_backends.x86_nchwc.quantized import quantized
 from relayout_backends.x86_nchwc.reordering import reordering, scattering
 from relayout_backends.x86_nchwc.shapes import is_dequantized
 
@@ -72,7 +72,7 @@ class X86Nchwc(Unpacked):
         (plain,) = super().implementations(node)
         if (present := price(node, lambda: self.blocks)) != 0:
             return (replace(plain, cost=present),)
-        if node.domain in ("", "com.microsoft") and node.op_type in QUANTIZED:
+        if node.domain in ("", "com.microsoft") and node.op_type == "QLinearConv":
             return tuple(quantized(node, plain))
         if node.domain != "":
             return (plain,)

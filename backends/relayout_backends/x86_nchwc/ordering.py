@@ -12,6 +12,7 @@ from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import maker, readers
 from relayout_backends.x86_nchwc.present import activation_cost
+from relayout_backends.x86_nchwc.quantized import pool_order_cost
 from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def order_cost(
         return traffic + _packing(node, is_turned=is_rewritten)
     if node.op_type in ACTIVATIONS and len(set(axes)) == len(axes):
         return traffic + _beside_blocks(node, axes, blocks)
-    return traffic
+    return traffic + pool_order_cost(node, axes)
 
 
 def _beside_blocks(node: ir.Node, axes: tuple[int, ...], blocks: Callable[[], Blocks]) -> int:
