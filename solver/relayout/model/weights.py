@@ -105,8 +105,10 @@ def attach(
 
 
 def _note_data(node: ir.Node) -> None:
-    """Give the result of a Constant its data as `const_value`, as initializers have it: a legal model has an initializer
-    in the place of a Constant that is in another layout, and backends are asked the same about both."""
+    """Give the result of a Constant its data as `const_value`, as initializers have it.
+
+    A legal model has an initializer in place of a Constant in another layout, and backends must see no difference.
+    """
     if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
         given = node.attributes["value"]
         if given.type == ir.AttributeType.TENSOR and not given.is_ref():

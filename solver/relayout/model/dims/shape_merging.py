@@ -28,9 +28,7 @@ class _Extent(NamedTuple):
     value: int | str
 
 
-def merge_shapes(
-    better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[str]
-) -> dict[str, onnx.ValueInfoProto]:
+def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[str]) -> dict[str, onnx.ValueInfoProto]:
     """Enter the shapes of `better`, a better-informed inference of `graph`, into `graph` and its subgraphs.
 
     `better` may lack shapes that only the model declares, and have constants instead of nodes. `shared` has the names
