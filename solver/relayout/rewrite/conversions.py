@@ -67,7 +67,7 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     assert reordering.rewrite is not None
     source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
-    writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
+    writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}", reordering.cost)
     context.copies.add(tensor, conversion.target, writer.defined[0])
     return True
 
