@@ -185,12 +185,13 @@ class _Bill:
         objective: str,
         listed: Sequence[Conversion],
     ) -> None:
-        self.charges, self.in_bytes = charges, objective == "bytes"
+        self.in_bytes = objective == "bytes"
         self._index, self._backend, self._listed = index, backend, listed
         self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
         self._operators = conversion_operators_of(backend)
         self._reorders = Counter(each.bytes for each in listed if each.kind == "reorder")
         self._conversions = list(self._found())
+        self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
         known = backend.devices()
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
