@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from relayout.backend.calls import guarded, wrong_answer
 from relayout.backend.interface import Backend, rank_of
-from relayout.backend.noted_costs import note_cost
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FreeLowering, Port
 from relayout.errors import BackendError
@@ -33,30 +32,28 @@ __all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
 
 
 class _Writer:
-    """The common part: it emits nodes and constants, and collects the defined results. `written_for` is the operator in
-    whose place the nodes stand, "" for a conversion."""
+    """The common part: it emits constants and `nodes`, and collects the defined results. `written_for` is the
+    operator in whose place the nodes stand, "" for a conversion."""
 
     def __init__(self, context: RewriteContext, stem: str, written_for: str = "") -> None:
         self._context = context
         self._stem = stem
         self._written_for = written_for
-        self._written: list[ir.Node] = []
+        self.nodes: list[ir.Node] = []
         self.defined: dict[int, Physical] = {}
 
     @property
     def opset(self) -> int:
         return self._context.emitter.opset
 
-    def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int], cost: int) -> None:
-        """Run the backend's rewrite, which is charged `cost`. Raises BackendError if it fails or does not define one of
-        these results."""
+    def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
+        """Run the backend's rewrite. Raises BackendError if it fails or does not define one of these results."""
         with guarded(backend, "a rewrite", where):
             rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
             if index not in self.defined:
                 expected, found = f"result {index}, by `set_result`", "a rewrite that does not set it"
                 raise wrong_answer(backend, "rewrite", where, expected, found)
-        note_cost(self._written, cost)
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._context.emitter.constant(stem, array)
@@ -79,7 +76,7 @@ class _Writer:
         value = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = value.producer()
         assert node is not None
-        self._written.append(node)
+        self.nodes.append(node)
         if self._written_for:
             node.metadata_props[WRITTEN_FOR_KEY] = self._written_for
         if domain == DOMAIN and has_roles(node):
@@ -107,8 +104,7 @@ class NodeWriter(_Writer):
     def write(self, backend: Backend, rewrite: Rewrite) -> None:
         """Run the backend's rewrite of the node. Raises BackendError."""
         read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
-        needed = [n for n in read if (True, n) in self._ports]
-        self._write(backend, rewrite, self._planned.label, needed, self._planned.chosen.cost)
+        self._write(backend, rewrite, self._planned.label, [n for n in read if (True, n) in self._ports])
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         known = self._ports.get((is_result, index))
@@ -163,9 +159,9 @@ class ConversionWriter(_Writer):
         assert base is not None
         self._source, self._target = base_dims(base, source), base_dims(base, target)
 
-    def write(self, backend: Backend, rewrite: Rewrite, where: str, cost: int | None) -> None:
-        """Run the backend's rewrite of the conversion, of which it stated `cost`. Raises BackendError."""
-        self._write(backend, rewrite, where, [0], cost or 0)
+    def write(self, backend: Backend, rewrite: Rewrite, where: str) -> None:
+        """Run the backend's rewrite of the conversion. Raises BackendError."""
+        self._write(backend, rewrite, where, [0])
 
     @property
     def node(self) -> ir.Node:

@@ -11,7 +11,6 @@ are known only when it runs. `Price.not_computed` says which part was not comput
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -189,7 +188,6 @@ class _Bill:
         self._index, self._backend, self._listed = index, backend, listed
         self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
         self._operators = conversion_operators_of(backend)
-        self._reorders = Counter(each.bytes for each in listed if each.kind == "reorder")
         self._conversions = list(self._found())
         self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
         known = backend.devices()
@@ -318,12 +316,17 @@ class _Bill:
             else:
                 sizes["padded"] += self._through(node.inputs[0], node)
         filler = source.producer()
-        if sizes["reordered"] and filler is not None and sizes["reordered"] not in self._reorders:
+        if sizes["reordered"] and filler is not None and not self._is_listed(source, sizes["reordered"]):
             # A backend may fill its operand up first, as a part of the conversion.
             whole = self._through(filler.inputs[0], nodes[-1]) if filler.op_type in ("Concat", "Pad") else 0
-            if whole in self._reorders and filler.inputs[0] is not None:
+            if filler.inputs[0] is not None and self._is_listed(filler.inputs[0], whole):
                 source, sizes["reordered"] = filler.inputs[0], whole
         return _Found(tuple(nodes), source, **sizes)
+
+    def _is_listed(self, source: ir.Value, size: int) -> bool:
+        """Whether the report lists a reorder of this value that reads and writes so many bytes."""
+        own = [each for each in self._listed if each.kind == "reorder" and each.bytes == size]
+        return any(_has_name(source.name or "", each) for each in own)
 
     def _through(self, read: ir.Value | None, node: ir.Node) -> int:
         return sum(bytes_of(value, self._extent_of) for value in (read, node.outputs[0]) if value is not None)
@@ -363,8 +366,11 @@ class _Bill:
 
 
 def _is_named(found: _Found, listed: Conversion) -> bool:
-    names = (found.source.name or "", found.result.name or "")
-    return any(name == listed.value or name.startswith(f"{listed.value}_laid") for name in names)
+    return any(_has_name(value.name or "", listed) for value in (found.source, found.result))
+
+
+def _has_name(name: str, listed: Conversion) -> bool:
+    return name == listed.value or name.startswith(f"{listed.value}_laid")
 
 
 def _words(entry: Entry) -> str:
