@@ -5,8 +5,9 @@ the backend's own, and each copy from one device to another, with the bytes that
 of a conversion unless the backend states another: then it is asked again, about the tensor that was found and the
 layouts that the report lists for it. The cost of a node's implementation is asked while requirements are checked.
 
-The model does not show what it costs to write an operator out in others, or to run it in another order, nor sizes that
-are known only when it runs. `Price.not_computed` says which part was not computed for such a reason.
+The model does not show what it costs to write an operator out in others, which counts as its writer has noted it, or to
+run it in another order, nor sizes that are known only when it runs. `Price.not_computed` says which part was not
+computed for such a reason.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class _Bill:
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
         if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.nodes):
-            return "some are written out in others"
+            return "some are written out in others, and counted as noted there (`relayout.node_cost`)"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
         return ""
