@@ -118,7 +118,7 @@ def _drawn(
         # The sampling rate of a voice detector, the length of a sentence, or a factor such as the speed of speech.
         return np.full(shape, 1 if kind.kind not in "iu" else SOUND if name == "sr" else TOKENS, kind)
     if kind.kind in "iub":
-        return generator.integers(0, 7, shape).astype(kind)
+        return generator.integers(0, 2, shape).astype(kind)
     noise = 0.05 * generator.random(shape)
     if len(shape) != 4:
         tones = sum(np.sin(np.arange(shape[-1]) * pitch) for pitch in (0.05, 0.17, 0.6)) if shape else 0.0
