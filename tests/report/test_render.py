@@ -14,6 +14,7 @@ from relayout.report.render import render_text
 from relayout.report.results import ModelResult, Results
 from relayout.report.schema import (
     Account,
+    Charge,
     Conversion,
     Entry,
     Finding,
@@ -84,6 +85,7 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "boundary",
         "conversions",
         "transfers",
+        "charges",
         "devices",
         "explanation",
         "solver",
@@ -184,3 +186,14 @@ def test_a_name_is_never_split_and_repeated_blocks_are_one_row() -> None:
 def test_rich_is_imported_only_to_draw_tables() -> None:
     program = "import sys, relayout.report.render; sys.exit('rich' in sys.modules)"
     assert run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
+    charges = [
+        Charge(node="Pool 'p'", layout="NCHW", cost=1_000_000),
+        *(Charge(node=f"Norm 'n{n}'", layout="NHWC", cost=2_000_000, is_written_out=True) for n in range(3)),
+    ]
+    lines = render_text(report_with(charges=tuple(charges))).splitlines()
+    (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that cost more than their best")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 4 : start + 6]]
+    assert rows == [["3 x", "Norm 'n*'", "NHWC", "written out in others", "6.00"], ["", "Pool 'p'", "NCHW", "", "1.00"]]

@@ -18,7 +18,7 @@ from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.io import read_model
-from relayout.report.schema import Account, Conversion, Entry, Report, Totals, Verification
+from relayout.report.schema import Account, Charge, Conversion, Entry, Report, Totals, Verification
 from relayout.verification.numeric.runtimes import Session
 from relayout.verification.numeric.symbolic_sizes import plans
 from relayout.verification.verifier import check_report, verify
@@ -356,13 +356,18 @@ def account(moved: int, **others: Entry) -> Account:
     return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
+DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", cost=7),)
+
+
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
         ({}, None),
         ({"account": None}, "cost-accounting"),
         ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7))}, "cost-accounting"),
-        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7)), "cost": 107, "bound": 107}, None),
+        ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107, "charges": CHARGES}, None),
+        ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107}, "cost-accounting"),
+        ({"charges": CHARGES}, "cost-accounting"),
         ({"account": account(0, reorders=Entry(count=1, bytes=100, cost=100))}, "cost-accounting"),
         ({"account": account(100, transfers=Entry(count=1, bytes=8)), "cost": 100}, "cost-accounting"),
         ({"conversions": (conversion(120),)}, "cost-accounting"),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICE_KEY",
+    "MOVES",
     "WRITTEN_KEY",
     "Backend",
     "Implementation",
@@ -41,6 +42,9 @@ __all__ = [
     "is_backend",
     "rank_of",
 ]
+
+MOVES = frozenset(["Constant", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
+"""The operators that only move or hold data. Every device runs them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-import onnx_ir as ir
-
 from relayout.formulate.objective import Objective
-from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.report.schema import Account, Entry
 
-__all__ = ["account_of", "proof_of"]
+__all__ = ["account_of", "charged_nodes", "proof_of"]
 
 
 def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]] = frozenset()) -> Account:
@@ -30,13 +28,9 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
     passes = sum(each.passes for each in moving)
     transposed = sum(each.cost for each in written) - padded if in_bytes else passes
-    charged = [each for each in plan.nodes if each.chosen.cost]
-    present = [each.chosen.cost for each in charged if each.node is not None and _key(each.node) in operators]
-    resized = [
-        each.chosen.cost for each in charged if each.node is not None and CONVERSION_KEY in each.node.metadata_props
-    ]
-    others = len(charged) - len(present) - len(resized)
-    charges = sum(each.chosen.cost for each in charged) - sum(present) - sum(resized)
+    present = [each.chosen.cost for each in plan.nodes if each.chosen.cost and _is_reorder(each, operators)]
+    resized = [each.chosen.cost for each in plan.nodes if each.chosen.cost and _is_resized(each)]
+    charges = [each.chosen.cost for each in charged_nodes(plan, operators)]
     return Account(
         transposes=Entry(
             count=passes,
@@ -53,7 +47,7 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
             bytes=sum(each.padding for each in padding) + sum(resized),
             cost=padded + sum(resized) if in_bytes else padded,
         ),
-        operators=Entry(count=others, bytes=charges, cost=charges if in_bytes else 0),
+        operators=Entry(count=len(charges), bytes=sum(charges), cost=sum(charges) if in_bytes else 0),
         transfers=Entry(
             count=len(plan.transfers),
             bytes=sum(each.bytes for each in plan.transfers),
@@ -62,8 +56,18 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     )
 
 
-def _key(node: ir.Node) -> tuple[str, str]:
-    return node.domain, node.op_type
+def charged_nodes(plan: Plan, operators: Set[tuple[str, str]] = frozenset()) -> list[PlannedNode]:
+    """The nodes that cost more than their best alternative, without conversions that the source has already."""
+    costly = [each for each in plan.nodes if each.chosen.cost]
+    return [each for each in costly if not _is_reorder(each, operators) and not _is_resized(each)]
+
+
+def _is_reorder(planned: PlannedNode, operators: Set[tuple[str, str]]) -> bool:
+    return planned.node is not None and (planned.node.domain, planned.node.op_type) in operators
+
+
+def _is_resized(planned: PlannedNode) -> bool:
+    return planned.node is not None and CONVERSION_KEY in planned.node.metadata_props
 
 
 def proof_of(bound: int, unit: str) -> str:

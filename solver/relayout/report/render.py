@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import conversion_rows
+from relayout.report.conversion_table import charge_rows, conversion_rows
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def render_text(report: Report, *, top: int | None = None) -> str:
         console.print(line, markup=False, soft_wrap=True)
     if report.conversions:
         console.print(_conversions(report, top))
+    if report.charges:
+        console.print(_charges(report, top))
     if report.devices:
         console.print(_devices(report))
     if report.transfers:
@@ -132,6 +134,21 @@ def _conversions(report: Report, top: int | None) -> Table:
     more += [f"{folded} folded into constants"] if folded else []
     if more:
         table.caption = f"and {', and '.join(more)}"
+    return table
+
+
+def _charges(report: Report, top: int | None) -> Table:
+    from rich.text import Text
+
+    rows = charge_rows(report.charges)
+    counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
+    table = _table("operators that cost more than their best alternative", *counts, "node", "layout", *remarks)
+    table.add_column("MB", justify="right")
+    for row in rows[:top]:
+        cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)
+        table.add_row(*map(Text, [*cells, _megabytes(row.cost)]))
+    if top is not None and len(rows) > top:
+        table.caption = f"and {len(rows) - top} more rows: --top"
     return table
 
 

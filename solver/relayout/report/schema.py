@@ -233,6 +233,16 @@ class Transfer(Record, frozen=True, kw_only=True):
     required_by: tuple[RequiredBy, ...] = ()
 
 
+class Charge(Record, frozen=True, kw_only=True):
+    """A node that costs more than its best alternative: `cost` bytes of memory traffic in the `layout` of its first
+    operand. `is_written_out`: as other operators of ONNX, of which none takes this layout as one operator."""
+
+    node: str
+    layout: str
+    cost: Count
+    is_written_out: bool = False
+
+
 class DevicePlacement(Record, frozen=True, kw_only=True):
     """One device with its backend, and the source's nodes that run there, by name or else by their first result."""
 
@@ -340,7 +350,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     `status` is `verified` or `failed` if a model was only verified; `optimal` is over the formats in reach (see
     `proof`). `before` and `after` are counted in the graphs. `assumed` has the sizes that were taken for dims whose
-    extents are not known before the run.
+    extents are not known before the run. `charges` add up to the part `operators` of the account.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -358,6 +368,7 @@ class Report(Record, frozen=True, kw_only=True):
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    charges: tuple[Charge, ...] = ()
     devices: tuple[DevicePlacement, ...] = ()
     explanation: Explanation | None = None
     solver: SolverFacts | None = None

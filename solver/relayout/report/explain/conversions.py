@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import BoundaryLowering
+from relayout.candidates.alternatives import BoundaryLowering, FreeLowering
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import format_text
 from relayout.candidates.tensors import Operand
@@ -16,9 +16,10 @@ from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.ops import extents_of
-from relayout.report.schema import BoundaryValue, Conversion, ConversionKind, RequiredBy, Transfer
+from relayout.report.account import charged_nodes
+from relayout.report.schema import BoundaryValue, Charge, Conversion, ConversionKind, RequiredBy, Transfer
 
-__all__ = ["boundary_of", "conversions_of", "name_of", "required_layout", "transfers_of"]
+__all__ = ["boundary_of", "charges_of", "conversions_of", "name_of", "required_layout", "transfers_of"]
 
 
 def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
@@ -72,6 +73,17 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
                 required_by=tuple(_required_by(plan, use) for use in transfer.consumers),
             )
         )
+    return tuple(found)
+
+
+def charges_of(plan: Plan, operators: Set[tuple[str, str]]) -> tuple[Charge, ...]:
+    """The nodes that cost more than their best alternative. `operators` are the backend's own that only convert."""
+    found = []
+    for each in charged_nodes(plan, operators):
+        operand, port_format = each.ports[0].operand, each.formats[0]
+        is_written_out = isinstance(each.lowering, FreeLowering) and each.lowering.rewritten is not None
+        layout = format_text(plan.names, operand, port_format)
+        found.append(Charge(node=each.label, layout=layout, cost=each.chosen.cost, is_written_out=is_written_out))
     return tuple(found)
 
 

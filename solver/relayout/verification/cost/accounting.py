@@ -78,6 +78,10 @@ def _check_account(report: Report, *, is_inlined: bool) -> Iterator[Finding]:
         if entry.bytes != listed[name]:
             found = f"{entry.bytes} bytes"
             yield _unaccounted(f"the {name} charged are not those listed", f"{listed[name]} bytes", found)
+    dear = len(report.charges), sum(each.cost for each in report.charges)
+    if dear != (account.operators.count, account.operators.bytes):
+        found = f"{account.operators.count} with {account.operators.bytes} bytes"
+        yield _unaccounted("the operators charged are not those listed", f"{dear[0]} with {dear[1]} bytes", found)
     copied = sum(each.bytes for each in report.transfers), sum(each.cost for each in report.transfers)
     stated = account.transfers.bytes, account.transfers.cost if report.objective == "bytes" else copied[1]
     if copied != stated:
