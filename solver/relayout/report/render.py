@@ -142,7 +142,7 @@ def _charges(report: Report, top: int | None) -> Table:
 
     rows = charge_rows(report.charges)
     counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
-    table = _table("operators that cost more than their best alternative", *counts, "node", "layout", *remarks)
+    table = _table("operators that have a cost", *counts, "node", "layout", *remarks)
     table.add_column("MB", justify="right")
     for row in rows[:top]:
         cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)
