@@ -363,9 +363,9 @@ def test_onnxruntimes_own_operators_are_known_to_this_backend_alone() -> None:
     unnamed = quantized("FusedMatMul", scales)
     nodes = [last, first, pooled, unnamed, quantized("Gelu", [])]
     model = ir.Model(ir.Graph([], [], nodes=nodes, name="g", opset_imports={"": 20}), ir_version=10)
-    enter_backend_operators(model, Backend())
+    enter_backend_operators(model.graph, Backend())
     assert [named(node) for node in nodes] == [None] * 5
-    enter_backend_operators(model, X86Nchwc(block=16))
+    enter_backend_operators(model.graph, X86Nchwc(block=16))
     assert own_names(last, "input", 0) == own_names(last, "result", 0) == ("N", "H", "W", "C")
     assert own_names(first, "input", 0) == ("N", "C", "H", "W")
     assert own_names(last, "input", 3) == own_names(first, "input", 3) == ("O", "I", "H", "W")

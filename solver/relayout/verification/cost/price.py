@@ -187,7 +187,7 @@ class _Bill:
     ) -> None:
         self.charges, self.in_bytes = charges, objective == "bytes"
         self._index, self._backend, self._listed = index, backend, listed
-        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
+        self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
         self._operators = conversion_operators_of(backend)
         self._reorders = Counter(each.bytes for each in listed if each.kind == "reorder")
         self._conversions = list(self._found())
