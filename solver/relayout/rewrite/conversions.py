@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from relayout.backend.noted_costs import note_cost
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
@@ -68,6 +69,8 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
     writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
+    if reordering.cost is not None:
+        note_cost(writer.nodes, reordering.cost)
     context.copies.add(tensor, conversion.target, writer.defined[0], emitted=True)
     return True
 
