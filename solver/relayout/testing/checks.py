@@ -303,7 +303,7 @@ def _second_faults(
         text = "{} transposes of {} bytes and {} reorders, at a cost of {}"
         yield Fault(
             "second run",
-            "legalizing the legal model again gives another model, or another cost: the answers about its nodes are not "
+            "legalizing the legal model again gives another model or another cost: the answers about its nodes are not "
             f"those about the source's\n  first:    {text.format(*counts[0])}, {len(legal.graph.node)} nodes\n"
             f"  then:     {text.format(*counts[1])}, {len(twice.graph.node)} nodes",
             graph.name,
