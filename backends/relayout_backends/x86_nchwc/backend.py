@@ -25,7 +25,7 @@ from relayout_backends.x86_nchwc.normalization import normalization
 from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.products import products
-from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
+from relayout_backends.x86_nchwc.quantized import quantized
 from relayout_backends.x86_nchwc.reordering import reordering, scattering
 from relayout_backends.x86_nchwc.shapes import is_dequantized
 
@@ -71,7 +71,7 @@ class X86Nchwc(Unpacked):
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         (plain,) = super().implementations(node)
-        if node.domain in ("", "com.microsoft") and node.op_type in QUANTIZED:
+        if node.domain in ("", "com.microsoft") and node.op_type == "QLinearConv":
             return tuple(quantized(node, plain))
         if node.domain != "":
             return (plain,)

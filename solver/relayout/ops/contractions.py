@@ -24,27 +24,29 @@ from relayout.ops.rule import (
     free,
 )
 
+__all__ = ["product_rule"]
+
 
 @row("contract", "MatMul")
 def matmul(node: Reading) -> Free:
-    return _matmul(node, 0, 1)
+    return product_rule(node, 0, 1)
 
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
     if any(node.has(i) and node.rank(i) > 0 and node.extents(i) != (1,) for i in (2, 3)):
         raise NoRuleError  # a zero point per row is read along the rows
-    return _matmul(node, 0, 1)
+    return product_rule(node, 0, 1)
 
 
 @row("contract", "QLinearMatMul", since=10)
 def quantised_matmul(node: Reading) -> Free:
     if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
         raise NoRuleError
-    return _matmul(node, 0, 3)
+    return product_rule(node, 0, 3)
 
 
-def _matmul(node: Reading, left: int, right: int) -> Free:
+def product_rule(node: Reading, left: int, right: int) -> Free:
     """Batch axes are permuted alike, the last two stay. If the right operand is a matrix, every axis of the left but
     the last is a row axis, and row axes are in any order."""
     a, b = node.extents(left), node.extents(right)

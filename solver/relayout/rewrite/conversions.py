@@ -38,7 +38,7 @@ def convert(context: RewriteContext, tensor: Tensor) -> None:
         *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
         # A consumer of other dimensions reads the value before the final Reshape.
         same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
-        context.copies.add(tensor, conversion.target, copy, *same)
+        context.copies.add(tensor, conversion.target, copy, *same, emitted=True)
         axes = _axes_of(copy.dims, len(tensor.extents))
         if axes is not None:
             base = context.tensors.operands[tensor.base]
@@ -71,7 +71,7 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
     if reordering.cost is not None:
         note_cost(writer.nodes, reordering.cost)
-    context.copies.add(tensor, conversion.target, writer.defined[0])
+    context.copies.add(tensor, conversion.target, writer.defined[0], emitted=True)
     return True
 
 

@@ -104,10 +104,14 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
 
 
 def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
-    """Gather a result that is a vector over axes back to the source's order."""
+    """Gather a result that is a vector over the axes of the operand, in the order that the source has."""
     raw = node.outputs[0]
     positions = context.emitter.integers(f"{raw.name}_axes", order)
     extents = extents_of(raw)
+    operand = node.inputs[0]
+    assert operand is not None
+    assert operand.shape is not None
+    raw.shape = ir.Shape([len(operand.shape)])
     read = context.emitter.node("Gather", [raw, positions], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
     context.copies.replace(raw, read)
     context.insert_after(node)

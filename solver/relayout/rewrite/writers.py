@@ -256,6 +256,9 @@ class SpaceWriter(_Writer):
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
+    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self._lowering.broadcast(axis, array)
+
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._lowering.positions_of(axis, self._rule.extents[axis])
 

@@ -37,6 +37,9 @@ class _Term(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+_ONE = _Term(Fraction(1))
+
+
 class Vector(NamedTuple):
     """A scalar or a vector of terms; None: an element that is not known."""
 
@@ -50,8 +53,8 @@ _Dims = tuple[_Term | None, ...]
 class Symbols:
     """What a graph's shape arithmetic computes from the dims of values and from constants.
 
-    `values` has the results of shape arithmetic. `shapes` has, for the result of each Reshape by one of them, its shape
-    by symbols and its shape in the graph.
+    `values` has the results of shape arithmetic. `shapes` has, for the result of each operator that one of them gives
+    a shape (Reshape, Expand, Tile, ConstantOfShape), its shape by symbols and its shape in the graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
@@ -60,10 +63,14 @@ class Symbols:
         self._known = known
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
-        # Generated names, each with the term that a Reshape shows to be equal.
+        # Generated names, each with the term that such an operator shows to be equal.
         self._same: dict[str, _Term] = {}
         for node in graph.node:
-            if node.domain in ("", "ai.onnx") and node.op_type in _RULES:
+            if node.domain not in ("", "ai.onnx"):
+                continue
+            if node.op_type in _SHAPED:
+                self._follow_shape(node)
+            if node.op_type in _RULES:
                 self._follow(node)
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -78,8 +85,8 @@ class Symbols:
         return found
 
     def better_shapes(self) -> Iterator[onnx.ValueInfoProto]:
-        """The results of Reshapes whose shapes are better known than in the graph: an extent that was unknown or had a
-        generated name has a number, or the name of another dim."""
+        """The results whose shapes are better known than in the graph: an extent that was unknown or had a generated
+        name has a number, or the name of another dim."""
         for name, (shape, known) in self.shapes.items():
             if not any(map(_is_better, shape, known)):
                 continue
@@ -96,7 +103,7 @@ class Symbols:
             yield hint
 
     def equal_dims(self) -> Iterator[tuple[str, str]]:
-        """Pairs of names of dims that a Reshape shows to be equal."""
+        """Pairs of names of dims that turn out to be equal."""
         for old, new in self._same.items():
             if new.factor == 1 and len(new.names) == 1:
                 yield new.names[0], old
@@ -104,8 +111,6 @@ class Symbols:
     def _follow(self, node: onnx.NodeProto) -> None:
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         given[_KIND] = self._kinds.get(node.output[0], 0)
-        if node.op_type == "Reshape" and not given.get("allowzero"):
-            self._follow_reshape(node)
         if node.op_type in ("Shape", "Size"):
             own = self._shape_of(node.input[0])
             operands = [None if own is None else Vector(own)]
@@ -118,11 +123,15 @@ class Symbols:
         if vector is not None and len(vector.terms) <= LONGEST:
             self.values[node.output[0]] = vector
 
-    def _follow_reshape(self, node: onnx.NodeProto) -> None:
-        target, source = self._value(node.input[1]), self._shape_of(node.input[0])
+    def _follow_shape(self, node: onnx.NodeProto) -> None:
+        target, source = self._value(node.input[-1]), self._shape_of(node.input[0])
         if target is None or target.is_scalar or source is None:
             return
-        shape, known = _reshape(source, target.terms), self._dims.get(node.output[0])
+        if any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute):
+            return
+        shape, known = _SHAPED[node.op_type](source, target.terms), self._dims.get(node.output[0])
+        if shape is None:
+            return
         known = (None,) * len(shape) if known is None else known
         if len(known) != len(shape):
             return
@@ -189,6 +198,28 @@ def _reshape(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
     return tuple(shape)
 
 
+def _expand(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
+    """The shape of an Expand: the two, aligned at the end, as operands are broadcast."""
+    rank = max(len(source), len(target))
+    padded = [(_ONE,) * (rank - len(each)) + tuple(each) for each in (source, target)]
+    return tuple(map(_broadcast, *padded))
+
+
+def _broadcast(one: _Term | None, other: _Term | None) -> _Term | None:
+    if one == other or other == _ONE:
+        return one
+    if one == _ONE:
+        return other
+    # Where a number is not 1, an extent that fits is 1 or the same; two different symbols may be either.
+    return next((term for term in (one, other) if term is not None and not term.names), None)
+
+
+def _tile(source: _Dims, repeats: Sequence[_Term | None]) -> _Dims | None:
+    if len(source) != len(repeats):
+        return None
+    return tuple(_product(pair) for pair in zip(source, repeats, strict=True))
+
+
 def _product(terms: Sequence[_Term | None]) -> _Term | None:
     factor = Fraction(1)
     names: list[str] = []
@@ -211,7 +242,7 @@ def _quotient(one: _Term | None, other: _Term | None) -> _Term | None:
 
 
 def _constant(array: np.ndarray) -> Vector | None:
-    if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+    if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iufb" or not np.isfinite(array).all():
         return None
     return Vector(tuple(_Term(Fraction(each)) for each in array.reshape(-1).tolist()), array.ndim == 0)
 
@@ -362,6 +393,33 @@ def _reduced(operands: _Operands, given: _Given) -> Vector | None:
     return Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
 
 
+def _equal(one: _Term | None, other: _Term | None) -> _Term | None:
+    """1 or 0. An extent is not negative: a symbol differs from each negative number."""
+    if one is None or other is None:
+        return None
+    has_symbols = bool(one.names), bool(other.names)
+    if one == other or not any(has_symbols) or (not all(has_symbols) and one.factor * other.factor < 0):
+        return _Term(Fraction(one == other))
+    return None
+
+
+def _where(operands: _Operands, given: _Given) -> Vector | None:
+    """Elements of the second and the third operand; each operand is of one length, or a single element."""
+    if any(each is None or not each.terms for each in operands):
+        return None
+    found = [each for each in operands if each is not None]
+    length = max(len(each.terms) for each in found)
+    if {len(each.terms) for each in found} - {1, length}:
+        return None
+    columns = zip(*[each.terms * (length // len(each.terms)) for each in found], strict=True)
+    picked = tuple(one if one == other else _picked(mask, one, other) for mask, one, other in columns)
+    return Vector(picked, all(each.is_scalar for each in found))
+
+
+def _picked(mask: _Term | None, one: _Term | None, other: _Term | None) -> _Term | None:
+    return None if mask is None or mask.names else one if mask.factor else other
+
+
 def _divided(operands: _Operands, given: _Given) -> Vector | None:
     found = _each(_quotient)(operands, given)
     if found is None or given[_KIND] in _FLOATS:
@@ -374,6 +432,7 @@ _RULES: dict[str, _Rule] = {
     "Cast": _cast,
     "Concat": _concat,
     "Div": _divided,
+    "Equal": _each(_equal),
     "Floor": _floor,
     "Gather": _gather,
     "Identity": _same,
@@ -386,4 +445,13 @@ _RULES: dict[str, _Rule] = {
     "Squeeze": _squeeze,
     "Sub": _each(_subtracted),
     "Unsqueeze": _unsqueeze,
+    "Where": _where,
 }
+
+_SHAPED: dict[str, Callable[[_Dims, Sequence[_Term | None]], _Dims | None]] = {
+    "ConstantOfShape": lambda source, target: tuple(target),
+    "Expand": _expand,
+    "Reshape": _reshape,
+    "Tile": _tile,
+}
+"""The shape of the result from the shape of the first operand and the elements of the last."""
