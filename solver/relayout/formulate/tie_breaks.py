@@ -36,7 +36,8 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
             continue
         stated, followed = _stated(choice), None
         flowing = stated
-        takes_any = not all(map(any, choice.layouts))
+        # One implementation may state a layout, and another none.
+        takes_any = not stated or not all(map(any, choice.layouts))
         if takes_any and any(kind is True or choice.node.op_type in kind for kind in kinds):
             read = [port.operand.tensor for port in choice.ports if not port.is_result]
             above = frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
