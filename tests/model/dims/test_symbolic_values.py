@@ -216,3 +216,15 @@ def test_a_bias_by_position_keeps_the_extents_of_each_layer() -> None:
     graph = read_model(net.model()).graph
     named = {str(extent) for node in graph for value in node.outputs for extent in value.shape or ()}
     assert named <= {"batch", "length", "1", "2", "3", "8"}
+
+
+def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> None:
+    net = Net()
+    length = net.node("Gather", net.node("Shape", net.input("ids", (1, "length"))), net.constant([1]))
+    table, zero, one = net.input("table", (512, 8)), net.constant([0]), net.constant([1])
+    net.output(net.node("Slice", table, zero, length, zero, one))
+    net.output(net.node("Slice", table, one, length, zero, one))
+    first, second = ([str(extent) for extent in value.shape] for value in read_model(net.model()).graph.outputs)
+    assert first == ["min(512, length)", "8"]
+    assert second[0].startswith("unk__")
+    assert second[1] == "8"

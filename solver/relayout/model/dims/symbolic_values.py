@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from relayout.model.dims.dim_unification import GENERATED
+from relayout.model.dims.formula import is_name
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["Symbols", "Vector"]
@@ -201,6 +202,11 @@ def _is_better(new: _Term | None, old: _Term | None) -> bool:
     return bool(old.names) and new != old and (not new.names or _is_generated(old))
 
 
+def _is_given(term: _Term) -> bool:
+    """Whether the term is one dim with a name that the model gives."""
+    return term.factor == 1 and len(term.names) == 1 and is_name(term.names[0]) and not _is_generated(term)
+
+
 def _is_generated(dim: _Term) -> bool:
     return bool(dim.names) and dim.names[0].startswith(GENERATED)
 
@@ -286,7 +292,8 @@ def _sliced(source: _Dims, given: _Operands) -> _Dims | None:
 
 
 def _cut_to(dim: _Term | None, start: _Term | None, end: _Term | None, step: _Term | None) -> _Term | None:
-    """The extent of what a Slice takes of a dim: the dim itself, or a number where all are numbers."""
+    """The extent of what a Slice takes of a dim: the dim itself, a number where all are numbers, or the first elements
+    of a table, as a formula that stands for a name."""
     if dim is None or start is None or end is None or step is None:
         return None
     if not any(term.names for term in (dim, start, end, step)):
@@ -294,7 +301,11 @@ def _cut_to(dim: _Term | None, start: _Term | None, end: _Term | None, step: _Te
         return _Term(Fraction(len(range(int(dim.factor))[bounds])))
     from_first = not start.factor or start == _Term(-dim.factor, dim.names)
     to_last = end == dim or (not end.names and end.factor >= _UNBOUNDED)
-    return dim if from_first and to_last and step == _ONE else None
+    if step != _ONE or not from_first:
+        return None
+    if not to_last and not start.factor and not dim.names and _is_given(end):
+        return _Term(_ONE.factor, (f"min({dim.factor}, {end.names[0]})",))
+    return dim if to_last else None
 
 
 def _elements(vector: Vector | None) -> _Dims | None:
