@@ -63,6 +63,13 @@ def report_with(*findings: Finding, **fields: object) -> Report:
     return Report.model_validate({**facts, "verification": verification, **fields})
 
 
+def test_of_many_assumed_sizes_the_names_of_the_model_are_shown() -> None:
+    few, many = {"batch": 1, "unk__1": 64}, {**{f"unk__{n}": 64 for n in range(20)}, "batch": 1}
+    assert "assumed sizes: batch=1, unk__1=64 (" in render_text(report_with(assumed=few))
+    assert "assumed sizes: batch=1, unk__0=64, unk__1=64" in render_text(report_with(assumed=many))
+    assert "unk__6=64 and 13 more (" in render_text(report_with(assumed=many))
+
+
 def test_the_json_has_the_names_of_the_contract() -> None:
     report = report_with(
         conversions=(CONVERSION,),
