@@ -15,8 +15,8 @@ def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> A
     """The parts of `plan.cost(objective)`. `charges` are those of the plan's nodes: conversions that the source has
     already, and operators that cost more than their best alternative.
 
-    The cost of a conversion that transposes and pads is shared out by bytes. Under an objective that counts
-    conversions, one that pads and transposes counts as a transpose.
+    A pad costs its traffic. Under an objective that counts conversions, one that pads and transposes counts as a
+    transpose.
     """
     in_bytes = objective.unit == "bytes"
     reorders = [each for each in plan.conversions if each.by_backend]
@@ -24,7 +24,7 @@ def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> A
     moving = [each for each in written if each.bytes > each.padding or not each.padding]
     padding = [each for each in written if each.padding]
     only_pads = [each for each in padding if each.bytes == each.padding]
-    padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
+    padded = sum(each.padding for each in padding) if in_bytes else len(only_pads)
     passes = sum(each.passes for each in moving)
     transposed = sum(each.cost for each in written) - padded if in_bytes else passes
     present = [each for each in charges if each.kind == "reorder"]
@@ -59,11 +59,6 @@ def proof_of(bound: int, unit: str) -> str:
     """What the bound proves: of the total, and over the formats in reach of the requirements and the graph."""
     least = f"{bound} bytes" if unit == "bytes" else f"{bound} conversions"
     return f"no legal model costs less than {least}, over the formats in reach"
-
-
-def _padding_cost(conversion: PlannedConversion) -> int:
-    """The share of the padding in the conversion's cost, by bytes."""
-    return conversion.cost * conversion.padding // conversion.bytes if conversion.bytes else 0
 
 
 def _bytes(entries: Iterable[PlannedConversion | Charge]) -> int:

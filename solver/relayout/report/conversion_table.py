@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relayout.report.grouping import counted, grouped
-from relayout.report.schema import Charge, Conversion
+from relayout.report.schema import Charge, Conversion, Transfer
 
-__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words"]
+__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words", "transfer_rows"]
 
 # An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
 _FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
@@ -47,6 +47,26 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
         total = sum(each.bytes for each in group.items)
         source, target = in_words(first.from_), in_words(first.to)
         rows.append(ConversionRow(counted(group), value, source, target, kind, total, tuple(readers)))
+    return rows
+
+
+def transfer_rows(transfers: Sequence[Transfer]) -> list[ConversionRow]:
+    """One row for each group of similar transfers, of whatever sizes, in the order of the first of each. `source` and
+    `target` are devices, and `kind` is the layout."""
+    groups = grouped(
+        (
+            [each.value, *(f"{by.node}:{by.operand}" for by in each.required_by)],
+            (each.from_, each.to, each.layout, tuple(by.operand for by in each.required_by)),
+            each,
+        )
+        for each in transfers
+    )
+    rows = []
+    for group in groups:
+        first, (value, *readers) = group.items[0], group.names
+        total = sum(each.bytes for each in group.items)
+        layout = in_words(first.layout)
+        rows.append(ConversionRow(counted(group), value, first.from_, first.to, layout, total, tuple(readers)))
     return rows
 
 
