@@ -315,8 +315,8 @@ def views_of_a_view(b: Builder) -> Any:
 
 
 def forced_row(seed: int) -> Row:
-    """The row of the op table that the graph of this seed should contain; seeds cycle through the rows."""
-    table = rows()
+    """The row of one of ONNX's operators that the graph of this seed should contain; seeds cycle through the rows."""
+    table = [row for row in rows() if not row.domain]
     return table[seed % len(table)]
 
 
@@ -327,7 +327,7 @@ def _opset_for(b: Builder, row: Row) -> int:
 @cache
 def _opsets(operator: str, since: int) -> tuple[int, int]:
     """The first and the last opset to which this row of the op table applies."""
-    later = [r.since for r in rows() if r.operator == operator and r.since > since]
+    later = [r.since for r in rows() if not r.domain and r.operator == operator and r.since > since]
     newest = min([*(since - 1 for since in later), NEWEST_OPSET])
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == operator and s.domain == ""]
     usable = [s.since_version for s in schemas if not s.deprecated]
