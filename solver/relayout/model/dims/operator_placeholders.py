@@ -85,7 +85,8 @@ class _Writer:
 
     def __init__(self, node: onnx.NodeProto, opset: int, numbers: Iterator[int]) -> None:
         self._node, self._opset, self._numbers = node, opset, numbers
-        self._operands, self._results = dict(enumerate(node.input)), dict(enumerate(node.output))
+        self._operands: dict[int, str] = dict(enumerate(node.input))
+        self._results: dict[int, str] = dict(enumerate(node.output))
         self._attributes = {each.name: each for each in node.attribute}
         self._nodes: list[onnx.NodeProto] = []
 
