@@ -388,3 +388,14 @@ def test_what_rules_know_of_values_behind_a_custom_operator_is_known_to_inferenc
     assert joined is not None
     assert joined.dims[1:] == (16, 6, 6)
     assert added == ir.Shape([6, 48])
+
+
+def test_whether_a_constant_is_small_does_not_depend_on_its_name() -> None:
+    net = Net()
+    largest = net.constant(np.ones(256, np.float32), "a_name_that_takes_some_bytes_of_its_own")
+    net.output(net.node("Add", net.input("x", (256,)), net.node("Identity", largest)))
+    first = read_model(net.model())
+    for model in (first, read_model(first)):
+        copy = model.graph.node(0).outputs[0].const_value
+        assert copy is not None
+        assert copy.size == 256
