@@ -302,6 +302,17 @@ def _contractions() -> list[Example]:
         Example("MatMul", (Input((4, 5)), Input((5, 6))), moves=False),
         Example("MatMulInteger", (Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8)), {}, 10),
         Example(
+            "MatMulInteger",
+            (
+                Input((2, 3, 4, 5), U8, 0, 9),
+                Constant(np.arange(30).reshape(5, 6), U8),
+                Constant(np.array(3), U8),
+                Constant(np.arange(6), U8),
+            ),
+            {},
+            10,
+        ),
+        Example(
             "QLinearMatMul",
             (Input((2, 3, 4, 5), U8, 0, 255), *small, Constant(np.arange(30).reshape(5, 6), U8), *small, *small),
             {},

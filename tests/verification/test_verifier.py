@@ -197,6 +197,14 @@ def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
     assert "shape" in rules(verification)
 
 
+def test_a_custom_operator_has_one_note_for_all_its_nodes() -> None:
+    model = model_of(
+        "net (float[2,3] x) => (float[2,3] y) { [a] v = mine.Odd (x) [b] w = mine.Odd (v) y = mine.Own (w) }"
+    )
+    notes = [finding for finding in verify(model, "nhwc").findings if finding.rule == "function-missing"]
+    assert [(note.node, note.found) for note in notes] == [("a", "mine::Odd, 2 nodes"), ("Own of y", "mine::Own")]
+
+
 def test_a_model_that_no_runtime_runs_passes_only_where_the_static_part_is_enough() -> None:
     model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
     verification = verify(model, "nhwc", against=model)
@@ -356,7 +364,7 @@ def account(moved: int, **others: Entry) -> Account:
     return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
-DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", cost=7),)
+DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", bytes=7, cost=7),)
 
 
 @pytest.mark.parametrize(

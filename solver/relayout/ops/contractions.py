@@ -7,6 +7,7 @@ from itertools import product
 from string import ascii_letters
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
@@ -34,9 +35,15 @@ def matmul(node: Reading) -> Free:
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
-    if any(node.has(i) and node.rank(i) > 0 and node.extents(i) != (1,) for i in (2, 3)):
+    if node.has(2) and node.rank(2) > 0 and node.extents(2) != (1,):
         raise NoRuleError  # a zero point per row is read along the rows
-    return product_rule(node, 0, 1)
+    rule = product_rule(node, 0, 1)
+    if not node.has(3) or node.rank(3) == 0 or node.extents(3) == (1,):
+        return rule
+    if node.rank(3) > 1:
+        raise NoRuleError
+    # A zero point per column is read along the columns, which stay in their order.
+    return replace(rule, traits=(*rule.traits[:-1], replace(rule.traits[-1], permutable_within="")))
 
 
 @row("contract", "QLinearMatMul", since=10)

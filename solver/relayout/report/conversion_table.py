@@ -50,6 +50,14 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
     return rows
 
 
+_REMARKS = {
+    "operator": "",
+    "decomposition": "written out in others",
+    "reorder": "a reorder of the source",
+    "pad": "a pad of the source",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ChargeRow:
     """Nodes that differ in the numbers of their names and in their cost only; `cost` is that of all of them."""
@@ -63,13 +71,13 @@ class ChargeRow:
 
 def charge_rows(charges: Sequence[Charge]) -> list[ChargeRow]:
     """One row for each group of similar nodes, the dearest first."""
-    groups = grouped(([each.node], (each.layout, each.is_written_out), each) for each in charges)
+    groups = grouped(([each.node], (each.layout, each.kind), each) for each in charges)
     rows = [
         ChargeRow(
             counted(group),
             group.names[0],
             in_words(group.items[0].layout),
-            "written out in others" if group.items[0].is_written_out else "",
+            _REMARKS[group.items[0].kind],
             sum(each.cost for each in group.items),
         )
         for group in groups

@@ -16,6 +16,8 @@ __all__ = ["difference_line", "finding_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
+_SIZES = 8
+"""More assumed sizes than these are counted."""
 
 
 def render_text(report: Report, *, top: int | None = None) -> str:
@@ -112,8 +114,11 @@ def _notes(report: Report) -> Iterator[str]:
             units = totals.transposes_of_units
             yield f"{name}: {units} of the transposes that run only move{'s' * (units == 1)} dims of extent 1, 0 bytes"
     if report.assumed:
-        sizes = ", ".join(f"{name}={size}" for name, size in report.assumed.items())
-        yield f"assumed sizes: {sizes} (--dim NAME=N gives others)"
+        # Names that the model gives come before those that inference generates: a user knows their sizes.
+        names = sorted(report.assumed, key=lambda name: name.startswith("unk__"))
+        sizes = ", ".join(f"{name}={report.assumed[name]}" for name in names[:_SIZES])
+        more = f" and {len(names) - _SIZES} more" if len(names) > _SIZES else ""
+        yield f"assumed sizes: {sizes}{more} (--dim NAME=N gives others)"
 
 
 def _conversions(report: Report, top: int | None) -> Table:
@@ -142,7 +147,7 @@ def _charges(report: Report, top: int | None) -> Table:
 
     rows = charge_rows(report.charges)
     counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
-    table = _table("operators that cost more than their best alternative", *counts, "node", "layout", *remarks)
+    table = _table("operators that have a cost", *counts, "node", "layout", *remarks)
     table.add_column("MB", justify="right")
     for row in rows[:top]:
         cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)

@@ -203,3 +203,37 @@ def test_an_expansion_by_different_symbols_has_no_extents() -> None:
     result = read_model(net.model()).graph.outputs[0]
     assert [str(extent) for extent in result.shape][1:] == ["m", "3"]
     assert str(result.shape[0]) not in ("n", "k")
+
+
+def test_a_bias_by_position_keeps_the_extents_of_each_layer() -> None:
+    """T5 makes it of ranges and slices it by the lengths; the shape that ends a layer is that of its operands."""
+    net = Net()
+    axis, x = net.constant([0]), net.input("x", ("batch", "length", 8))
+    zero, one = net.constant(np.int64(0)), net.constant(np.int64(1))
+    for _ in range(2):
+        length = net.node("Gather", net.node("Shape", x), one)
+        places = net.node("Range", zero, length, one)
+        apart = net.node("Sub", net.node("Unsqueeze", places, axis), net.node("Unsqueeze", places, net.constant([1])))
+        bias = net.node("Unsqueeze", net.node("Cast", apart, to=1), axis)
+        start = net.node("Unsqueeze", net.node("Neg", length), axis)
+        bias = net.node("Slice", bias, start, net.constant([(1 << 31) - 1]), net.constant([1]), net.constant([1]))
+        scores = net.node("Add", net.node("MatMul", x, net.transpose(x, 0, 2, 1)), bias)
+        batch = net.node("Unsqueeze", net.node("Gather", net.node("Shape", x), zero), axis)
+        shape = net.node("Concat", batch, net.constant([-1, 8]), axis=0)
+        x = net.node("Add", net.node("Reshape", net.node("MatMul", net.node("Softmax", scores), x), shape), x)
+    net.output(x)
+    graph = read_model(net.model()).graph
+    named = {str(extent) for node in graph for value in node.outputs for extent in value.shape or ()}
+    assert named <= {"batch", "length", "1", "2", "3", "8"}
+
+
+def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> None:
+    net = Net()
+    length = net.node("Gather", net.node("Shape", net.input("ids", (1, "length"))), net.constant([1]))
+    table, zero, one = net.input("table", (512, 8)), net.constant([0]), net.constant([1])
+    net.output(net.node("Slice", table, zero, length, zero, one))
+    net.output(net.node("Slice", table, one, length, zero, one))
+    first, second = ([str(extent) for extent in value.shape] for value in read_model(net.model()).graph.outputs)
+    assert first == ["min(512, length)", "8"]
+    assert second[0].startswith("unk__")
+    assert second[1] == "8"

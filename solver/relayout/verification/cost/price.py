@@ -187,7 +187,7 @@ class _Bill:
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend, self._listed = index, backend, listed
-        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
+        self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
         self._operators = conversion_operators_of(backend)
         self._conversions = list(self._found())
         self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
