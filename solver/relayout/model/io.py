@@ -33,7 +33,7 @@ from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
 from relayout.model.opset_conversion import lifted
-from relayout.model.rank_completion import complete_ranks, state_completed
+from relayout.model.rank_completion import complete_ranks, known_dims, state_completed
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
@@ -227,8 +227,11 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         completed = complete_ranks(model.graph, model.opset_imports)
         if inferred.is_ranked or not completed:
             break
-        # What the rules know lets inference know more, as it will of the legal model.
+        # What the rules know may let inference know more, as it would of the legal model.
         state_completed(completed, proto.graph)
+        stated = known_dims(proto.graph)
+        if known_dims(infer(proto).graph) <= stated:
+            break
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = digest

@@ -17,7 +17,7 @@ from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of,
 from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
-__all__ = ["complete_ranks", "drop_untyped_ranks", "state_completed"]
+__all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "state_completed"]
 
 _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
 
@@ -46,6 +46,13 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
         if _unknown(graph) == unknown:
             break
     return [value for value, *known in before if value.type is not None and known != [value.type, value.shape]]
+
+
+def known_dims(graph: onnx.GraphProto) -> int:
+    """The number of the ranks, and of dims with a number or a name, that the graph declares, without its subgraphs."""
+    shapes = [value.type.tensor_type for value in (*graph.value_info, *graph.output)]
+    ranked = [kind.shape.dim for kind in shapes if kind.HasField("shape")]
+    return len(ranked) + sum(dim.WhichOneof("value") is not None for dims in ranked for dim in dims)
 
 
 def state_completed(values: Iterable[ir.Value], graph: onnx.GraphProto) -> None:
