@@ -227,6 +227,15 @@ def test_a_bias_by_position_keeps_the_extents_of_each_layer() -> None:
     assert named <= {"batch", "length", "1", "2", "3", "8"}
 
 
+def test_a_slice_may_have_its_bounds_in_attributes() -> None:
+    net = Net(opset=9)
+    x = net.input("x", ("n", 8, 6))
+    rows = net.node("Slice", x, starts=[0], ends=[4], axes=[1])
+    net.output(net.node("Reshape", rows, net.node("Shape", rows)))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[rows] == "[n,4,6]"
+
+
 def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> None:
     net = Net()
     length = net.node("Gather", net.node("Shape", net.input("ids", (1, "length"))), net.constant([1]))
