@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 from model_files import conv, large, outside, parse, same, shapes
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -335,12 +336,12 @@ def test_an_inferred_map_is_rejected_by_name() -> None:
 @pytest.mark.parametrize(
     ("convolution", "data", "result"),
     [
-        ("Conv <group = 2> (a, w)", (None, 8, None, None), (None, 6, None, None)),
-        ("ConvTranspose <group = 2> (a, w)", (None, 6, None, None), (None, 8, None, None)),
+        ("Conv <group = 2> (a, w)", (None, 8, None, None), ("unk__0", 6, "unk__1", "unk__2")),
+        ("ConvTranspose <group = 2> (a, w)", (None, 6, None, None), ("unk__0", 8, "unk__1", "unk__2")),
     ],
 )
 def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels_of_its_kernel(
-    convolution: str, data: tuple[int | None, ...], result: tuple[int | None, ...]
+    convolution: str, data: tuple[int | None, ...], result: tuple[int | str, ...]
 ) -> None:
     source = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
@@ -369,3 +370,32 @@ def test_what_lies_between_an_unknown_operator_and_a_convolution_is_made_legal(b
     assert report.verification is not None
     assert report.verification.passed
     assert report.after.transposes == 2
+
+
+def test_what_rules_know_of_values_behind_a_custom_operator_is_known_to_inference() -> None:
+    """The legal model declares it, and reading that tells no more."""
+    net = Net()
+    x = net.input("x", ("n", 8, 6, 6))
+    image = net.node("Conv", net.node("Gate", x, domain="acme"), net.weight(8, 8, 1, 1))
+    net.output(net.node("Concat", image, x, axis=1))
+    rows = net.node("Reshape", net.node("Gate", x, domain="acme"), net.constant([6, 48]))
+    net.output(net.node("Add", net.node("Relu", rows), net.weight(48)))
+    first = read_model(net.model())
+    again = read_model(ir.to_proto(first))
+    shapes, same = ({v.name: v.shape for node in model.graph for v in node.outputs} for model in (first, again))
+    assert shapes == same
+    joined, added = (value.shape for value in first.graph.outputs)
+    assert joined is not None
+    assert joined.dims[1:] == (16, 6, 6)
+    assert added == ir.Shape([6, 48])
+
+
+def test_whether_a_constant_is_small_does_not_depend_on_its_name() -> None:
+    net = Net()
+    largest = net.constant(np.ones(256, np.float32), "a_name_that_takes_some_bytes_of_its_own")
+    net.output(net.node("Add", net.input("x", (256,)), net.node("Identity", largest)))
+    first = read_model(net.model())
+    for model in (first, read_model(first)):
+        copy = model.graph.node(0).outputs[0].const_value
+        assert copy is not None
+        assert copy.size == 256

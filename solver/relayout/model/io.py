@@ -33,7 +33,7 @@ from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
 from relayout.model.opset_conversion import lifted
-from relayout.model.rank_completion import complete_ranks
+from relayout.model.rank_completion import complete_ranks, known_dims, state_completed
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
@@ -62,6 +62,8 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
 WARNINGS_KEY = "relayout.warnings"
+ROUNDS = 16
+"""At most so many times is the model inferred again with the ranks that rules have completed."""
 
 # The first bytes of files that are taken for a model, the kind of file, and a hint.
 _OTHER_FORMATS = {
@@ -203,21 +205,33 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
     proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
     proto = with_bodies(proto) if bodies else proto
-    replaced = insert_operator_placeholders(proto)
-    inferred, known = infer_with_values(proto, infer, has_graphs=has_graphs)
-    remove_operator_placeholders(inferred.graph, replaced)
-    model = model_of(inferred)
-    graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
-    for graph in graphs:
-        # ONNX lists them once for the whole model; here each graph of a node has them.
-        graph.opset_imports.update(model.opset_imports)
-    own = [function.graph for function in model.functions.values()]
-    graphs += [graph for body in own for graph in nested_graphs(body)]
-    attach(model, graphs, weights, folder, in_nodes=has_tensors or bool(model.functions))
-    if known:
-        _note_values(model.graph, known)
-    check_shapes(graphs)
-    complete_ranks(model.graph, model.opset_imports)
+    for _ in range(ROUNDS):
+        replaced = insert_operator_placeholders(proto)
+        inferred = infer_with_values(proto, infer, has_graphs=has_graphs)
+        remove_operator_placeholders(inferred.proto.graph, replaced)
+        if not inferred.is_ranked:
+            # The model is made of the protobuf, which is used up.
+            proto = onnx.ModelProto()
+            proto.CopyFrom(inferred.proto)
+        model = model_of(inferred.proto)
+        graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
+        for graph in graphs:
+            # ONNX lists them once for the whole model; here each graph of a node has them.
+            graph.opset_imports.update(model.opset_imports)
+        own = [function.graph for function in model.functions.values()]
+        graphs += [graph for body in own for graph in nested_graphs(body)]
+        attach(model, graphs, weights, folder, in_nodes=has_tensors or bool(model.functions))
+        if inferred.values:
+            _note_values(model.graph, inferred.values)
+        check_shapes(graphs)
+        completed = complete_ranks(model.graph, model.opset_imports)
+        if inferred.is_ranked or not completed:
+            break
+        # What the rules know may let inference know more, as it would of the legal model.
+        state_completed(completed, proto.graph)
+        stated = known_dims(proto.graph)
+        if known_dims(infer(proto).graph) <= stated:
+            break
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = digest

@@ -7,8 +7,9 @@ unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import onnx
 import onnx_ir as ir
 
 from relayout.model.operator_schema import type_variables
@@ -16,14 +17,24 @@ from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of,
 from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
-__all__ = ["complete_ranks", "drop_untyped_ranks"]
+__all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "state_completed"]
 
 _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
 
 
-def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
+def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
     """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs: forward, then
-    backward and forward again while that finds more."""
+    backward and forward again while that finds more.
+
+    Returns the values of the graph, without its subgraphs, that have got an element type or a rank.
+    """
+    values = (*graph.inputs, *(value for node in graph for value in node.outputs))
+    before = [(value, value.type, value.shape) for value in values if _is_unknown(value)]
+    if not before:
+        for node in graph:
+            for inner in graphs_of(node):
+                complete_ranks(inner, opsets)
+        return []
     _complete_forward(graph, opsets)
     while unknown := _unknown(graph):
         for node in reversed(graph):
@@ -34,6 +45,23 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
         _complete_forward(graph, opsets)
         if _unknown(graph) == unknown:
             break
+    return [value for value, *known in before if value.type is not None and known != [value.type, value.shape]]
+
+
+def known_dims(graph: onnx.GraphProto) -> int:
+    """The number of the ranks, and of dims with a number or a name, that the graph declares, without its subgraphs."""
+    shapes = [value.type.tensor_type for value in (*graph.value_info, *graph.output)]
+    ranked = [kind.shape.dim for kind in shapes if kind.HasField("shape")]
+    return len(ranked) + sum(dim.WhichOneof("value") is not None for dims in ranked for dim in dims)
+
+
+def state_completed(values: Iterable[ir.Value], graph: onnx.GraphProto) -> None:
+    """Declare the types and ranks of these values in `graph`, so that onnx's inference knows them."""
+    declared = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
+    for value in values:
+        stated = onnx.ValueInfoProto()
+        ir.serde.serialize_value_into(stated, value)
+        (declared.get(stated.name) or graph.value_info.add(name=stated.name)).type.CopyFrom(stated.type)
 
 
 def _unknown(graph: ir.Graph) -> int:

@@ -6,7 +6,7 @@ In between, structure, functions and shapes are processed in a protobuf that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 import onnx
@@ -80,7 +80,9 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
                 )
             # Writing a tensor sets its name to that of its value, and the caller's tensor must not be renamed.
             tensor = value.const_value = share(adopt_external(value.const_value, folder, f"constant '{name}'"))
-            if graph is clone.graph and tensor.nbytes > LARGEST_KEPT and tensor.dtype != ir.DataType.STRING:
+            if graph is not clone.graph or tensor.dtype == ir.DataType.STRING:
+                continue
+            if not _is_small(tensor.dtype.value, tensor.shape.numpy()):
                 weights[name] = tensor
                 value.const_value = AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
     return ir.to_proto(clone), weights
@@ -163,12 +165,14 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
-    if tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor):
-        return True
-    is_vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS
+    return tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor) or _is_small(tensor.data_type, tensor.dims)
+
+
+def _is_small(data_type: int, dims: Sequence[int]) -> bool:
+    """Whether data of this type and shape stays. The name of a constant does not matter: a legal model has others."""
+    is_vector = len(dims) < 2 and data_type in _INTEGERS
     most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT
-    # Protobuf encodes a message to tell its size, so a large one is told by its shape: its data fits that.
-    return bool(math.prod(tensor.dims) <= 8 * most and tensor.ByteSize() <= most)
+    return math.prod(dims) * ir.DataType(data_type).bitwidth <= 8 * most
 
 
 def _copy_fields(source: Any, target: Any, left_out: str) -> None:

@@ -102,6 +102,15 @@ def test_a_broadcast_of_equal_extents_keeps_their_formula() -> None:
     assert list(shapes.values())[-1] == "[n,3,(h//2)//2,(w//2)//2]"
 
 
+def test_a_sum_with_a_stored_constant_keeps_the_names_whatever_the_output_is_called() -> None:
+    net = Net()
+    image = net.node("Pad", net.input("x", (1, 4, 9, 9)), net.input("pads", (8,), onnx.TensorProto.INT64))
+    added = net.node("Add", image, net.weight(1))
+    net.output(added)
+    shapes = {v.name: v.shape for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[added] == shapes[image]
+
+
 RESIZES = {
     "scales": 'y = Resize <mode = "nearest"> (x, , scales)',
     "scales of a node": """own = Constant <value = float[4] {1.0, 1.0, 2.0, 1.5}> ()
@@ -216,6 +225,15 @@ def test_a_bias_by_position_keeps_the_extents_of_each_layer() -> None:
     graph = read_model(net.model()).graph
     named = {str(extent) for node in graph for value in node.outputs for extent in value.shape or ()}
     assert named <= {"batch", "length", "1", "2", "3", "8"}
+
+
+def test_a_slice_may_have_its_bounds_in_attributes() -> None:
+    net = Net(opset=9)
+    x = net.input("x", ("n", 8, 6))
+    rows = net.node("Slice", x, starts=[0], ends=[4], axes=[1])
+    net.output(net.node("Reshape", rows, net.node("Shape", rows)))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[rows] == "[n,4,6]"
 
 
 def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> None:

@@ -22,7 +22,7 @@ from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["infer_with_values"]
+__all__ = ["Inferred", "infer_with_values"]
 
 LARGEST = 1024
 LARGEST_VIEW = 1 << 60
@@ -40,10 +40,17 @@ TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
-def infer_with_values(
-    proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The inferred model, and the values of its main graph's computed small tensors by name.
+class Inferred(NamedTuple):
+    """An inferred model, the values of its main graph's computed small tensors by name, and whether each value of that
+    graph has a rank."""
+
+    proto: onnx.ModelProto
+    values: dict[str, np.ndarray]
+    is_ranked: bool
+
+
+def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True) -> Inferred:
+    """The model with all that its shapes and the values of its small tensors tell of each other.
 
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
     have graphs inside.
@@ -53,7 +60,7 @@ def infer_with_values(
     known = _stored(proto.graph)
     stored = set(known)
     if _is_static(inferred.graph, has_graphs):
-        return inferred, {name: known[name] for name in _compute(inferred, known)}
+        return Inferred(inferred, {name: known[name] for name in _compute(inferred, known)}, is_ranked=True)
     for _ in range(ROUNDS):
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
@@ -77,7 +84,11 @@ def infer_with_values(
     _enter_scan_inputs(inferred.graph, {})
     unify_names(inferred.graph, _equal_dims(inferred.graph, known))
     name_spatial_dims(inferred.graph)
-    return inferred, {name: value for name, value in known.items() if name not in stored}
+    ranked = {
+        v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
+    }
+    is_ranked = all(name in ranked for node in inferred.graph.node for name in node.output if name)
+    return Inferred(inferred, {name: value for name, value in known.items() if name not in stored}, is_ranked)
 
 
 def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
