@@ -174,6 +174,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded 
 def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool, digest: str | None) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
+    is_ours = not isinstance(source, onnx.ModelProto)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)
@@ -194,7 +195,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         source = lifted(source, notes) if convert_opset else source
         structure = check_structure(source)
         digest = digest or _digest(source)
-        proto, weights = detach(source, folder)
+        proto, weights = detach(source, folder, is_ours=is_ours)
     # Most memory is needed later, when neither the file nor the protobuf of all of it is.
     del source
     proto, structure = normalize(proto, structure, notes)
@@ -203,7 +204,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
     proto = with_bodies(proto) if bodies else proto
     inferred, known = infer_with_values(proto, infer, has_graphs=has_graphs)
-    model = model_of(inferred)
+    model = model_of(inferred, has_graphs=has_graphs)
     graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.
