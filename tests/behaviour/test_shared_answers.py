@@ -13,6 +13,7 @@ from graphs import Net, assert_same_numbers
 
 from relayout import Backend, Implementation, legalize
 from relayout.backend.calls import answers_by_type
+from relayout.backend.loading import load_backend
 
 
 def chain(*strides: int) -> onnx.ModelProto:
@@ -84,6 +85,14 @@ def test_an_overridden_method_without_a_declaration_is_called_for_every_node() -
 )
 def test_a_declaration_applies_to_the_class_that_defines_the_method(backend: Backend, *, expected: bool) -> None:
     assert answers_by_type(backend) is expected
+
+
+def test_a_table_answers_by_type_if_its_rules_and_the_backend_that_it_extends_do() -> None:
+    rule = {"op": "Conv", "data": "NHWC", "when": {"channels": {"multiple_of": 4}}}
+    table = {"name": "rules", "extends": "nhwc", "rule": [rule]}
+    assert answers_by_type(load_backend(table))
+    assert not answers_by_type(load_backend({**table, "extends": "tpu"}))
+    assert not answers_by_type(load_backend({**table, "rule": [{**rule, "when": {"constant": 1}}]}))
 
 
 def test_a_method_of_one_instance_is_not_declared() -> None:

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from relayout.model.typed_values import proto_of
+from relayout.model.typed_values import model_of, proto_of
 
 MODELS = {
     "types and data": """
@@ -57,3 +57,27 @@ def test_data_that_are_not_asked_for_are_left_out() -> None:
     assert [tensor.name for tensor in whole.graph.initializer] == ["w"]
     del whole.graph.initializer[:]
     assert left == whole
+
+
+def test_the_nodes_are_those_that_onnx_ir_makes() -> None:
+    make = onnx.helper.make_node
+    nodes = [
+        make("Conv", ["x", "w", ""], ["y"], name="first", pads=[1, 1, 1, 1], doc_string="a node"),
+        make("Conv", ["y", "w"], ["z"], pads=[1, 1, 1, 1]),
+        make("Dropout", ["z"], ["d", ""]),
+        make("Acme", ["d"], ["out"], domain="acme", overload="fast", table=onnx.helper.make_tensor("t", 1, [1], [2.0])),
+    ]
+    nodes[1].metadata_props.add(key="place", value="here")
+    nodes[1].attribute[0].doc_string = "not the other's"
+    image = [onnx.helper.make_tensor_value_info(name, 1, ["N", 2, 8, 8]) for name in "xyzd"]
+    image[2].doc_string = "the second"
+    image[3].metadata_props.add(key="kept", value="yes")
+    out = onnx.helper.make_tensor_value_info("out", 1, None)
+    weight = onnx.helper.make_tensor("w", 1, [2, 2, 3, 3], [0.5] * 36)
+    graph = onnx.helper.make_graph(nodes, "g", image[:1], [out], [weight], value_info=image[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    expected = ir.to_proto(ir.from_proto(model)).SerializeToString(deterministic=True)
+    read = model_of(model, has_graphs=False)
+    assert ir.to_proto(read).SerializeToString(deterministic=True) == expected
+    pads = [node.attributes["pads"] for node in read.graph if node.op_type == "Conv"]
+    assert pads[0] is not pads[1]

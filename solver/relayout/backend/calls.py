@@ -166,8 +166,9 @@ def _without_requirements(node: ir.Node, device: str) -> Implementation:
 
 
 def answers_by_type(backend: Backend) -> bool:
-    """Whether the backend declares `answers_by_type` where it defines its answers."""
-    if not _ANSWERS.isdisjoint(vars(backend)):
+    """Whether the backend's class declares `answers_by_type` where it defines its answers, and the backend itself does
+    not deny it."""
+    if not _ANSWERS.isdisjoint(vars(backend)) or vars(backend).get("answers_by_type", True) is not True:
         return False
     for each in type(backend).__mro__:
         if "answers_by_type" in vars(each):

@@ -21,7 +21,7 @@ from functools import cache, lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import is_pure
+from relayout.backend.calls import answers_by_type, is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import (
     AssignTable,
@@ -68,6 +68,8 @@ class DeclarativeBackend(Backend):
     """The backend that a table describes. `extended` makes the backend that answers what the table does not
     state, given its context."""
 
+    answers_by_type = True
+
     def __init__(
         self, table: BackendTable, extended: Callable[[Backend], Backend], context: Backend | None = None
     ) -> None:
@@ -76,6 +78,9 @@ class DeclarativeBackend(Backend):
         self.table = table
         self.extended = extended(self.context)
         self.is_pure = is_pure(self.extended)
+        # A condition on constants tells apart what the types do not: an initializer and the result of a Constant.
+        asks_for_data = any(rule.when.constant or rule.when.variable for rule in table.rule)
+        self.answers_by_type = answers_by_type(self.extended) and not asks_for_data
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self.extended if self.extended.is_enabled else Backend(self.context)
 

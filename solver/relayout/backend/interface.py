@@ -144,7 +144,7 @@ class Backend:
     """Whether the answers of this class about a node depend only on its operator, its attributes, its operands' types,
     and on which operands are constants: not on names, numbers, metadata or neighbours. The backend is then called once
     for all nodes that are equal in these. A subclass that overrides an answer must set this attribute again, else it is
-    called for every node."""
+    called for every node. An instance may deny it."""
     is_pure = False
     """Whether the answers of this class depend on nothing but their arguments and the backend's options: not on time,
     chance, files or the machine. A service may then keep results. A subclass must set this attribute again."""

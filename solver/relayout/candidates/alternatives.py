@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from math import prod
@@ -344,15 +344,14 @@ def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
 def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
     """The non-constant operands of the node, and the values into and out of the graphs inside it. The latter are
     numbered after the node's own inputs or results. The values of `region_edges` are excluded."""
+    if node not in tensors.region_edges:
+        return (*_ports(node.inputs, tensors, is_result=False), *_ports(node.outputs, tensors, is_result=True))
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
-        values: Sequence[ir.Value | None] = own
-        taken: set[int] = set()
-        if node in tensors.region_edges:
-            every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
-            crossing = {port for edge in region_edges for port in (edge.gives if is_result else edge.reads)}
-            values = given_at(node, every) if is_result else read_at(node, every)
-            taken = {index for index, port in enumerate(every) if port in crossing}
+        every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
+        crossing = {port for edge in region_edges for port in (edge.gives if is_result else edge.reads)}
+        values = given_at(node, every) if is_result else read_at(node, every)
+        taken = {index for index, port in enumerate(every) if port in crossing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
 
@@ -363,11 +362,9 @@ def region_edge_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) 
     return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
 
 
-def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool) -> Iterator[Port]:
-    for index, value in enumerate(values):
-        operand = tensors.operands.get(value) if value is not None else None
-        if operand is not None and not operand.tensor.constant:
-            yield Port(operand, is_result, index)
+def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool) -> list[Port]:
+    operands = [(index, tensors.operands.get(value)) for index, value in enumerate(values) if value is not None]
+    return [Port(each, is_result, index) for index, each in operands if each is not None and not each.tensor.constant]
 
 
 def label_of(node: ir.Node) -> str:

@@ -295,8 +295,7 @@ def _likeness(
 
 def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
     operand = port.operand
-    size, names = element_size(operand.tensor.base), context.names.key(operand.value)
-    return port.is_result, port.index, id(operand.view), size, names
+    return port.is_result, port.index, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
 
 
 def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:

@@ -25,13 +25,14 @@ class Surroundings(Struct):
 
     `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
     caller's; `in_order` is whether all nodes so far were in topological order, `attribute_types` the types of their
-    attributes.
+    attributes. `kinds` has the kinds of nodes that fit their operators, and whether all their attributes are numbers.
     """
 
     versions: Mapping[str, int]
     in_function: bool = False
     in_order: bool = True
     attribute_types: set[int] = field(default_factory=set)
+    kinds: dict[object, bool] = field(default_factory=dict)
 
 
 def check_graph(
@@ -81,13 +82,16 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and `outer`; return the names of `outer` that they use. `names` have the role of
     each value, or the index of its node."""
-    ready = set(names)
+    ready = {"", *names}
     texts: list[str] = []
+    operands: list[tuple[list[str], list[str]]] = []
     for index, node in enumerate(nodes):
-        texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
+        inputs, results = [*node.input], [*node.output]
+        operands.append((inputs, results))
+        texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *inputs, *results)
         if node.metadata_props:
             check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
-        for output in node.output:
+        for output in results:
             if output in names:
                 raise duplicate(output, f"{_role(names[output], nodes)} and {_role(index, nodes)}", where)
             if output:
@@ -97,28 +101,37 @@ def check_body(
     visible = outer | names.keys()
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
-    for index, node in enumerate(nodes):
-        given = [(attribute.name, attribute.type) for attribute in node.attribute]
-        try:
-            check_node(node, given, around.versions)
-        except InputError as error:
-            error.where = ", ".join(filter(None, (where, _node_name(node, index), error.where)))
-            raise
-        wanted = set(node.input)
-        wanted.discard("")
-        if not wanted <= visible:
-            raise _dangling(node, visible, f"{where}, {_node_name(node, index)}")
-        if given:
+    for index, (node, (inputs, results)) in enumerate(zip(nodes, operands, strict=True)):
+        given = tuple([(attribute.name, attribute.type) for attribute in node.attribute])
+        kind = node.domain, node.op_type, len(inputs), len(results), given
+        is_known = kind in around.kinds
+        if not is_known:
+            try:
+                check_node(node, given, around.versions)
+            except InputError as error:
+                error.where = ", ".join(filter(None, (where, _node_name(node, index), error.where)))
+                raise
+            around.kinds[kind] = all(number in _NUMBERS for _, number in given)
+        wanted: set[str] = set()
+        if not ready.issuperset(inputs):
+            wanted.update(inputs)
+            wanted.discard("")
+            if not wanted <= visible:
+                raise _dangling(node, visible, f"{where}, {_node_name(node, index)}")
+        # The names and types of attributes are a part of the kind: of numbers, only these texts are left.
+        is_plain = is_known and around.kinds[kind]
+        told = [text for each in node.attribute for text in (each.ref_attr_name, each.doc_string) if text]
+        if given and (told or not is_plain):
             wanted |= _check_attributes(node, given, visible, around, f"{where}, {_node_name(node, index)}", depth)
         if wanted <= ready:
-            ready.update(node.output)
+            ready.update(results)
             continue
         own = wanted & names.keys()
         taken |= wanted - own
         if not own <= ready:
             waiting[index] = own - ready
         else:
-            ready.update(node.output)
+            ready.update(results)
     if waiting:
         around.in_order = False
         _check_acyclic(nodes, waiting, where)

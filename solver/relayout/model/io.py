@@ -177,6 +177,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded 
 def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool, digest: str | None) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
+    is_ours = not isinstance(source, onnx.ModelProto)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)
@@ -197,7 +198,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         source = lifted(source, notes) if convert_opset else source
         structure = check_structure(source)
         digest = digest or _digest(source)
-        proto, weights = detach(source, folder)
+        proto, weights = detach(source, folder, is_ours=is_ours)
     # Most memory is needed later, when neither the file nor the protobuf of all of it is.
     del source
     proto, structure = normalize(proto, structure, notes)
@@ -213,7 +214,7 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
             # The model is made of the protobuf, which is used up.
             proto = onnx.ModelProto()
             proto.CopyFrom(inferred.proto)
-        model = model_of(inferred.proto)
+        model = model_of(inferred.proto, has_graphs=has_graphs)
         graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
         for graph in graphs:
             # ONNX lists them once for the whole model; here each graph of a node has them.

@@ -103,7 +103,9 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
 
 def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     """Check that a tensor's data fits its type and shape, or is absent."""
-    dtype = ir.DataType[name_of_dtype(tensor.data_type, where).upper()]
+    if tensor.data_type not in _NUMBERS:
+        name_of_dtype(tensor.data_type, where)
+    dtype = ir.DataType(tensor.data_type)
     if dtype == ir.DataType.UNDEFINED:
         raise InputError("a tensor has no dtype", where=where, expected="an element type", found="undefined")
     if any(extent < 0 for extent in tensor.dims):
@@ -115,10 +117,11 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
         return
     if tensor.HasField("segment"):
         raise InputError("tensors in segments are not supported", where=where, expected="the whole tensor")
-    filled = {field: len(getattr(tensor, field)) for field in (*_FIELDS, "int32_data") if len(getattr(tensor, field))}
-    if tensor.HasField("raw_data") and dtype == ir.DataType.STRING:
+    filled = {field: held for field in (*_FIELDS, "int32_data") if (held := len(getattr(tensor, field)))}
+    is_raw = tensor.HasField("raw_data")
+    if is_raw and dtype == ir.DataType.STRING:
         raise InputError("strings are no raw bytes", where=where, expected="string_data", found="raw_data")
-    if tensor.HasField("raw_data"):
+    if is_raw:
         wanted, found, unit = math.ceil(dtype.itemsize * count), len(tensor.raw_data), "bytes"
     elif not filled:
         return

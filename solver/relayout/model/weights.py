@@ -30,14 +30,20 @@ _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 Weights = dict[str, ir.TensorProtocol]
 
 
-def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
-    """A copy of `proto` whose large constants are absent, and these constants themselves."""
-    light = onnx.ModelProto()
-    _copy_fields(proto, light, "graph")
-    _copy_fields(proto.graph, light.graph, "initializer")
+def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[onnx.ModelProto, Weights]:
+    """The model with its large constants absent, and these constants themselves. It is a copy unless `proto` `is_ours`:
+    then it is `proto` itself."""
+    constants = [*proto.graph.initializer]
+    light = proto
+    if is_ours:
+        proto.graph.ClearField("initializer")
+    else:
+        light = onnx.ModelProto()
+        _copy_fields(proto, light, "graph")
+        _copy_fields(proto.graph, light.graph, "initializer")
     weights: Weights = {}
     inside: list[onnx.TensorProto] = []
-    for tensor in proto.graph.initializer:
+    for tensor in constants:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
             if outside.nbytes <= LARGEST_KEPT:
@@ -52,7 +58,7 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
         else:
             inside.append(tensor)
         light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    if sum(math.prod(tensor.dims) for tensor in inside) <= FEW_ELEMENTS * len(proto.graph.node):
+    if sum(math.prod(tensor.dims) for tensor in inside) <= FEW_ELEMENTS * len(light.graph.node):
         # A tensor keeps the whole protobuf in memory that it is a part of. Here the graph is the larger part.
         inside = [*onnx.GraphProto(initializer=inside).initializer]
     weights |= {tensor.name: share(serde.TensorProtoTensor(tensor)) for tensor in inside}

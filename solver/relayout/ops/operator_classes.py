@@ -45,42 +45,55 @@ class OperatorClasses:
         # Each value's type, numbered in order of appearance.
         self._types: dict[object, int] = {}
         self._values: dict[ir.Value | None, int] = {None: -1}
+        # What a signature has of an attribute or a shape, by identity: nodes and values share them.
+        self._attributes: dict[int, tuple[ir.Attr, object]] = {}
+        self._extents: dict[int, tuple[ir.Shape | None, tuple[Extent, ...] | None]] = {}
         self._known: dict[object, _Known] = {}
 
     def of(self, node: ir.Node) -> OperatorClass:
         """The node's class."""
-        has_graphs = False
         attributes: list[object] = []
-        for name, attribute in node.attributes.data.items():
-            kind, given = attribute.type, attribute.value
-            if kind in _MUTABLE:
-                has_graphs = has_graphs or kind in _SUBGRAPHS
-                given = id(given)
-            attributes.append((name, kind, tuple(given) if isinstance(given, list) else given, attribute.ref_attr_name))
-        values = self._values
-        for value in (*node.inputs, *node.outputs):
+        for attribute in node.attributes.data.values():
+            known_attribute = self._attributes.get(id(attribute))
+            if known_attribute is None:
+                known_attribute = self._attributes[id(attribute)] = attribute, _told(attribute)
+            attributes.append(known_attribute[1])
+        values, inputs, outputs = self._values, node.inputs, node.outputs
+        for value in (*inputs, *outputs):
             if value not in values:
-                values[value] = self._types.setdefault(_type(value), len(self._types))
+                values[value] = self._types.setdefault(self._type(value), len(self._types))
         signature = (
             node.domain,
             node.op_type,
             tuple(attributes),
-            tuple([values[value] for value in node.inputs]),
-            tuple([(values[value], _is_used(value)) for value in node.outputs]),
+            tuple([values[value] for value in inputs]),
+            tuple([(values[value], _is_used(value)) for value in outputs]),
         )
         known = self._known.get(signature)
         if known is None:
             known = self._known[signature] = _Known(frozenset(), {})
         found = known.classes.get(_numbers(node, known.reads))
         if found is None:
-            found, reads = self._made(node, has_graphs=has_graphs)
+            found, reads = self._made(node)
             if not reads <= known.reads:
                 known.reads |= reads
                 known.classes.clear()
             known.classes[_numbers(node, known.reads)] = found
         return found
 
-    def _made(self, node: ir.Node, *, has_graphs: bool) -> tuple[OperatorClass, frozenset[int]]:
+    def _type(self, value: ir.Value | None) -> tuple[object, ...]:
+        """All that a rule or a backend may read of an operand, except its numbers."""
+        assert value is not None
+        shape, constant, producer, dtype = value.shape, value.const_value, value.producer(), value.dtype
+        is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
+        kind = "absent" if is_one_of(constant, AbsentTensor) else "constant" if is_constant else ""
+        if id(shape) not in self._extents:
+            self._extents[id(shape)] = shape, extents_of(value)
+        extents = self._extents[id(shape)][1]
+        return extents, type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
+
+    def _made(self, node: ir.Node) -> tuple[OperatorClass, frozenset[int]]:
+        has_graphs = any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values())
         row = None if has_graphs else row_of(node, self._opsets)
         if row is None:
             return OperatorClass(None, has_graphs), frozenset()
@@ -88,15 +101,12 @@ class OperatorClasses:
         return OperatorClass(built_rule(row[0], reading), has_graphs), frozenset(reading.reads)
 
 
-def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, str, str, bool]:
-    """All that a rule or a backend may read of an operand, except its numbers."""
-    assert value is not None
-    constant, producer = value.const_value, value.producer()
-    is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-    is_absent = is_one_of(constant, AbsentTensor)
-    kind = "absent" if is_absent else "constant" if is_constant else ""
-    dtype = value.dtype
-    return extents_of(value), type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
+def _told(attribute: ir.Attr) -> tuple[object, ...]:
+    """An attribute in a signature; data and graphs, which may change, by identity."""
+    kind, given = attribute.type, attribute.value
+    if kind in _MUTABLE:
+        given = id(given)
+    return attribute.name, kind, tuple(given) if isinstance(given, list) else given, attribute.ref_attr_name
 
 
 def _is_used(value: ir.Value) -> bool:

@@ -55,7 +55,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
     have graphs inside.
     """
-    stated = shaped_values(proto.graph)
+    stated = shaped_values(proto.graph, has_graphs=has_graphs)
     inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
@@ -94,20 +94,29 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
 def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
     """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
-    names = {value.name for value in graph.input}.union(*[node.output for node in graph.node])
-    if not names - {""} <= shapes.keys():
+    names = [value.name for value in graph.input]
+    for node in graph.node:
+        names += node.output
+    if not {*names} - {""} <= shapes.keys():
         return False
     return not has_graphs or not any(graphs_in(each) for node in graph.node for each in node.attribute)
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    inputs = {value.name for value in graph.input}
-    read = {name for node in graph.node if node.op_type in ARITHMETIC for name in node.input} - inputs
+    read: set[str] = set()
+    constants = []
+    for node in graph.node:
+        operator = node.op_type
+        if operator in ARITHMETIC:
+            read.update(node.input)
+        elif operator == "Constant":
+            constants.append(node)
+    read -= {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
         (node.output[0], node.attribute[0].t)
-        for node in graph.node
-        if node.op_type == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
+        for node in constants
+        if node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
@@ -123,9 +132,13 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     shapes = _shapes(model.graph) if _asks_for_shapes(model.graph, known) else {}
     found: set[str] = set()
     for node in model.graph.node:
+        # Most nodes compute no constant: their first operand tells it, and Shape and Size are few.
+        asks = node.op_type in ("Shape", "Size")
+        if not asks and not (node.input and (node.input[0] in known or not node.input[0])):
+            continue
         if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
-        if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
+        if asks and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
                 continue
             # The operator reads only the shape, so an array without memory suffices.

@@ -55,10 +55,10 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
     return learned
 
 
-def shaped_values(graph: onnx.GraphProto) -> set[str]:
-    """The names of the values with a shape, in the graph and those inside it."""
-    pairs = _pairs(graph, graph)
-    return {value.name for each, _ in pairs for value in _values(each) if value.type.tensor_type.HasField("shape")}
+def shaped_values(graph: onnx.GraphProto, *, has_graphs: bool) -> set[str]:
+    """The names of the values with a shape, in the graph and those inside it, if it `has_graphs`."""
+    graphs = [each for each, _ in _pairs(graph, graph)] if has_graphs else [graph]
+    return {value.name for each in graphs for value in _values(each) if value.type.tensor_type.HasField("shape")}
 
 
 def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
