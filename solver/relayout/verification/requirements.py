@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import answers_by_type, is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
+from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -90,7 +91,8 @@ def check_requirements(
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
-    The costs of the implementations that are met are added to `charges`, where there are any.
+    The costs of the implementations that are met are added to `charges`, where there are any. A rewritten node costs
+    what is noted on it: the backend was asked about the operator that it stands for.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
@@ -124,8 +126,10 @@ def check_requirements(
             verdict = verdicts[place] = _Verdict.of(met)
         if verdict.has_boxes:
             _note_boxes(node, verdict.met, boxes)
-        if charges is not None and (verdict.least or verdict.most):
-            charges[node] = verdict.least, verdict.most
+        noted = noted_cost(node)
+        least, most = (verdict.least, verdict.most) if noted is None else (noted, noted)
+        if charges is not None and (least or most):
+            charges[node] = least, most
     yield from _check_outputs(graph, boxes)
 
 

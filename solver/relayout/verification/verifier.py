@@ -27,6 +27,7 @@ from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.boundary import check_boundary
+from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
@@ -231,7 +232,7 @@ def _static(
 
 
 def _warnings(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    for text in warnings_about(backend, model):
+    for text in warnings_about(backend, model, constants_of):
         yield Finding(rule="backend-settings", severity="warning", message=text)
 
 
