@@ -11,7 +11,7 @@ from relayout.ops import Free, extents_of, rows
 
 __all__ = [
     "Joined",
-    "Place",
+    "OperandAxis",
     "joined",
     "kept_by",
     "kept_whole",
@@ -20,9 +20,9 @@ __all__ = [
     "same_axes_operators",
 ]
 
-Place = tuple[int, int]
+OperandAxis = tuple[int, int]
 """An operand among all of a node, and one of its axes."""
-Joined = tuple[Sequence[Place], Sequence[Place]]
+Joined = tuple[Sequence[OperandAxis], Sequence[OperandAxis]]
 """The operands' axes that are one axis of an iteration space, and those among them that pass their names on."""
 
 
@@ -30,7 +30,7 @@ def joined(members: Iterable[tuple[int, Sequence[int | None], Collection[int]]],
     """The axes of a space of `rank` axes that several operands have: axis i of each member, an operand with its index,
     is axis `axes[i]` of the space; None: it is none of them. The third entry has axes that receive names but do not
     pass theirs on."""
-    every: list[tuple[list[Place], list[Place]]] = [([], []) for _ in range(rank)]
+    every: list[tuple[list[OperandAxis], list[OperandAxis]]] = [([], []) for _ in range(rank)]
     for n, axes, receiving in members:
         for index, axis in enumerate(axes):
             if axis is not None:

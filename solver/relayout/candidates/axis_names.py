@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from relayout.candidates.axis_classes import (
     Joined,
-    Place,
+    OperandAxis,
     joined,
     kept_by,
     kept_whole,
@@ -47,7 +47,7 @@ class _Space(Struct, frozen=True):
     """The axes of an iteration space, and the letters that its operator gives to axes of its operands."""
 
     joined: Sequence[Joined]
-    letters: Sequence[tuple[Place, str]]
+    letters: Sequence[tuple[OperandAxis, str]]
 
 
 class AxisNames:

@@ -137,7 +137,7 @@ def _after_broadcast(
     if not all(name in infos and infos[name].type.tensor_type.HasField("shape") for name in open_):
         return
     for place, made in enumerate(reversed(_dims(infos, node.output[0]))):
-        if any(place < len(dims := stored[name]) and dims[-1 - place] != 1 for name in node.input if name in stored):
+        if any(place < len(own := stored[name]) and own[-1 - place] != 1 for name in node.input if name in stored):
             continue
         read = [dims[-1 - place] for name in open_ if place < len(dims := _dims(infos, name))]
         common = {_formula(dim.dim_param, formulas) if dim.dim_param else None for dim in read if dim.dim_value != 1}
