@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
@@ -83,7 +85,9 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
         return _whole(report, repeats, model=b64encode(content.view()).decode())
     if task.form == "parts":
         return _parts(report, repeats, content, choices)
-    return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats=repeats, **_facts(report))
+    # It becomes a header, which is ASCII.
+    summary = json.dumps(report.model_dump(mode="json", include=_SUMMARY), separators=(",", ":"))
+    return Answer(content, summary.encode(), repeats=repeats, **_facts(report))
 
 
 def _written(outcome: Outcome, most: int) -> Content:
@@ -299,7 +303,8 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    # In a tenth of the time that Python's own encoder takes.
+    return msgspec.json.encode(value)
 
 
 WORK: dict[str, Callable[[Task, Parts, Events], Answer]] = {

@@ -97,8 +97,8 @@ def instantiate(
         if isinstance(found, Backend):
             backend = found
         else:
-            takes_context = "context" in inspect.signature(found).parameters
-            backend = found(**given, **({"context": context} if context is not None and takes_context else {}))
+            takes_context = context is not None and "context" in inspect.signature(found).parameters
+            backend = found(**given, **({"context": context} if takes_context else {}))
     except RelayoutError:
         raise
     except (Exception, SystemExit) as error:

@@ -157,11 +157,11 @@ class RelaidTensor(ir.LazyTensor):
 
     def tofile(self, file: BinaryIO) -> None:
         """Write the data; a large tensor is written in slabs, so that memory never has a second copy."""
-        if self.nbytes <= SLAB_BYTES or self.dtype.bitwidth < 8:
+        if self.dtype.bitwidth < 8 or not self.nbytes:
             super().tofile(file)
             return
-        view = self._view()
-        rows = max(1, view.shape[0] * SLAB_BYTES // self.nbytes)
+        view = np.atleast_1d(self._view())
+        rows = max(1, view.shape[0] * SLAB_BYTES // view.nbytes)
         for start in range(0, view.shape[0], rows):
             file.write(np.ascontiguousarray(view[start : start + rows]).view(np.uint8).data)
 

@@ -167,8 +167,9 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
     return max(rank - axes[0], 0) if axes else min(rank, 1)
 
 
-def hide(graph: onnx.GraphProto) -> None:
-    """Hide the values of `misread_operands` from onnx's inference, in `graph` and those inside it."""
+def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
+    """Hide the values of `misread_operands` from onnx's inference, in `graph` and those inside it. `has_graphs`: there
+    may be some."""
     for index, places in reversed(misread_operands(graph).items()):
         node = graph.node[index]
         for place in places:
@@ -176,7 +177,7 @@ def hide(graph: onnx.GraphProto) -> None:
             hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
             graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
             node.input[place] = hidden
-    for node in graph.node:
+    for node in graph.node if has_graphs else ():
         for attribute in node.attribute:
             for inner in graphs_in(attribute):
                 hide(inner)

@@ -62,11 +62,13 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 class Weightless(Struct, frozen=True):
     """A model as a protobuf without its weights, the constants above 1 KiB and absent ones. `left_out`: the types of
-    those of the graph, by name. `is_in_nodes`: an attribute, or an initializer of a nested graph or of a function's
-    body, may be one of them, and has a type and shape only."""
+    those of the graph, by name. `has_graphs`: a node may have graphs among its attributes. `is_in_nodes`: an attribute,
+    or an initializer of a nested graph or of a function's body, may be one of the weights, and has a type and shape
+    only."""
 
     proto: onnx.ModelProto
     left_out: dict[str, onnx.TypeProto]
+    has_graphs: bool
     is_in_nodes: bool
 
 
@@ -80,8 +82,9 @@ def without_weights(model: ir.Model) -> Weightless:
     is_in_nodes = False
     weights = [value for value in model.graph.initializers.values() if _is_weight(value)]
     left_out = {value.name or "": _type_of(value.const_value) for value in weights}
+    graphs = list(all_graphs(model))
     try:
-        for graph in all_graphs(model):
+        for graph in graphs:
             for value in graph.initializers.values() if graph is not model.graph else ():
                 light = _weightless(value.const_value, value.name)
                 is_in_nodes |= _lacks_data(light)
@@ -102,7 +105,7 @@ def without_weights(model: ir.Model) -> Weightless:
             value.const_value = constant
         for node, name, attribute in attributes:
             node.attributes[name] = attribute
-    return Weightless(proto, left_out, is_in_nodes)
+    return Weightless(proto, left_out, len(graphs) > 1 + len(model.functions), is_in_nodes)
 
 
 def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -37,10 +38,9 @@ def names_in(model: ir.Model) -> set[str]:
     """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
     names: set[str] = set()
     for graph in nested_graphs(model.graph):
-        names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
-        for node in graph:
-            names.add(node.name or "")
-            names.update(v.name for v in node.outputs if v.name)
+        values = chain(graph.inputs, graph.initializers.values(), *[node.outputs for node in graph])
+        names.update([name for value in values if (name := value.name)])
+        names.update([node.name or "" for node in graph])
     return names
 
 

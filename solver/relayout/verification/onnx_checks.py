@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 import onnx
@@ -40,21 +40,21 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
         _give_weights(proto, light.left_out, in_nodes=light.is_in_nodes)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return [_invalid(error)], None
-    findings = list(_check_validity(proto))
+    findings = list(_check_validity(proto, list(subgraphs_of(proto.graph)) if light.has_graphs else [proto.graph]))
     try:
-        hide(proto.graph)
+        hide(proto.graph, has_graphs=light.has_graphs)
         insert_operator_placeholders(proto)
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written
     return [*findings, *_check_types(model, proto, is_valid=not findings)], written
 
 
-def _check_validity(proto: onnx.ModelProto) -> Iterator[Finding]:
-    """Yield the objection of onnx's checker. For the check each input and output gets a shape, which ONNX's format does
-    not require."""
+def _check_validity(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterator[Finding]:
+    """Yield the objection of onnx's checker. For the check each input and output of these graphs gets a shape, which
+    ONNX's format does not require."""
     types = [
         value.type.tensor_type
-        for graph in subgraphs_of(proto.graph)
+        for graph in graphs
         for value in (*graph.input, *graph.output)
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
     ]

@@ -1,0 +1,48 @@
+"""The verifier's checks by onnx: declared types against those that the operators give."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from relayout.verification.onnx_checks import checked_by_onnx
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[2, 3] x, int64[2] given) => (float[3, 2] y, float[4, 5] z)
+    <float[2, 3] a, float[3, 2] b, float[4, 5] c, int64[2] order, float[3] w = {1, 2, 3}, float[3] w>
+    { a = Add(x, w)
+      order = Constant<value = int64[2] {3, 2}>()
+      b = Reshape(a, order)
+      y = Relu(b)
+      c = Reshape(x, given)
+      z = Relu(c) }"""
+
+FAULTS = {
+    "of a value": ("float[3, 2] b", "float[2, 3] b"),
+    "of a value's elements": ("float[2, 3] a", "double[2, 3] a"),
+    "of an output": ("float[3, 2] y", "float[3, 4] y"),
+    "of a constant": ("float[3] w>", "float[4] w>"),
+    # Nothing infers this one, and its reader contradicts it.
+    "of a size that is an input": ("float[4, 5] c", "float[4, 6] c"),
+}
+
+
+def findings(text: str) -> list[str]:
+    return [finding.rule for finding in checked_by_onnx(ir.from_proto(onnx.parser.parse_model(text)))[0]]
+
+
+def test_declarations_that_agree_are_sound() -> None:
+    assert findings(MODEL) == []
+    # Without the size that is an input, the operators give every type that is declared.
+    assert findings(MODEL.replace("Reshape(x, given)", "Pad(x, sizes)").replace("float[3] w>", PADDING)) == []
+
+
+PADDING = "float[3] w, int64[4] sizes = {0, 0, 2, 2}>"
+
+
+@pytest.mark.parametrize(("right", "wrong"), FAULTS.values(), ids=FAULTS)
+def test_a_declaration_that_contradicts_the_operators_is_found(right: str, wrong: str) -> None:
+    assert right in MODEL
+    assert "shape" in findings(MODEL.replace(right, wrong))
