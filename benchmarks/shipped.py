@@ -43,9 +43,11 @@ SIZES = {
     "cls": {(4, 2): 48, (4, 3): 192},
     "vad": {(2, 1): 512, (3, 1): 1},
     "common": {(4, 2): 64, (4, 3): 160},
+    "pnet": {(4, 1): 96, (4, 2): 96},
+    "carbons": {(1, 0): 16, (2, 1): 40, (2, 0): 8},
 }
-# Others: pages of 320 x 320, sounds of one second.
-IMAGE, SOUND = 320, 16_000
+# Others: pages of 320 x 320, sounds of one second, sentences of 24 tokens.
+IMAGE, SOUND, TOKENS = 320, 16_000, 24
 COLUMNS = ("package", "model", "backend", "status", "before", "after", "largest difference", "seconds")
 
 
@@ -92,19 +94,31 @@ def plausible(model: ir.Model, name: str) -> tuple[dict[str, np.ndarray], dict[s
             if isinstance(dim, int):
                 shape.append(dim)
                 continue
-            open_size = 1 if axis == 0 else 3 if axis == 1 and len(value.shape) == 4 else IMAGE
-            size = sizes.get((len(value.shape), axis), SOUND if len(value.shape) == 2 and axis == 1 else open_size)
+            size = sizes.get((len(value.shape), axis), _open_size(len(value.shape), axis, value.dtype))
             shape.append(named.setdefault(dim.value, size) if dim.value else size)
-        feeds[value.name or ""] = _drawn(generator, shape, value.dtype)
+        feeds[value.name or ""] = _drawn(generator, value.name, shape, value.dtype)
     return feeds, named
 
 
-def _drawn(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataType | None) -> np.ndarray:
+def _open_size(rank: int, axis: int, dtype: ir.DataType | None) -> int:
+    if axis == 0:
+        return 1
+    if dtype is not None and dtype.is_integer():
+        return TOKENS
+    if rank == 2:
+        return SOUND
+    return 3 if rank == 4 and axis == 1 else IMAGE
+
+
+def _drawn(
+    generator: np.random.Generator, name: str | None, shape: Sequence[int], dtype: ir.DataType | None
+) -> np.ndarray:
     kind = (dtype or ir.DataType.FLOAT).numpy()
+    if shape in ([], [1]):
+        # The sampling rate of a voice detector, the length of a sentence, or a factor such as the speed of speech.
+        return np.full(shape, 1 if kind.kind not in "iu" else SOUND if name == "sr" else TOKENS, kind)
     if kind.kind in "iub":
-        # Sampling rates of a voice detector are the one scalar that must not be small.
-        small = generator.integers(0, 8, shape)
-        return np.full(shape, SOUND, kind) if shape in ([], [1]) else small.astype(kind)
+        return generator.integers(0, 2, shape).astype(kind)
     noise = 0.05 * generator.random(shape)
     if len(shape) != 4:
         tones = sum(np.sin(np.arange(shape[-1]) * pitch) for pitch in (0.05, 0.17, 0.6)) if shape else 0.0

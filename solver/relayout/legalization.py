@@ -28,6 +28,7 @@ from relayout.layout.metadata_keys import (
     VERSION_KEY,
 )
 from relayout.model.collector import collector_paused
+from relayout.model.constants import constant_values
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
@@ -140,7 +141,7 @@ def legalize_model(
     operators = conversion_operators_of(backend)
     elements = price_dims(model, dims)
     before = totals(model, dims, operators, elements)
-    warnings = warnings_about(backend, model)
+    warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)

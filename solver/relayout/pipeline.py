@@ -29,11 +29,12 @@ from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
+from relayout.report.explain.conversions import boundary_of, charges_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import (
     BoundaryValue,
+    Charge,
     Conversion,
     DevicePlacement,
     Explanation,
@@ -60,6 +61,7 @@ class Result(Struct, frozen=True):
     plan: Plan
     conversions: tuple[Conversion, ...]
     transfers: tuple[Transfer, ...]
+    charges: tuple[Charge, ...]
     devices: tuple[DevicePlacement, ...]
     boundary: tuple[BoundaryValue, ...]
     explanation: Explanation | None
@@ -118,6 +120,7 @@ def run(
             )
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
+        charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
         boundary = boundary_of(model.graph, planned)
         choices = _drawn(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
@@ -129,6 +132,7 @@ def run(
         planned,
         conversions,
         transfers,
+        charges,
         devices,
         boundary,
         explanation,
@@ -220,11 +224,12 @@ def describe(
         backend=backend.name,
         before=before,
         after=after,
-        account=account_of(result.plan, scale.objective, conversion_operators_of(backend)),
+        account=account_of(result.plan, scale.objective, result.charges),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,
         transfers=result.transfers,
+        charges=result.charges,
         devices=result.devices,
         explanation=result.explanation,
         solver=SolverFacts(

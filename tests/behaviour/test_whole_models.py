@@ -82,6 +82,54 @@ def test_a_shape_computed_at_run_time(backend: str) -> None:
     assert_legal_and_equivalent(net.model(), backend, feeds)
 
 
+def attention(*, batch: int | str, length: int | str) -> Net:
+    """Scores of two heads, as torch's exporter writes them for any batch and length: it transposes the keys a second
+    time as matrices, [batch * heads, length, size]."""
+    net = Net(opset=18)
+    x = net.input("x", (batch, length, 16))
+    sizes = [net.node("Shape", x, start=n, end=n + 1) for n in (0, 1)]
+    split = net.node("Concat", *sizes, net.constant([-1]), net.constant([8]), axis=0)
+
+    def heads() -> str:
+        value = net.node("Relu", net.node("MatMul", x, net.weight(16, 16)))
+        return net.transpose(net.node("Reshape", value, split), 0, 2, 1, 3)
+
+    queries, keys = heads(), heads()
+    shape = net.node("Shape", keys, start=0)
+    bounds = [net.constant([bound]) for bound in (-(1 << 62), -2, -1, 1 << 62)]
+    outer, last, size = (net.node("Slice", shape, *bounds[n : n + 2]) for n in range(3))
+    rows = net.node("Reshape", keys, net.node("Concat", net.constant([-1]), last, size, axis=0))
+    columns = net.node("Reshape", net.transpose(rows, 0, 2, 1), net.node("Concat", outer, size, last, axis=0))
+    half = net.constant(np.float32(0.5))
+    net.output(net.node("MatMul", net.node("Mul", queries, half), net.node("Mul", columns, half)))
+    return net
+
+
+@pytest.mark.parametrize("length", [5, "length"])
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_keys_are_transposed_once_whatever_dims_are_known(batch: int | str, length: int | str) -> None:
+    model = attention(batch=batch, length=length).model()
+    legal, report = legalize(model, "onnx", check=True)
+    assert (report.before.transposes, report.after.transposes) == (3, 2)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert "Shape" not in [node.op_type for node in legal.graph.node]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"start": 0}, {"start": 1}, {"end": -1}, {"start": -2, "end": 9}], ids=str)
+def test_a_part_of_a_shape_is_read_in_any_layout(bounds: dict[str, int]) -> None:
+    net = Net(opset=18)
+    value = net.conv(net.transpose(net.input("x", ("n", "h", "w", 3)), *TO_NCHW), 3, 8)
+    net.output(net.node("Shape", value, **bounds), INT64)
+    net.output(net.transpose(net.conv(value, 8, 4), *TO_NHWC))
+    legal, report = legalize(net.model(), "nhwc", check=True)
+    assert (report.before.transposes, report.after.transposes) == (2, 0)
+    assert report.verification is not None
+    assert report.verification.passed
+    onnx.checker.check_model(legal, full_check=True)
+    assert not any(each.attribute for each in legal.graph.node if each.op_type == "Shape")
+
+
 # Unknown ranks
 
 

@@ -103,3 +103,16 @@ def test_the_legal_model_in_place_of_its_source_is_a_warning(model: Path, run: R
     said = run("legalize", model, "-o", model, "--backend", "nhwc", "--quiet")
     assert (said.status, "is the source too" in said.err) == (0, True)
     assert onnx.load(model).functions
+
+
+def test_no_device_need_run_what_moves_data_or_is_constant(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "relu.py").write_text(
+        "from relayout import Backend\n\n\nclass Relus(Backend):\n    name = 'relus'\n\n"
+        "    def supports(self, node):\n        return node.op_type == 'Relu'\n"
+    )
+    text = """<ir_version: 10, opset_import: ["" : 20]> g (float[1,2,3] x) => (float[1,3,4] y) <int64[2] of = {2, 4}> {
+        k = ConstantOfShape (of) t = Transpose <perm = [0, 2, 1]> (x) [product] m = MatMul (t, k) y = Relu (m) }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    said = run("legalize", path, "--backend", tmp_path / "relu.py", "--quiet")
+    assert "relus does not run product (MatMul), and there is no other device" in said.err

@@ -14,6 +14,7 @@ from relayout.report.render import render_text
 from relayout.report.results import ModelResult, Results
 from relayout.report.schema import (
     Account,
+    Charge,
     Conversion,
     Entry,
     Finding,
@@ -62,6 +63,13 @@ def report_with(*findings: Finding, **fields: object) -> Report:
     return Report.model_validate({**facts, "verification": verification, **fields})
 
 
+def test_of_many_assumed_sizes_the_names_of_the_model_are_shown() -> None:
+    few, many = {"batch": 1, "unk__1": 64}, {**{f"unk__{n}": 64 for n in range(20)}, "batch": 1}
+    assert "assumed sizes: batch=1, unk__1=64 (" in render_text(report_with(assumed=few))
+    assert "assumed sizes: batch=1, unk__0=64, unk__1=64" in render_text(report_with(assumed=many))
+    assert "unk__6=64 and 13 more (" in render_text(report_with(assumed=many))
+
+
 def test_the_json_has_the_names_of_the_contract() -> None:
     report = report_with(
         conversions=(CONVERSION,),
@@ -84,6 +92,7 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "boundary",
         "conversions",
         "transfers",
+        "charges",
         "devices",
         "explanation",
         "solver",
@@ -184,3 +193,14 @@ def test_a_name_is_never_split_and_repeated_blocks_are_one_row() -> None:
 def test_rich_is_imported_only_to_draw_tables() -> None:
     program = "import sys, relayout.report.render; sys.exit('rich' in sys.modules)"
     assert run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
+    charges = [
+        Charge(node="Pool 'p'", layout="NCHW", bytes=1, cost=1_000_000),
+        *(Charge(node=f"Norm 'n{n}'", layout="NHWC", kind="decomposition", bytes=1, cost=2_000_000) for n in range(3)),
+    ]
+    lines = render_text(report_with(charges=tuple(charges))).splitlines()
+    (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that have a cost")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 4 : start + 6]]
+    assert rows == [["3 x", "Norm 'n*'", "NHWC", "written out in others", "6.00"], ["", "Pool 'p'", "NCHW", "", "1.00"]]

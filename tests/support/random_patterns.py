@@ -256,10 +256,10 @@ def pinned(b: Builder) -> Any:
 
 @pattern
 def foreign_operator(b: Builder) -> Any:
-    """An operator of another domain, for which ONNX infers no shape."""
+    """An operator of another domain, for which ONNX infers no shape. The first has no row in the operator table."""
     b.domains["com.microsoft"] = 1
     x = floats(b, 1)
-    kind = b.draw.choice(["QuickGelu", "Gelu", "BiasGelu"])
+    kind = b.draw.choice(["SampleOp", "QuickGelu", "Gelu", "BiasGelu"])
     if kind == "BiasGelu":
         return b.node("BiasGelu", [x, b.weight(x.shape[-1])], domain="com.microsoft")
     return b.node(kind, [x], domain="com.microsoft")

@@ -18,7 +18,7 @@ from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.io import read_model
-from relayout.report.schema import Account, Conversion, Entry, Report, Totals, Verification
+from relayout.report.schema import Account, Charge, Conversion, Entry, Report, Totals, Verification
 from relayout.verification.numeric.runtimes import Session
 from relayout.verification.numeric.symbolic_sizes import plans
 from relayout.verification.verifier import check_report, verify
@@ -197,6 +197,14 @@ def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
     assert "shape" in rules(verification)
 
 
+def test_a_custom_operator_has_one_note_for_all_its_nodes() -> None:
+    model = model_of(
+        "net (float[2,3] x) => (float[2,3] y) { [a] v = mine.Odd (x) [b] w = mine.Odd (v) y = mine.Own (w) }"
+    )
+    notes = [finding for finding in verify(model, "nhwc").findings if finding.rule == "function-missing"]
+    assert [(note.node, note.found) for note in notes] == [("a", "mine::Odd, 2 nodes"), ("Own of y", "mine::Own")]
+
+
 def test_a_model_that_no_runtime_runs_passes_only_where_the_static_part_is_enough() -> None:
     model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
     verification = verify(model, "nhwc", against=model)
@@ -356,13 +364,18 @@ def account(moved: int, **others: Entry) -> Account:
     return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
+DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", bytes=7, cost=7),)
+
+
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
         ({}, None),
         ({"account": None}, "cost-accounting"),
         ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7))}, "cost-accounting"),
-        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7)), "cost": 107, "bound": 107}, None),
+        ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107, "charges": CHARGES}, None),
+        ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107}, "cost-accounting"),
+        ({"charges": CHARGES}, "cost-accounting"),
         ({"account": account(0, reorders=Entry(count=1, bytes=100, cost=100))}, "cost-accounting"),
         ({"account": account(100, transfers=Entry(count=1, bytes=8)), "cost": 100}, "cost-accounting"),
         ({"conversions": (conversion(120),)}, "cost-accounting"),

@@ -503,6 +503,13 @@ function showTables() {
     }
     tables.push(nodesTable(source, legal, report));
   }
+  if (report.charges?.length) {
+    tables.push(tableOf("Operators that have a cost", "", [
+      {title: "Operator", value: row => row.node, wide: true}, {title: "Layout", value: row => layoutText(row.layout)},
+      {title: "Kind", value: row => row.kind},
+      {title: "Cost", value: row => row.cost, show: row => bytes(row.cost), number: true},
+    ], report.charges, "charges-title"));
+  }
   if (report.transfers.length) {
     tables.push(tableOf("Transfers between devices", "", [
       {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => row.from}, {title: "To", value: row => row.to},

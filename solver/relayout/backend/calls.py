@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,7 +16,16 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, TypeVar
 
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
+from relayout.backend.interface import (
+    MOVES,
+    Backend,
+    Implementation,
+    Reordering,
+    TensorType,
+    Violation,
+    axis_count,
+    rank_of,
+)
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -63,10 +72,10 @@ _ANSWERS = frozenset(
     "supports order_cost at devices".split()
 )
 _METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
-_ATTRIBUTES: dict[str, tuple[type, str]] = {
+_ATTRIBUTES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "name": (str, "a text"),
     "is_enabled": (bool, "True or False"),
-    "flows_down": (bool, "True or False"),
+    "flows_down": ((bool, frozenset), "True, False or a frozenset of operators"),
     "context": (Backend, "a backend"),
 }
 
@@ -293,11 +302,14 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
     return frozenset(_all_of(backend, "opaque_values", model, ir.Value, "values of the model"))
 
 
-def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
+def warnings_about(
+    backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]
+) -> tuple[str, ...]:
     """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
-    does not run, and the backend's own warnings, checked. Raises BackendError."""
+    does not run, and the backend's own warnings, checked. `constants` gives the constant values of a graph, whose nodes
+    no device runs. Raises BackendError."""
     own = _all_of(backend, "warnings", model, str, "a sequence of texts")
-    return (*misspelt_hooks(backend), *_refused(backend, model), *own)
+    return (*misspelt_hooks(backend), *_refused(backend, model, constants), *own)
 
 
 def misspelt_hooks(backend: Backend) -> Iterator[str]:
@@ -312,11 +324,17 @@ def misspelt_hooks(backend: Backend) -> Iterator[str]:
                 yield f"{text}; did you mean {near[0]}?"
 
 
-def _refused(backend: Backend, model: ir.Model) -> Iterator[str]:
+def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]) -> Iterator[str]:
     """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
     if backend.devices() or type(backend).supports is Backend.supports:
         return
-    refused = [node for node in model.graph.all_nodes() if not supported_by(backend, node)]
+    known = constants(model.graph)
+    computed = [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type not in MOVES and any(value not in known for value in node.outputs)
+    ]
+    refused = [node for node in computed if not supported_by(backend, node)]
     if refused:
         named = ", ".join(f"{node.name or node.outputs[0].name} ({node.op_type})" for node in refused[:5])
         more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask, is_pure, misspelt_hooks
-from relayout.backend.interface import Backend, Implementation, TensorType, Violation
+from relayout.backend.interface import MOVES, Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = ["Assignment", "Composite", "Device", "Nodes"]
-
-# They move data, or hold it, and every device can do that.
-_ANYWHERE = frozenset(
-    ["Constant", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +184,7 @@ class Composite(Backend):
         A node that was written for a device stays there, unless its operator only moves data.
         """
         own = node.metadata_props.get(DEVICE_KEY)
-        if own in self._devices and own == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
+        if own in self._devices and own == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in MOVES:
             return {own: 0}
         allowed = next((a.devices for a in self._assignments if a.nodes(node)), dict.fromkeys(self._devices, 0))
         found = {
@@ -197,7 +192,7 @@ class Composite(Backend):
             for name, device in self._devices.items()
             if name in allowed and device.takes(node) and self._at[name].supports(node)
         }
-        return found or (dict.fromkeys(self._devices, 0) if node.op_type in _ANYWHERE else {})
+        return found or (dict.fromkeys(self._devices, 0) if node.op_type in MOVES else {})
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         able = self.able(node)

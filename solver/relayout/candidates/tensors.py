@@ -304,8 +304,9 @@ def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View
 
 def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...]) -> bool:
     """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
-    run time where each is a dimension of its own on both sides."""
-    unknown = [axis for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
+    run time where each is a dimension of its own on both sides. So one axis of unknown extent may merge with others."""
+    unknown = [Atom(axis) for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
     if view.is_plain or len(unknown) < 2:
         return True
-    return all((Atom(axis),) in view.axes for axis in unknown)
+    merged = [atom for atom in unknown if (atom,) not in view.axes]
+    return len(merged) < 2 and all(any(atom in group for group in view.axes) for atom in merged)

@@ -97,18 +97,20 @@ def show(
         hook_lines,
         operator_blocks,
         rule_lines,
+        support_lines,
         unsupported,
     )
 
     options, hooks, rules = _option_lines(name), hook_lines(backend), rule_lines(backend)
-    blocks, conversions, lacks = operator_blocks(backend), conversion_lines(backend), unsupported(backend)
+    blocks, conversions = operator_blocks(backend), conversion_lines(backend)
     if format == "json":
         requirements = {operators.replace("\n", " "): lines for operators, lines in blocks}
         print_data(
             json.dumps(
                 {
                     "name": backend.name, "about": first_line(backend), "options": options, "hooks": hooks,
-                    "rules": rules, "requirements": requirements, "conversions": conversions, "unsupported": lacks,
+                    "rules": rules, "requirements": requirements, "conversions": conversions,
+                    "unsupported": unsupported(backend),
                 },
                 indent=2,
             ) + "\n"
@@ -127,9 +129,8 @@ def show(
     parts.append(f"{others} are as ONNX defines them.")
     if conversions:
         parts.append("\n".join(["Conversions of 1x16x8x8 floats:", *[f"  {line}" for line in conversions]]))
-    if lacks:
-        parts.append("\n".join(["Not supported:", *wrap(", ".join(lacks), WIDTH, initial_indent="  ",
-                                                        subsequent_indent="  ")]))  # fmt: skip
+    if lines := support_lines(backend):
+        parts.append("\n".join(lines))
     print_result("\n\n".join(parts))
     return DONE
 

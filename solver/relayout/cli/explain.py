@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from relayout.cli.exit_status import DONE
+from relayout.cli.inspect import TOP
 from relayout.cli.job import STEPS, backend_of, legalize_file
 from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
@@ -28,6 +31,9 @@ def explain(
     request: Request,
     report: ReportFiles = [],  # noqa: B006
     format: ReportFormat = None,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Print at most N conversions and N kinds of requirements.")
+    ] = TOP,
 ) -> int:
     """Print the reasons for each conversion.
 
@@ -42,16 +48,24 @@ def explain(
         ).report
     write_report(reports, done, model, DONE)
     show = print_status if STDOUT in reports else print_result
-    show(_explanation(done))
+    show(_explanation(done, top))
     return DONE
 
 
-def _explanation(report: Report) -> str:
-    """Each conversion (similar ones grouped) with its reasons, then the reasons by kind, and the sum."""
-    blocks = [_block(alike) for alike in _alike(report.conversions)]
+def _explanation(report: Report, top: int) -> str:
+    """Each conversion (similar ones grouped) with its reasons, then the reasons by kind, and the sum.
+
+    At most the first `top` of the groups, and of the kinds.
+    """
+    groups = _alike(report.conversions)
+    blocks = [_block(alike) for alike in groups[:top]]
+    if left := sum(map(len, groups[top:])):
+        blocks.append(f"{_counted(left, 'more conversion')}: --top")
+    if report.charges:
+        blocks.append(_charged(report, top))
     explanation = report.explanation
     if explanation is not None and explanation.shared:
-        blocks.append(_by_kind(explanation.shared))
+        blocks.append(_by_kind(explanation.shared, top))
     if boundary := list(boundary_lines(report.boundary)):
         blocks.append("\n".join(boundary))
     if explanation is not None and explanation.unsolved:
@@ -61,6 +75,17 @@ def _explanation(report: Report) -> str:
         blocks.append(f"{_counted(left, 'requirement')} and sets of them were not dropped: {why}")
     blocks.append(_sum(report))
     return "\n\n".join(blocks)
+
+
+def _charged(report: Report, top: int) -> str:
+    """The operators that cost more than their best alternative."""
+    from relayout.report.conversion_table import charge_rows
+
+    rows = charge_rows(report.charges)
+    cells = [("operator", "layout", "", "costs")]
+    cells += [(f"{row.count} {row.node}".lstrip(), row.layout, row.remark, f"{row.cost} bytes") for row in rows[:top]]
+    more = [f"{_counted(len(rows) - top, 'more row')}: --top"] if len(rows) > top else []
+    return "\n".join([*aligned(cells), *more])
 
 
 def _sum(report: Report) -> str:
@@ -168,14 +193,16 @@ def _saves(saved: Saving) -> str:
     return f"saves {'' if saved.exact else 'at least '}{', '.join(moved) or 'cost'}{own}"
 
 
-def _by_kind(shared: Sequence[SharedReason]) -> str:
+def _by_kind(shared: Sequence[SharedReason], top: int) -> str:
     rows = [("requirement", "layout", "count", "conversions", "without all")]
-    for each in [each for each in shared if each.saved.cost > 0] or shared:
+    kinds = [each for each in shared if each.saved.cost > 0] or shared
+    for each in kinds[:top]:
         part = ", all of it" if each.part == "node" else ""
         part = f", {_part(each)} {each.operand}" if each.operand is not None else part
         counts = str(each.requirements), str(each.conversions)
         rows.append((f"{each.operator}{part}", each.layout, *counts, _saves(each.saved)))
-    return "\n".join(aligned(rows, right={2, 3}))
+    more = [f"{_counted(len(kinds) - top, 'more kind')}: --top"] if len(kinds) > top else []
+    return "\n".join([*aligned(rows, right={2, 3}), *more])
 
 
 def _counted(count: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from itertools import product
 from string import ascii_letters
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
@@ -24,27 +25,35 @@ from relayout.ops.rule import (
     free,
 )
 
+__all__ = ["product_rule"]
+
 
 @row("contract", "MatMul")
 def matmul(node: Reading) -> Free:
-    return _matmul(node, 0, 1)
+    return product_rule(node, 0, 1)
 
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
-    if any(node.has(i) and node.rank(i) > 0 and node.extents(i) != (1,) for i in (2, 3)):
+    if node.has(2) and node.rank(2) > 0 and node.extents(2) != (1,):
         raise NoRuleError  # a zero point per row is read along the rows
-    return _matmul(node, 0, 1)
+    rule = product_rule(node, 0, 1)
+    if not node.has(3) or node.rank(3) == 0 or node.extents(3) == (1,):
+        return rule
+    if node.rank(3) > 1:
+        raise NoRuleError
+    # A zero point per column is read along the columns, which stay in their order.
+    return replace(rule, traits=(*rule.traits[:-1], replace(rule.traits[-1], permutable_within="")))
 
 
 @row("contract", "QLinearMatMul", since=10)
 def quantised_matmul(node: Reading) -> Free:
     if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
         raise NoRuleError
-    return _matmul(node, 0, 3)
+    return product_rule(node, 0, 3)
 
 
-def _matmul(node: Reading, left: int, right: int) -> Free:
+def product_rule(node: Reading, left: int, right: int) -> Free:
     """Batch axes are permuted alike, the last two stay. If the right operand is a matrix, every axis of the left but
     the last is a row axis, and row axes are in any order."""
     a, b = node.extents(left), node.extents(right)

@@ -102,14 +102,14 @@ def dynamic_quantize(node: Reading) -> Free:
 
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
-    """The result has an entry per axis of the input, which is gathered in the source's order."""
+    """The result has an entry per axis of the input, or per axis from `start` to `end`, which are gathered in the
+    source's order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    if node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None):
-        raise NoRuleError
+    wanted = axes[node.integer("start", 0) : node.integer("end", len(axes))] if node.opset >= 15 else axes
 
     def edit(order: Axes) -> Edit:
-        return Edit(gather=tuple(order.index(axis) for axis in axes))
+        return Edit(dict.fromkeys(("start", "end")), gather=tuple(order.index(axis) for axis in wanted))
 
     return free(extents, (axes,), (None,), edit=edit)
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-
-import onnx_ir as ir
+from collections.abc import Iterable, Sequence
 
 from relayout.formulate.objective import Objective
 from relayout.formulate.plan import Plan, PlannedConversion
-from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.report.schema import Account, Entry
+from relayout.report.schema import Account, Charge, Entry
 
 __all__ = ["account_of", "proof_of"]
 
 
-def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]] = frozenset()) -> Account:
-    """The parts of `plan.cost(objective)`.
+def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> Account:
+    """The parts of `plan.cost(objective)`. `charges` are those of the plan's nodes: conversions that the source has
+    already, and operators that cost more than their best alternative.
 
-    `operators` are the backend's own that only convert: those that the source has already are reorders too. The cost of
-    a conversion that transposes and pads is shared out by bytes. Under an objective that counts conversions, one that
-    pads and transposes counts as a transpose.
+    The cost of a conversion that transposes and pads is shared out by bytes. Under an objective that counts
+    conversions, one that pads and transposes counts as a transpose.
     """
     in_bytes = objective.unit == "bytes"
     reorders = [each for each in plan.conversions if each.by_backend]
@@ -30,13 +27,9 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
     passes = sum(each.passes for each in moving)
     transposed = sum(each.cost for each in written) - padded if in_bytes else passes
-    charged = [each for each in plan.nodes if each.chosen.cost]
-    present = [each.chosen.cost for each in charged if each.node is not None and _key(each.node) in operators]
-    resized = [
-        each.chosen.cost for each in charged if each.node is not None and CONVERSION_KEY in each.node.metadata_props
-    ]
-    others = len(charged) - len(present) - len(resized)
-    charges = sum(each.chosen.cost for each in charged) - sum(present) - sum(resized)
+    present = [each for each in charges if each.kind == "reorder"]
+    resized = [each for each in charges if each.kind == "pad"]
+    charged = [each for each in charges if each.kind not in ("reorder", "pad")]
     return Account(
         transposes=Entry(
             count=passes,
@@ -45,25 +38,21 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
         ),
         reorders=Entry(
             count=len(reorders) + len(present),
-            bytes=_bytes(reorders) + sum(present),
-            cost=_cost(reorders) + sum(present) if in_bytes else len(reorders),
+            bytes=_bytes([*reorders, *present]),
+            cost=_cost([*reorders, *present]) if in_bytes else len(reorders),
         ),
         pads=Entry(
             count=len(padding) + len(resized),
-            bytes=sum(each.padding for each in padding) + sum(resized),
-            cost=padded + sum(resized) if in_bytes else padded,
+            bytes=sum(each.padding for each in padding) + _bytes(resized),
+            cost=padded + _cost(resized) if in_bytes else padded,
         ),
-        operators=Entry(count=others, bytes=charges, cost=charges if in_bytes else 0),
+        operators=Entry(count=len(charged), bytes=_bytes(charged), cost=_cost(charged) if in_bytes else 0),
         transfers=Entry(
             count=len(plan.transfers),
             bytes=sum(each.bytes for each in plan.transfers),
             cost=sum(each.cost for each in plan.transfers) if in_bytes else 0,
         ),
     )
-
-
-def _key(node: ir.Node) -> tuple[str, str]:
-    return node.domain, node.op_type
 
 
 def proof_of(bound: int, unit: str) -> str:
@@ -77,9 +66,9 @@ def _padding_cost(conversion: PlannedConversion) -> int:
     return conversion.cost * conversion.padding // conversion.bytes if conversion.bytes else 0
 
 
-def _bytes(conversions: Iterable[PlannedConversion]) -> int:
-    return sum(each.bytes for each in conversions)
+def _bytes(entries: Iterable[PlannedConversion | Charge]) -> int:
+    return sum(each.bytes for each in entries)
 
 
-def _cost(conversions: Iterable[PlannedConversion]) -> int:
-    return sum(each.cost for each in conversions)
+def _cost(entries: Iterable[PlannedConversion | Charge]) -> int:
+    return sum(each.cost for each in entries)

@@ -1,4 +1,4 @@
-"""The rows of the table of conversions: repeated blocks of the network are one row, and factors of axes are words."""
+"""The rows of the tables of conversions and dear operators: repeated blocks are one row, factors of axes are words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relayout.report.grouping import counted, grouped
-from relayout.report.schema import Conversion
+from relayout.report.schema import Charge, Conversion
 
-__all__ = ["ConversionRow", "conversion_rows", "in_words"]
+__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words"]
 
 # An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
 _FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
@@ -48,6 +48,41 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
         source, target = in_words(first.from_), in_words(first.to)
         rows.append(ConversionRow(counted(group), value, source, target, kind, total, tuple(readers)))
     return rows
+
+
+_REMARKS = {
+    "operator": "",
+    "decomposition": "written out in others",
+    "reorder": "a reorder of the source",
+    "pad": "a pad of the source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRow:
+    """Nodes that differ in the numbers of their names and in their cost only; `cost` is that of all of them."""
+
+    count: str
+    node: str
+    layout: str
+    remark: str
+    cost: int
+
+
+def charge_rows(charges: Sequence[Charge]) -> list[ChargeRow]:
+    """One row for each group of similar nodes, the dearest first."""
+    groups = grouped(([each.node], (each.layout, each.kind), each) for each in charges)
+    rows = [
+        ChargeRow(
+            counted(group),
+            group.names[0],
+            in_words(group.items[0].layout),
+            _REMARKS[group.items[0].kind],
+            sum(each.cost for each in group.items),
+        )
+        for group in groups
+    ]
+    return sorted(rows, key=lambda row: -row.cost)
 
 
 def _readers(conversion: Conversion) -> tuple[tuple[int, str], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import conversion_rows
+from relayout.report.conversion_table import charge_rows, conversion_rows
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ __all__ = ["difference_line", "finding_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
+_SIZES = 8
+"""More assumed sizes than these are counted."""
 
 
 def render_text(report: Report, *, top: int | None = None) -> str:
@@ -34,6 +36,8 @@ def render_text(report: Report, *, top: int | None = None) -> str:
         console.print(line, markup=False, soft_wrap=True)
     if report.conversions:
         console.print(_conversions(report, top))
+    if report.charges:
+        console.print(_charges(report, top))
     if report.devices:
         console.print(_devices(report))
     if report.transfers:
@@ -110,8 +114,11 @@ def _notes(report: Report) -> Iterator[str]:
             units = totals.transposes_of_units
             yield f"{name}: {units} of the transposes that run only move{'s' * (units == 1)} dims of extent 1, 0 bytes"
     if report.assumed:
-        sizes = ", ".join(f"{name}={size}" for name, size in report.assumed.items())
-        yield f"assumed sizes: {sizes} (--dim NAME=N gives others)"
+        # Names that the model gives come before those that inference generates: a user knows their sizes.
+        names = sorted(report.assumed, key=lambda name: name.startswith("unk__"))
+        sizes = ", ".join(f"{name}={report.assumed[name]}" for name in names[:_SIZES])
+        more = f" and {len(names) - _SIZES} more" if len(names) > _SIZES else ""
+        yield f"assumed sizes: {sizes}{more} (--dim NAME=N gives others)"
 
 
 def _conversions(report: Report, top: int | None) -> Table:
@@ -132,6 +139,21 @@ def _conversions(report: Report, top: int | None) -> Table:
     more += [f"{folded} folded into constants"] if folded else []
     if more:
         table.caption = f"and {', and '.join(more)}"
+    return table
+
+
+def _charges(report: Report, top: int | None) -> Table:
+    from rich.text import Text
+
+    rows = charge_rows(report.charges)
+    counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
+    table = _table("operators that have a cost", *counts, "node", "layout", *remarks)
+    table.add_column("MB", justify="right")
+    for row in rows[:top]:
+        cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)
+        table.add_row(*map(Text, [*cells, _megabytes(row.cost)]))
+    if top is not None and len(rows) > top:
+        table.caption = f"and {len(rows) - top} more rows: --top"
     return table
 
 

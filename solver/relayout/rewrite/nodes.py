@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from relayout.backend.noted_costs import note_cost
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, in_source
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of
-from relayout.model.emit import Physical
+from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
@@ -35,7 +36,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
         node_writer.write(context.backend.at(planned.device), lowering.rewrite)
-        _replace_node(context, planned, node, node_writer.defined)
+        _replace_node(context, planned, node, node_writer)
         return
     if node in context.tensors.region_edges:
         write_region_op(context, planned, node, write)
@@ -48,7 +49,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         if lowering.rewritten:
             space_writer = SpaceWriter(context, planned, node, rule, lowering)
             lowering.rewritten.write(space_writer)
-            _replace_node(context, planned, node, space_writer.defined)
+            _replace_node(context, planned, node, space_writer)
             return
         edit = write_free(context, planned, node, rule, lowering)
     else:
@@ -70,10 +71,13 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     convert_results(context, node, planned)
 
 
-def _replace_node(context: RewriteContext, planned: PlannedNode, node: ir.Node, written: dict[int, Physical]) -> None:
-    """Replace the node by the emitted nodes; `written` are its results."""
+def _replace_node(
+    context: RewriteContext, planned: PlannedNode, node: ir.Node, writer: NodeWriter | SpaceWriter
+) -> None:
+    """Replace the node by those that the writer has emitted, for the cost of all of them."""
+    note_cost(writer.nodes, planned.chosen.cost)
     for port, format_ in planned.results():
-        physical = written.get(port.index)
+        physical = writer.defined.get(port.index)
         if physical is None:
             if node.outputs[port.index].uses() or node.outputs[port.index].is_graph_output():
                 raise InternalError(f"{planned.label}: its rewrite defines no result {port.index}")
@@ -92,7 +96,7 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
         if setting is None:
             node.attributes.pop(name, None)
         else:
-            node.attributes[name] = ir.convenience.convert_attribute(name, setting)
+            node.attributes[name] = attribute_of(name, setting)
     for index, array in edit.constants.items():
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
@@ -100,10 +104,14 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
 
 
 def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
-    """Gather a result that is a vector over axes back to the source's order."""
+    """Gather a result that is a vector over the axes of the operand, in the order that the source has."""
     raw = node.outputs[0]
     positions = context.emitter.integers(f"{raw.name}_axes", order)
     extents = extents_of(raw)
+    operand = node.inputs[0]
+    assert operand is not None
+    assert operand.shape is not None
+    raw.shape = ir.Shape([len(operand.shape)])
     read = context.emitter.node("Gather", [raw, positions], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
     context.copies.replace(raw, read)
     context.insert_after(node)

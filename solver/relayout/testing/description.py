@@ -23,9 +23,10 @@ from relayout.verification.requirements import node_label
 from relayout.verification.verifier import verify
 
 __all__ = ["NodeRequirement", "conversion_lines", "first_line", "hook_lines", "model_requirements",
-           "operator_blocks", "rule_lines", "unsupported"]  # fmt: skip
+           "operator_blocks", "rule_lines", "support_lines", "unsupported"]  # fmt: skip
 
 _WIDTH = 100
+_UNSUPPORTED = "not supported"
 _HOOKS = tuple(name for name in vars(Backend) if not name.startswith("_"))
 
 
@@ -120,10 +121,12 @@ def operator_blocks(backend: Backend) -> list[tuple[str, list[str]]]:
 
     A line is for one rank, or for those sample nodes of it whose answer differs from the usual one's. Raises
     BackendError where a hook raises; an answer of a wrong form is told in its line, as it may be for other ranks.
+    Operators of which no sample node is supported are left to `unsupported`.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
     for operator in operator_names():
-        if found := tuple(_operator_lines(backend, operator)):
+        found = tuple(_operator_lines(backend, operator))
+        if any(not line.endswith(_UNSUPPORTED) for line in found):
             alike.setdefault(found, []).append(operator)
     return [("\n".join(wrap(", ".join(names), _WIDTH)), list(found)) for found, names in alike.items()]
 
@@ -131,6 +134,17 @@ def operator_blocks(backend: Backend) -> list[tuple[str, list[str]]]:
 def unsupported(backend: Backend) -> list[str]:
     """The operators whose usual node on four dimensions the backend does not support."""
     return [name for name in operator_names() if not supported_by(backend, next(samples(name, 4)).node(name))]
+
+
+def support_lines(backend: Backend) -> list[str]:
+    """A title and the operators that the backend does not support, or those that it does if these are fewer; empty
+    where it supports all."""
+    refused = dict.fromkeys(unsupported(backend))
+    accepted = [name for name in operator_names() if name not in refused]
+    if not refused:
+        return []
+    title, names = ("Not supported:", list(refused)) if len(refused) <= len(accepted) else ("Only supported:", accepted)
+    return [title, *wrap(", ".join(names) or "none", _WIDTH, initial_indent="  ", subsequent_indent="  ")]
 
 
 def _operator_lines(backend: Backend, operator: str) -> Iterator[str]:
@@ -152,7 +166,7 @@ def _operator_lines(backend: Backend, operator: str) -> Iterator[str]:
 def _sample_answer(backend: Backend, node: ir.Node) -> str:
     """The answer about a node in words; empty where it has no requirement."""
     if not supported_by(backend, node):
-        return "not supported"
+        return _UNSUPPORTED
     try:
         implementations = ask(backend, node)
     except BackendError as error:
@@ -271,7 +285,7 @@ def model_requirements(backend: Backend, model: ir.Model) -> list[NodeRequiremen
         is_run = supported_by(backend, node)
         implementations = ask(backend, node) if is_run else ()
         stated = (
-            "not supported"
+            _UNSUPPORTED
             if not is_run
             else "none"
             if all(map(_is_any, implementations))

@@ -17,6 +17,7 @@ from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
     declared_layout_of,
+    is_contributed,
     kernel_names,
     named,
     own_names,
@@ -35,9 +36,22 @@ _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
 def check_functions(index: ModelIndex) -> Iterator[Finding]:
-    """Yield a finding for each operator without a body, and each body that contradicts the attributes of the call."""
+    """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
+    custom operator without a body."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
-    return checked_once(index, index.nodes, partial(_check_node, index.model.functions, {}))
+    yield from checked_once(index, index.nodes, partial(_check_node, index.model.functions, {}))
+    custom: dict[str, list[ir.Node]] = {}
+    for node in index.nodes:
+        if not _is_known(node) and node.op_identifier() not in index.model.functions:
+            custom.setdefault(f"{node.domain}::{node.op_type}", []).append(node)
+    for operator, nodes in custom.items():
+        yield Finding(
+            rule="function-missing",
+            severity="note",
+            node=node_label(nodes[0]),
+            found=operator if len(nodes) == 1 else f"{operator}, {len(nodes)} nodes",
+            message="a custom operator without a body: its effect on layouts is not known",
+        )
 
 
 def _check_node(functions: Mapping[Identifier, ir.Function], tried: Tried, node: ir.Node) -> Iterator[Finding]:
@@ -47,18 +61,11 @@ def _check_node(functions: Mapping[Identifier, ir.Function], tried: Tried, node:
             yield _finding(node, "function-missing", "a function with this operator's body", "none")
         else:
             yield from _check_body(node, function, tried)
-    elif node.op_identifier() not in functions and not _is_known(node):
-        yield Finding(
-            rule="function-missing",
-            severity="note",
-            node=node_label(node),
-            found=f"{node.domain}::{node.op_type}",
-            message="a custom operator without a body: its effect on layouts is not known",
-        )
 
 
 def _is_known(node: ir.Node) -> bool:
-    return node.domain == "" or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
+    is_standard = node.domain in ("", OURS) or onnx.defs.has(node.op_type, node.domain)
+    return is_standard or is_contributed(node) or named(node) is not None
 
 
 def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:

@@ -159,3 +159,72 @@ def test_the_sizes_that_were_assumed_are_reported() -> None:
     assert report.assumed == {"batch": 1, "height": 64, "width": 64}
     _, report = legalize(model, "nhwc", dims={"batch": 2, "height": 8, "width": 8})
     assert report.assumed == {}
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_a_mask_that_is_expanded_has_the_extents_of_the_scores(batch: int | str) -> None:
+    """torch's `expand` puts 1 for each -1 of the shape, which is a comparison of symbols with numbers."""
+    net = Net()
+    value = net.input("x", (batch, 4, "length", 8))
+    shape, one = net.node("Shape", value), net.constant([1])
+    length = net.node("Slice", shape, net.constant([2]), net.constant([3]))
+    wanted = net.node(
+        "Concat", net.node("Slice", shape, net.constant([0]), one), net.constant([-1]), length, length, axis=0
+    )
+    ones = net.node("ConstantOfShape", net.constant([4]), value=onnx.numpy_helper.from_array(np.array([1], np.int64)))
+    is_open = net.node("Equal", wanted, net.node("Mul", ones, net.constant(-1)))
+    mask = net.node("Expand", net.input("mask", (batch, 1, 1, "length")), net.node("Where", is_open, ones, wanted))
+    scores = net.node("MatMul", value, net.transpose(value, 0, 1, 3, 2))
+    net.output(net.node("MatMul", net.node("Softmax", net.node("Add", scores, mask)), value))
+    shapes = {value.name: value.shape for node in read_model(net.model()).graph for value in node.outputs}
+    assert [str(extent) for extent in shapes[mask]] == [str(batch), "1", "length", "length"]
+    assert all(
+        str(extent) in (str(batch), "4", "length", "8") for extent in read_model(net.model()).graph.outputs[0].shape
+    )
+
+
+def test_an_expansion_by_different_symbols_has_no_extents() -> None:
+    net = Net()
+    value = net.input("x", ("n", "m", 3))
+    net.output(
+        net.node(
+            "Expand", value, net.node("Concat", net.node("Shape", net.input("y", ("k",))), net.constant([1, 1]), axis=0)
+        )
+    )
+    result = read_model(net.model()).graph.outputs[0]
+    assert [str(extent) for extent in result.shape][1:] == ["m", "3"]
+    assert str(result.shape[0]) not in ("n", "k")
+
+
+def test_a_bias_by_position_keeps_the_extents_of_each_layer() -> None:
+    """T5 makes it of ranges and slices it by the lengths; the shape that ends a layer is that of its operands."""
+    net = Net()
+    axis, x = net.constant([0]), net.input("x", ("batch", "length", 8))
+    zero, one = net.constant(np.int64(0)), net.constant(np.int64(1))
+    for _ in range(2):
+        length = net.node("Gather", net.node("Shape", x), one)
+        places = net.node("Range", zero, length, one)
+        apart = net.node("Sub", net.node("Unsqueeze", places, axis), net.node("Unsqueeze", places, net.constant([1])))
+        bias = net.node("Unsqueeze", net.node("Cast", apart, to=1), axis)
+        start = net.node("Unsqueeze", net.node("Neg", length), axis)
+        bias = net.node("Slice", bias, start, net.constant([(1 << 31) - 1]), net.constant([1]), net.constant([1]))
+        scores = net.node("Add", net.node("MatMul", x, net.transpose(x, 0, 2, 1)), bias)
+        batch = net.node("Unsqueeze", net.node("Gather", net.node("Shape", x), zero), axis)
+        shape = net.node("Concat", batch, net.constant([-1, 8]), axis=0)
+        x = net.node("Add", net.node("Reshape", net.node("MatMul", net.node("Softmax", scores), x), shape), x)
+    net.output(x)
+    graph = read_model(net.model()).graph
+    named = {str(extent) for node in graph for value in node.outputs for extent in value.shape or ()}
+    assert named <= {"batch", "length", "1", "2", "3", "8"}
+
+
+def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> None:
+    net = Net()
+    length = net.node("Gather", net.node("Shape", net.input("ids", (1, "length"))), net.constant([1]))
+    table, zero, one = net.input("table", (512, 8)), net.constant([0]), net.constant([1])
+    net.output(net.node("Slice", table, zero, length, zero, one))
+    net.output(net.node("Slice", table, one, length, zero, one))
+    first, second = ([str(extent) for extent in value.shape] for value in read_model(net.model()).graph.outputs)
+    assert first == ["min(512, length)", "8"]
+    assert second[0].startswith("unk__")
+    assert second[1] == "8"

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 
 from relayout.model.dims.dim_unification import GENERATED
+from relayout.model.dims.formula import is_name
+from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["Symbols", "Vector"]
 
@@ -24,7 +27,12 @@ LONGEST = 64
 
 _EXACT = 1 << 24
 """Up to here float32 has all integers."""
+_UNBOUNDED = (1 << 31) - 1
+"""From here on a bound of a Slice means the end, as exporters write it."""
 _KIND = "element type of the result"
+_PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
+_MATCHED = _PRODUCTS | frozenset(BROADCAST)
+"""Operators whose result has the dims of its operands, where these turn out to be equal."""
 
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
@@ -37,6 +45,9 @@ class _Term(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+_ONE = _Term(Fraction(1))
+
+
 class Vector(NamedTuple):
     """A scalar or a vector of terms; None: an element that is not known."""
 
@@ -45,13 +56,16 @@ class Vector(NamedTuple):
 
 
 _Dims = tuple[_Term | None, ...]
+_Operands = list[Vector | None]
+_Given = Mapping[str, Any]
+_Rule = Callable[[_Operands, _Given], Vector | None]
 
 
 class Symbols:
     """What a graph's shape arithmetic computes from the dims of values and from constants.
 
-    `values` has the results of shape arithmetic. `shapes` has, for the result of each Reshape by one of them, its shape
-    by symbols and its shape in the graph.
+    `values` has the results of shape arithmetic. `shapes` has, for the result of each operator that one of them gives
+    a shape (Reshape, Expand, Slice, Range), its shape by symbols and its shape in the graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
@@ -60,10 +74,14 @@ class Symbols:
         self._known = known
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
-        # Generated names, each with the term that a Reshape shows to be equal.
+        # Generated names, each with the term that such an operator shows to be equal.
         self._same: dict[str, _Term] = {}
         for node in graph.node:
-            if node.domain in ("", "ai.onnx") and node.op_type in _RULES:
+            if node.domain not in ("", "ai.onnx"):
+                continue
+            if node.op_type in _SHAPED or node.op_type in _MATCHED:
+                self._follow_shape(node)
+            if node.op_type in _RULES:
                 self._follow(node)
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -78,8 +96,8 @@ class Symbols:
         return found
 
     def better_shapes(self) -> Iterator[onnx.ValueInfoProto]:
-        """The results of Reshapes whose shapes are better known than in the graph: an extent that was unknown or had a
-        generated name has a number, or the name of another dim."""
+        """The results whose shapes are better known than in the graph: an extent that was unknown or had a generated
+        name has a number, or the name of another dim."""
         for name, (shape, known) in self.shapes.items():
             if not any(map(_is_better, shape, known)):
                 continue
@@ -96,7 +114,7 @@ class Symbols:
             yield hint
 
     def equal_dims(self) -> Iterator[tuple[str, str]]:
-        """Pairs of names of dims that a Reshape shows to be equal."""
+        """Pairs of names of dims that turn out to be equal."""
         for old, new in self._same.items():
             if new.factor == 1 and len(new.names) == 1:
                 yield new.names[0], old
@@ -104,8 +122,6 @@ class Symbols:
     def _follow(self, node: onnx.NodeProto) -> None:
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         given[_KIND] = self._kinds.get(node.output[0], 0)
-        if node.op_type == "Reshape" and not given.get("allowzero"):
-            self._follow_reshape(node)
         if node.op_type in ("Shape", "Size"):
             own = self._shape_of(node.input[0])
             operands = [None if own is None else Vector(own)]
@@ -118,21 +134,31 @@ class Symbols:
         if vector is not None and len(vector.terms) <= LONGEST:
             self.values[node.output[0]] = vector
 
-    def _follow_reshape(self, node: onnx.NodeProto) -> None:
-        target, source = self._value(node.input[1]), self._shape_of(node.input[0])
-        if target is None or target.is_scalar or source is None:
+    def _follow_shape(self, node: onnx.NodeProto) -> None:
+        known = self._dims.get(node.output[0])
+        if node.op_type in _MATCHED:
+            if known is None or all(dim is not None and not _is_generated(dim) for dim in known):
+                return
+            shape = _matched(node.op_type, [self._shape_of(name) for name in node.input if name])
+        else:
+            shape = self._given_shape(node)
+        if shape is None:
             return
-        shape, known = _reshape(source, target.terms), self._dims.get(node.output[0])
         known = (None,) * len(shape) if known is None else known
         if len(known) != len(shape):
             return
         self.shapes[node.output[0]] = shape, known
         for new, old in zip(shape, known, strict=True):
-            if new is None or old is None or not old.names or new.factor.denominator != 1:
+            if new is None or old is None or new.factor.denominator != 1:
                 continue
-            (name,) = old.names
-            if name.startswith(GENERATED) and name not in self._same and name not in new.names:
-                self._same[name] = new
+            if _is_generated(old) and old.names[0] not in self._same and old.names[0] not in new.names:
+                self._same[old.names[0]] = new
+
+    def _given_shape(self, node: onnx.NodeProto) -> _Dims | None:
+        source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
+        if source is None or any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute):
+            return None
+        return _SHAPED[node.op_type](source, given)
 
     def _value(self, name: str) -> Vector | None:
         if name not in self.values and name in self._known:
@@ -173,11 +199,36 @@ def _is_better(new: _Term | None, old: _Term | None) -> bool:
         return False
     if old is None:
         return True
-    return bool(old.names) and new != old and (not new.names or old.names[0].startswith(GENERATED))
+    return bool(old.names) and new != old and (not new.names or _is_generated(old))
 
 
-def _reshape(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
+def _is_given(term: _Term) -> bool:
+    """Whether the term is one dim with a name that the model gives."""
+    return term.factor == 1 and len(term.names) == 1 and is_name(term.names[0]) and not _is_generated(term)
+
+
+def _is_generated(dim: _Term) -> bool:
+    return bool(dim.names) and dim.names[0].startswith(GENERATED)
+
+
+def _matched(operator: str, shapes: Sequence[_Dims | None]) -> _Dims | None:
+    """The shape of a result whose operands are broadcast: of all dims, or of a product's batch."""
+    if any(shape is None for shape in shapes):
+        return None
+    found = [shape for shape in shapes if shape is not None]
+    if operator not in _PRODUCTS:
+        return reduce(_broadcast_shapes, found)
+    left, right = found[:2]
+    if len(left) < 2 or len(right) < 2:
+        return None
+    return (*_broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
+
+
+def _reshape(source: _Dims, given: _Operands) -> _Dims | None:
     """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements."""
+    target = _elements(given[-1])
+    if target is None:
+        return None
     shape = [
         (source[place] if place < len(source) else None) if term == _Term(Fraction(0)) else term
         for place, term in enumerate(target)
@@ -187,6 +238,78 @@ def _reshape(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
         others = [term for term in shape if term != rest]
         shape[shape.index(rest)] = _quotient(_product(source), _product(others))
     return tuple(shape)
+
+
+def _expand(source: _Dims, given: _Operands) -> _Dims | None:
+    """The shape of an Expand: the two shapes, as operands are broadcast."""
+    target = _elements(given[-1])
+    return None if target is None else _broadcast_shapes(source, target)
+
+
+def _broadcast_shapes(one: _Dims, other: _Dims) -> _Dims:
+    rank = max(len(one), len(other))
+    return tuple(map(_broadcast, *((_ONE,) * (rank - len(each)) + each for each in (one, other))))
+
+
+def _broadcast(one: _Term | None, other: _Term | None) -> _Term | None:
+    if one == other or other == _ONE:
+        return one
+    if one == _ONE:
+        return other
+    # Where a number is not 1, an extent that fits is 1 or the same; two different symbols may be either.
+    return next((term for term in (one, other) if term is not None and not term.names), None)
+
+
+def _tile(source: _Dims, given: _Operands) -> _Dims | None:
+    repeats = _elements(given[-1])
+    if repeats is None or len(source) != len(repeats):
+        return None
+    return tuple(_product(pair) for pair in zip(source, repeats, strict=True))
+
+
+def _filled(source: _Dims, given: _Operands) -> _Dims | None:
+    return _elements(given[-1])
+
+
+def _range(source: _Dims, given: _Operands) -> _Dims | None:
+    start, limit, delta = map(_elements, given) if len(given) == 3 else (None, None, None)
+    return limit if start == (_Term(Fraction(0)),) and delta == (_ONE,) else None
+
+
+def _sliced(source: _Dims, given: _Operands) -> _Dims | None:
+    """The shape of a Slice: the dims that it does not cut, and those of which it takes all."""
+    starts, ends, *others = map(_elements, given[1:])
+    axes = _integers(given[3]) if others else list(range(len(starts or ())))
+    steps = others[1] if len(others) > 1 else (_ONE,) * len(starts or ())
+    if starts is None or ends is None or steps is None or axes is None:
+        return None
+    if not all(-len(source) <= axis < len(source) for axis in axes):
+        return None
+    shape = list(source)
+    for axis, *bounds in zip(axes, starts, ends, steps, strict=False):
+        shape[axis] = _cut_to(shape[axis], *bounds)
+    return tuple(shape)
+
+
+def _cut_to(dim: _Term | None, start: _Term | None, end: _Term | None, step: _Term | None) -> _Term | None:
+    """The extent of what a Slice takes of a dim: the dim itself, a number where all are numbers, or the first elements
+    of a table, as a formula that stands for a name."""
+    if dim is None or start is None or end is None or step is None:
+        return None
+    if not any(term.names for term in (dim, start, end, step)):
+        bounds = slice(*(int(term.factor) for term in (start, end, step))) if step.factor else slice(0, 0)
+        return _Term(Fraction(len(range(int(dim.factor))[bounds])))
+    from_first = not start.factor or start == _Term(-dim.factor, dim.names)
+    to_last = end == dim or (not end.names and end.factor >= _UNBOUNDED)
+    if step != _ONE or not from_first:
+        return None
+    if not to_last and not start.factor and not dim.names and _is_given(end):
+        return _Term(_ONE.factor, (f"min({dim.factor}, {end.names[0]})",))
+    return dim if to_last else None
+
+
+def _elements(vector: Vector | None) -> _Dims | None:
+    return None if vector is None else vector.terms
 
 
 def _product(terms: Sequence[_Term | None]) -> _Term | None:
@@ -211,7 +334,7 @@ def _quotient(one: _Term | None, other: _Term | None) -> _Term | None:
 
 
 def _constant(array: np.ndarray) -> Vector | None:
-    if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+    if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iufb" or not np.isfinite(array).all():
         return None
     return Vector(tuple(_Term(Fraction(each)) for each in array.reshape(-1).tolist()), array.ndim == 0)
 
@@ -221,11 +344,6 @@ def _integers(vector: Vector | None) -> list[int] | None:
     if vector is None or any(term is None or term.names or term.factor.denominator != 1 for term in vector.terms):
         return None
     return [int(term.factor) for term in vector.terms if term is not None]
-
-
-_Operands = list[Vector | None]
-_Given = Mapping[str, Any]
-_Rule = Callable[[_Operands, _Given], Vector | None]
 
 
 def _shape(operands: _Operands, given: _Given) -> Vector | None:
@@ -350,6 +468,14 @@ def _added(one: _Term | None, other: _Term | None) -> _Term | None:
     return _Term(one.factor + other.factor, kept.names)
 
 
+def _product_of(one: _Term | None, other: _Term | None) -> _Term | None:
+    return _product((one, other))
+
+
+def _negated(operands: _Operands, given: _Given) -> Vector | None:
+    return _each(_product_of)([operands[0], Vector((_Term(Fraction(-1)),), is_scalar=True)], given)
+
+
 def _subtracted(one: _Term | None, other: _Term | None) -> _Term | None:
     return _added(one, None if other is None else _Term(-other.factor, other.names))
 
@@ -360,6 +486,33 @@ def _reduced(operands: _Operands, given: _Given) -> Vector | None:
     if own is None or own.is_scalar:
         return None
     return Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
+
+
+def _equal(one: _Term | None, other: _Term | None) -> _Term | None:
+    """1 or 0. An extent is not negative: a symbol differs from each negative number."""
+    if one is None or other is None:
+        return None
+    has_symbols = bool(one.names), bool(other.names)
+    if one == other or not any(has_symbols) or (not all(has_symbols) and one.factor * other.factor < 0):
+        return _Term(Fraction(one == other))
+    return None
+
+
+def _where(operands: _Operands, given: _Given) -> Vector | None:
+    """Elements of the second and the third operand; each operand is of one length, or a single element."""
+    if any(each is None or not each.terms for each in operands):
+        return None
+    found = [each for each in operands if each is not None]
+    length = max(len(each.terms) for each in found)
+    if {len(each.terms) for each in found} - {1, length}:
+        return None
+    columns = zip(*[each.terms * (length // len(each.terms)) for each in found], strict=True)
+    picked = tuple(one if one == other else _picked(mask, one, other) for mask, one, other in columns)
+    return Vector(picked, all(each.is_scalar for each in found))
+
+
+def _picked(mask: _Term | None, one: _Term | None, other: _Term | None) -> _Term | None:
+    return None if mask is None or mask.names else one if mask.factor else other
 
 
 def _divided(operands: _Operands, given: _Given) -> Vector | None:
@@ -374,11 +527,13 @@ _RULES: dict[str, _Rule] = {
     "Cast": _cast,
     "Concat": _concat,
     "Div": _divided,
+    "Equal": _each(_equal),
     "Floor": _floor,
     "Gather": _gather,
     "Identity": _same,
-    "Mul": _each(lambda one, other: _product((one, other))),
+    "Mul": _each(_product_of),
     "ReduceProd": _reduced,
+    "Neg": _negated,
     "Reshape": _flat,
     "Shape": _shape,
     "Size": _size,
@@ -386,4 +541,15 @@ _RULES: dict[str, _Rule] = {
     "Squeeze": _squeeze,
     "Sub": _each(_subtracted),
     "Unsqueeze": _unsqueeze,
+    "Where": _where,
 }
+
+_SHAPED: dict[str, Callable[[_Dims, _Operands], _Dims | None]] = {
+    "ConstantOfShape": _filled,
+    "Expand": _expand,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Slice": _sliced,
+    "Tile": _tile,
+}
+"""The shape of the result, from the shape of the first operand and the elements of all."""
