@@ -13,7 +13,6 @@ from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 from starlette.requests import ClientDisconnect
@@ -25,7 +24,7 @@ from relayout_api.access.entry import finders
 from relayout_api.access.guard import Guard
 from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
-from relayout_api.http_headers import HeadAsGet, SecurityHeaders
+from relayout_api.http_headers import Gzip, HeadAsGet, SecurityHeaders
 from relayout_api.job_routes import router as jobs_router
 from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
 from relayout_api.routes import router
@@ -59,6 +58,8 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
         # FastAPI's pages load scripts from other servers; any OpenAPI viewer reads /openapi.json.
         docs_url=None,
         redoc_url=None,
+        # A redirect names the scheme and the host that the server sees, which a proxy's callers may not use.
+        redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
     settings = settings or Settings.from_environment()
@@ -82,7 +83,7 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
 def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
     """Each one is outside of those that are added before it."""
     app.add_middleware(
-        GZipMiddleware,
+        Gzip,
         minimum_size=_LEAST_COMPRESSED,
         # Higher levels take several times as long for a few percent.
         compresslevel=1,

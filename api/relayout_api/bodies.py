@@ -80,6 +80,15 @@ def _encoding(request: Request) -> str:
     return ", ".join(request.headers.getlist("content-encoding")).strip().lower()
 
 
+class _Form(MultiPartParser):
+    """A parser that knows whether it has seen the end of the form; without it, files may be missing."""
+
+    is_whole = False
+
+    def on_end(self) -> None:
+        self.is_whole = True
+
+
 async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
     """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
 
@@ -93,9 +102,13 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
 
     expected = "a form with the files `model` and, to compare with, `against`"
     try:
-        form = await MultiPartParser(request.headers, chunks(), max_files=2, max_fields=0).parse()
+        parser = _Form(request.headers, chunks(), max_files=2, max_fields=0)
+        form = await parser.parse()
     except (MultiPartException, KeyError) as error:
         raise MalformedBodyError(expected, str(error)[:200]) from None
+    if not parser.is_whole:
+        await form.close()
+        raise MalformedBodyError(expected, "a form without its last boundary")
     names = [name for name, _ in form.multi_items()]
     found = {name: await file.read() for name, file in form.multi_items() if isinstance(file, UploadFile)}
     await form.close()

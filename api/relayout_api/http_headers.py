@@ -1,11 +1,17 @@
-"""Middleware for headers: those that protect a browser, and HEAD requests, which want headers alone."""
+"""Middleware for headers: those that protect a browser, what a caller accepts, and HEAD, which wants headers alone."""
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["HeadAsGet", "SecurityHeaders"]
+__all__ = ["Gzip", "HeadAsGet", "SecurityHeaders"]
+
+# RFC 9110, section 12.5.3: a weight of 0 is a refusal.
+_NO_GZIP = re.compile(r"\bgzip\s*;\s*q\s*=\s*0(\.0{0,3})?\s*(,|$)", re.IGNORECASE)
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,6 +38,15 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class Gzip(GZipMiddleware):
+    """Compresses answers for callers that accept it: starlette's looks for the word alone, whatever its weight."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _NO_GZIP.search(",".join(Headers(scope=scope).getlist("accept-encoding"))):
+            scope = {**scope, "headers": [each for each in scope["headers"] if each[0] != b"accept-encoding"]}
+        await super().__call__(scope, receive, send)
 
 
 class HeadAsGet:

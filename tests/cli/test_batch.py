@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, saved, transposes
-from dying_backend import Dying
 
 from relayout.cli.batch_pools import processes
 from relayout.cli.batch_work import Item
@@ -85,7 +84,7 @@ def test_several_processes_write_what_one_writes(folder: Path, tmp_path: Path, r
 
 def items(folder: Path, target: Path) -> list[Item]:
     target.mkdir()
-    request = Request(Dying(), Options())  # type: ignore[arg-type]
+    request = Request("dying_backend:Dying", Options())
     return [Item(path, target / path.name, request) for path in sorted(folder.iterdir())]
 
 
@@ -124,6 +123,20 @@ def test_another_backend_or_a_lost_file_is_not_resumed(folder: Path, tmp_path: P
         run("batch", folder, "-o", output, "-j", "1", "--resume", "-b", backend)
         changed = {path.name for path in output.glob("*.onnx") if path.stat().st_mtime_ns != before.get(path.name)}
         assert len(changed) == (1 if lost else 5)
+
+
+def test_a_backend_whose_code_changed_is_not_resumed(folder: Path, tmp_path: Path, run: Run) -> None:
+    code = tmp_path / "acme.py"
+    code.write_text("from relayout.backend import Backend\nclass Acme(Backend):\n    name = 'acme'\n")
+    (folder / "x.onnx").write_bytes(b"no model")
+    arguments = ("batch", folder, "-o", tmp_path / "legal", "-j", "1", "--resume", "-b", f"{code}:Acme")
+    times = []
+    for added in ("", "", "    # other requirements\n"):
+        code.write_text(code.read_text() + added)
+        run(*arguments)
+        times.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "legal").glob("*.onnx")})
+    assert times[0] == times[1]
+    assert not times[1].items() & times[2].items()
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(folder: Path, tmp_path: Path, run: Run) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import onnx
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST, saved
-from dying_backend import Dying
 
 from relayout.cli.batch_pools import on_cluster, one_by_one
 from relayout.cli.batch_work import Item
@@ -70,7 +69,7 @@ def test_a_worker_that_dies_loses_nothing_and_a_model_that_kills_them_fails_alon
     cluster: Cluster, folder: Path, tmp_path: Path
 ) -> None:
     saved(folder / "deadly.onnx", CHANNELS_FIRST.replace("[conv]", "[deadly]"))
-    request = Request(Dying(), Options())  # type: ignore[arg-type]
+    request = Request("dying_backend:Dying", Options())
     done = {}
     for each in on_cluster(items(folder, tmp_path / "there", request), cluster.address):
         if not done:

@@ -33,6 +33,16 @@ def test_a_body_and_an_answer_may_be_gzip(client: httpx.Client) -> None:
     assert packed.json()["graph"] == plain.json()["graph"]
 
 
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip;q=0, identity", None), ("br, gzip; q=0.5", "gzip")])
+def test_an_answer_is_gzip_only_where_its_weight_is_not_0(
+    client: httpx.Client, accepted: str, encoding: str | None
+) -> None:
+    headers = {"Content-Type": "application/json", "Accept-Encoding": accepted}
+    answer = client.post("/v1/legalize", content=BODY, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers.get("content-encoding") == encoding
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [(b"no gzip", 400), (gzip.compress(BODY)[:-9], 400), (gzip.compress(BODY) + b"more", 400)],
@@ -77,6 +87,22 @@ def test_a_form_with_other_files_is_refused(client: httpx.Client, files: dict[st
     answer = client.post("/v1/verify?backend=onnx", files=files)
     assert answer.status_code == 422
     assert "`against`" in answer.json()["expected"]
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n--limit", b"\r\n--limit\r\n"])
+def test_a_form_that_is_cut_off_is_refused(client: httpx.Client, model: bytes, end: bytes) -> None:
+    # Its second file would be missing, and the first be verified without a comparison.
+    head = b'--limit\r\nContent-Disposition: form-data; name="%s"; filename="a"\r\n\r\n'
+    body = head % b"model" + model + b"\r\n" + head % b"against" + model + end
+    form = {"Content-Type": "multipart/form-data; boundary=limit"}
+    answer = client.post("/v1/verify?backend=onnx", content=body, headers=form)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed-body")
+
+
+def test_a_path_with_a_slash_at_its_end_is_not_found(client: httpx.Client) -> None:
+    # A redirect would name the scheme that the server behind a proxy sees: clients would send keys in the clear.
+    answer = client.post("/v1/legalize/", content=BODY, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
 
 
 def test_head_is_get_without_the_body(client: httpx.Client) -> None:

@@ -23,6 +23,8 @@ _log = logging.getLogger("relayout_api")
 # A revoked key works this much longer.
 _REMEMBERED_SECONDS = 5.0
 _MOST_REMEMBERED = 10_000
+# Threads that may wait for the issuer of tokens; all other work of threads has its own.
+_TOKEN_THREADS = 4
 
 
 Finder = Callable[[str], Caller | None]
@@ -38,6 +40,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, key: Finder | None, token: Finder | None, required: bool) -> None:
         self._app, self._key, self._token, self._required = app, key, token, required
         self._limits = Limits()
+        self._token_threads = anyio.CapacityLimiter(_TOKEN_THREADS)
         self._found: dict[str, tuple[Caller | None, float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +94,8 @@ class Guard:
         if known is not None and known[1] > now:
             return known[0]
         try:
-            caller = await anyio.to_thread.run_sync(find, text)
+            threads = self._token_threads if find is self._token else None
+            caller = await anyio.to_thread.run_sync(find, text, limiter=threads)
         except UsageError as error:
             # The database of keys, or the issuer of tokens; the caller is not told where it is.
             _log.error("%s", error)

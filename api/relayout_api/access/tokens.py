@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -17,6 +18,9 @@ __all__ = ["Tokens"]
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_SECONDS = 30
 _KEYS_LIFETIME_SECONDS = 600
+_WAIT_SECONDS = 5
+# An issuer that did not answer is not asked again before, so that callers need not wait for it one after the other.
+_SILENCE_SECONDS = 5.0
 
 
 class Tokens:
@@ -29,13 +33,16 @@ class Tokens:
     def __init__(self, issuer: str, audience: str, claim: str = "scope") -> None:
         self._issuer, self._audience, self._claim = issuer, audience, claim
         self._keys: jwt.PyJWKClient | None = None
+        self._silence: tuple[float, str] | None = None
 
     def find(self, token: str) -> Caller | None:
         """The caller whom a token names, or None if it is not valid or has no scope of this service.
 
         Asks the issuer for its keys when it has none, or the token names a new one. Raises UsageError if the issuer
-        does not answer.
+        does not answer, or did not a few seconds ago.
         """
+        if self._silence is not None and monotonic() < self._silence[0] + _SILENCE_SECONDS:
+            raise self._unanswered(self._silence[1])
         try:
             key = self._published().get_signing_key_from_jwt(token)
             claims = jwt.decode(
@@ -62,7 +69,7 @@ class Tokens:
         if self._keys is None:
             address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                document = httpx.get(address, timeout=10, follow_redirects=True).raise_for_status().json()
+                document = httpx.get(address, timeout=_WAIT_SECONDS, follow_redirects=True).raise_for_status().json()
                 uri, issuer = document["jwks_uri"], document["issuer"]
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
                 raise self._silent(error) from error
@@ -73,15 +80,19 @@ class Tokens:
                     expected=str(issuer),
                     found=self._issuer,
                 )
-            self._keys = jwt.PyJWKClient(uri, lifespan=_KEYS_LIFETIME_SECONDS)
+            self._keys = jwt.PyJWKClient(uri, lifespan=_KEYS_LIFETIME_SECONDS, timeout=_WAIT_SECONDS)
         return self._keys
 
     def _silent(self, error: Exception) -> UsageError:
+        self._silence = monotonic(), f"{type(error).__name__}: {error}"
+        return self._unanswered(self._silence[1])
+
+    def _unanswered(self, found: str) -> UsageError:
         return UsageError(
             "the issuer of tokens does not answer",
             where="RELAYOUT_OIDC_ISSUER",
             expected=f"OpenID Connect Discovery at {self._issuer}",
-            found=f"{type(error).__name__}: {error}",
+            found=found,
         )
 
 

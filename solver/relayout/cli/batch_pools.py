@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from relayout.cli.batch_work import Done, Item, legalize_item, legalize_sent, pack
+from relayout.cli.batch_work import Done, Item, key_of, legalize_item, legalize_sent, pack
 from relayout.cli.exit_status import FAULT, describe
 from relayout.errors import UsageError
 
@@ -97,7 +98,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
     with client:
         at_once = 2 * _workers(client, address)
         waiting = iter(items)
-        sent: dict[Future[Any], Item] = {}
+        sent: dict[Future[Any], tuple[Item, str]] = {}
         suspects: list[Item] = []
         ended = as_completed([], loop=client.loop)
 
@@ -105,32 +106,32 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
             """Send the next model; one that cannot be read is done already."""
             for item in waiting:
                 try:
-                    content = pack(item.source)
+                    key, content = key_of(item), pack(item.source)
                 except Exception as error:
                     status, message = describe(error)
                     yield Done(item.name, status, message=message)
                     continue
                 # Batches share nothing: the same model in another batch is legalized again.
                 future = client.submit(legalize_sent, item.name, content, item.request, table, pure=False)
-                sent[future] = item
+                sent[future] = item, key
                 ended.add(future)
                 return
 
         for _ in range(at_once):
             yield from send()
         for future in ended:
-            item = sent.pop(future)
+            item, key = sent.pop(future)
             if _is_killed(future):
                 suspects.append(item)
             else:
-                yield _received(future, item)
+                yield _received(future, item, key)
             future.release()
             yield from send()
         for item in suspects:
             waiting = iter([item])
             yield from send()
-            for future, each in sent.items():
-                yield _received(future, each)
+            for future, (each, key) in sent.items():
+                yield _received(future, each, key)
             sent.clear()
 
 
@@ -139,7 +140,7 @@ def _is_killed(future: Future[Any]) -> bool:
     return type(future.exception()).__name__ == "KilledWorker"
 
 
-def _received(future: Future[Any], item: Item) -> Done:
+def _received(future: Future[Any], item: Item, key: str) -> Done:
     """The result of a model on the cluster, whose file is written."""
     from relayout.model.onnx_file import replace_file
 
@@ -154,7 +155,7 @@ def _received(future: Future[Any], item: Item) -> Done:
         status, message = describe(error)
         return Done(item.name, status, message=message)
     assert isinstance(done, Done)
-    return done
+    return replace(done, key=key)
 
 
 def _workers(client: Client, address: str) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +18,10 @@ from relayout.cli.options import Request
 if TYPE_CHECKING:
     from relayout.report.schema import Report
 
-__all__ = ["Done", "Item", "legalize_item", "legalize_sent", "pack", "table_of"]
+__all__ = ["JOURNAL", "Done", "Item", "key_of", "legalize_item", "legalize_sent", "pack", "table_of"]
+
+JOURNAL = ".relayout-batch.jsonl"
+"""The name of the journal, in the folder of the legal models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One model that is done: its exit status, and its report or the error."""
+    """One model that is done: its exit status, its report or the error, and its key, empty if it could not be read."""
 
     name: str
     status: int
     report: Report | None = None
     message: str = ""
+    key: str = ""
 
     def record(self) -> dict[str, Any]:
         """The entry of the batch's report, as JSON."""
@@ -47,6 +55,47 @@ class Done:
 
 def legalize_item(item: Item, progress: Callable[[str], None] = lambda step: None) -> Done:
     """Legalize one model and write it. Every failure is in the result."""
+    key = ""
+    # The work itself says that a file cannot be read.
+    with suppress(OSError):
+        key = key_of(item)
+    return replace(_legalized(item, progress), key=key)
+
+
+def key_of(item: Item) -> str:
+    """A hash of what the result depends on: model, files of weights beside it, backend, options, versions."""
+    hashed = hashlib.sha256()
+    with item.source.open("rb") as file:
+        hashed.update(hashlib.file_digest(file, "sha256").digest())
+    for path in sorted(item.source.parent.iterdir()):
+        if path.suffix not in (".onnx", ".json") and path.name != JOURNAL and path.is_file():
+            status = path.stat()
+            hashed.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
+    hashed.update(table_of(item.request) + _code_of(item.request))
+    hashed.update(f"{item.request} {_versions()}".encode())
+    return hashed.hexdigest()
+
+
+def _code_of(request: Request) -> bytes:
+    """The file of a backend that is named by its code: `acme.py`, `acme.py:Acme`, or `acme.layouts:Acme` here."""
+    spec = request.backend or ""
+    named = spec if spec.endswith(".py") else spec.rpartition(":")[0]
+    for path in (Path(named), Path(*named.split(".")).with_suffix(".py") if named else Path()):
+        if path.suffix == ".py" and path.is_file():
+            return path.read_bytes()
+    return b""
+
+
+@cache
+def _versions() -> list[tuple[str, str]]:
+    """The versions of relayout and of the distributions of all installed backends."""
+    from relayout.backend.registry import find_backends
+
+    owners = {(each.distribution, each.version) for each in find_backends().values()}
+    return sorted({("relayout", version("relayout")), *owners})
+
+
+def _legalized(item: Item, progress: Callable[[str], None]) -> Done:
     try:
         outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, strict=False)
         if outcome.report.ok:
@@ -96,5 +145,5 @@ def legalize_sent(name: str, content: bytes, request: Request, table: bytes) -> 
             backend = Path(folder, "backend").with_suffix(Path(request.backend or "").suffix)
             backend.write_bytes(table)
             request = replace(request, backend=str(backend))
-        done = legalize_item(Item(source, target, request))
+        done = _legalized(Item(source, target, request), lambda step: None)
         return done, pack(target) if target.exists() else b""

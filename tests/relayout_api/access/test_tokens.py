@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import anyio
+import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from relayout.errors import UsageError
+from relayout_api.access.callers import PREFIX, Caller
+from relayout_api.access.guard import Guard
 from relayout_api.access.tokens import Tokens
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -108,3 +114,55 @@ def test_an_issuer_that_is_silent_or_another_is_an_error(issuer: str, signed: Ca
         Tokens("http://127.0.0.1:1", "relayout").find(signed())
     with pytest.raises(UsageError, match="another name"):
         Tokens(issuer + "/", "relayout").check()
+
+
+def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callable[..., str]) -> None:
+    asked = []
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(503)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tokens = Tokens(f"http://127.0.0.1:{server.server_port}", "relayout")
+        for _ in range(3):
+            with pytest.raises(UsageError, match="does not answer"):
+                tokens.find(signed())
+        server.shutdown()
+    assert len(asked) == 1
+
+
+def test_callers_with_keys_do_not_wait_for_an_issuer_that_hangs() -> None:
+    hung = threading.Event()
+
+    def token(text: str) -> Caller | None:
+        hung.wait(20)
+        return None
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("served")(scope, receive, send)
+
+    guard = Guard(served, key=lambda text: Caller("ana", "read"), token=token, required=True)
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(guard)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://x") as client,
+            anyio.create_task_group() as all_,
+        ):
+            for number in range(100):
+                all_.start_soon(lambda n: client.get("/v1/backends", headers={"X-API-Key": f"token {n}"}), number)
+            try:
+                with anyio.fail_after(10):
+                    await anyio.sleep(0.2)
+                    answer = await client.get("/v1/backends", headers={"X-API-Key": f"{PREFIX}1"})
+            finally:
+                hung.set()
+        return answer.status_code
+
+    assert anyio.run(ask) == 200
