@@ -224,7 +224,9 @@ def describe(
         backend=backend.name,
         before=before,
         after=after,
-        account=account_of(result.plan, scale.objective, conversion_operators_of(backend)),
+        account=account_of(
+            result.plan, scale.objective, result.formulation.costs.bytes_of, conversion_operators_of(backend)
+        ),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from graphs import Net
+from onnx import numpy_helper
 
 from relayout import legalize, read_model
 from relayout.model.io import to_json
@@ -50,3 +52,24 @@ def test_a_legal_graph_in_json_stays_as_it_is(backend: str) -> None:
     again, second = legalize(legal, backend, **options)
     assert again == legal
     assert second.after == second.before == report.after
+
+
+def test_an_input_whose_batch_has_no_name_stays_as_it_is() -> None:
+    net = Net()
+    image = net.input("image", (None, 8, 6, 6))
+    net.output(net.conv(net.node("Relu", image), 8, 8))
+    net.output(net.conv(image, 8, 8))
+    legal, _ = legalize(net.model(), "nhwc")
+    again, _ = legalize(legal, "nhwc")
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_a_kernel_in_a_node_is_a_constant() -> None:
+    """The legal model has it among the initializers, and the blocks of `tpu` are for constant kernels."""
+    net = Net()
+    kernel = net.node("Constant", value=numpy_helper.from_array(net.rng.standard_normal((8, 3, 3, 3), np.float32)))
+    net.output(net.node("Conv", net.input("image", (1, 3, 16, 16)), kernel, strides=[2, 2], pads=[1] * 4))
+    legal, report = legalize(net.model(), "tpu")
+    again, second = legalize(legal, "tpu")
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+    assert second.cost == report.cost

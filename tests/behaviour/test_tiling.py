@@ -206,3 +206,35 @@ def test_an_order_of_factors_that_the_operator_takes_costs_nothing(
     legal, report = checked(model, "onnx")
     assert (report.cost == 0) == takes
     assert_same_numbers(model, legal)
+
+
+PACKED = {
+    "name": "packed",
+    "rule": [{"op": "Conv", "data": "NCHW16c", "kernel": "OIHW16i16o", "pads": True}],
+}
+
+
+@pytest.mark.parametrize("channels", [32, 20])
+def test_a_normalization_between_packed_convolutions_is_a_product_and_a_sum_in_their_blocks(channels: int) -> None:
+    """Of 20 channels the last block is filled up with zeros, and stays so."""
+    net = Net()
+    first = net.node("Conv", net.input("x", (1, 16, 9, 9)), net.weight(channels, 16, 1, 1))
+    vectors = [net.constant(np.linspace(low, 2, channels, dtype=np.float32)) for low in (-1, -2, -3, 1)]
+    shifted = net.node("BatchNormalization", first, *vectors)
+    net.output(net.node("Conv", shifted, net.weight(16, channels, 1, 1)))
+    model = net.model()
+    legal, report = checked(model, PACKED)
+    assert_same_numbers(model, legal)
+    assert report.after.transposes == 2
+    assert [(each.layout, each.is_written_out) for each in report.charges] == [("NCHWc[tile:16]", True)]
+
+
+def test_a_global_pool_of_packed_data_is_a_reduction_of_its_blocks() -> None:
+    net = Net()
+    data = net.node("Conv", net.input("x", (1, 16, 9, 9)), net.weight(32, 16, 1, 1))
+    net.output(net.node("Conv", net.node("GlobalAveragePool", data), net.weight(32, 32, 1, 1)))
+    model = net.model()
+    legal, report = checked(model, PACKED)
+    assert_same_numbers(model, legal)
+    assert (report.after.transposes, report.account.operators.cost) == (1, 0)
+    assert "GlobalAveragePool" not in operators(legal)

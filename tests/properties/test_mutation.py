@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from mutation import is_sound, mutants
 from mutation_models import (
+    CONTRIBUTED,
     FILLED,
     KERAS,
     MIXED,
@@ -57,6 +58,7 @@ CASES = {
     "mixed-nhwc": Case(MIXED, "nhwc", 220),
     "sequence-nhwc": Case(SEQUENCE, "nhwc", 40),
     "quantized-nhwc": Case(QUANTIZED, "nhwc", 90),
+    "contributed-nhwc": Case(CONTRIBUTED, "nhwc", 90),
     "shuffle-onnx": Case(SHUFFLE, "onnx", 40),
     "shuffle-nhwc": Case(SHUFFLE, "nhwc", 140),
     "norms-onnx": Case(NORMS, "onnx", 20, objective="transposes"),

@@ -258,15 +258,16 @@ def test_a_quantized_convolution_runs_on_channels_last(group: int) -> None:
     assert one.ways()[0].cost > way.cost == 0
 
 
-def test_a_quantized_pool_runs_on_channels_last() -> None:
-    x = np.random.default_rng(0).integers(0, 255, (2, 8, 9, 7)).astype(np.uint8)
-    operands = (SCALE, ZERO, SCALE, ZERO)
-    for one in (
-        quantized("QLinearAveragePool", x, *operands, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        quantized("QLinearGlobalAveragePool", x, *operands),
-    ):
-        (way,) = one.written()
-        np.testing.assert_array_equal(one.run(way), one.expected)
+@pytest.mark.parametrize("operator", ["QLinearAveragePool", "QLinearGlobalAveragePool"])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_quantized_pool_costs_least_with_channels_last(operator: str, is_last: bool) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (2, 8, 9, 8)).astype(np.uint8)
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]} if operator == "QLinearAveragePool" else {}
+    node = quantized(operator, x, SCALE, ZERO, SCALE, ZERO, channels_last=int(is_last), **window).node
+    first, last = ((0, 3, 1, 2), (0, 1, 2, 3)) if is_last else ((0, 1, 2, 3), (0, 2, 3, 1))
+    assert X86Nchwc().order_cost(node, last, 0, is_rewritten=False) == 0
+    moved = x.size + (x.size if window else 16)
+    assert X86Nchwc().order_cost(node, first, 0, is_rewritten=False) == 2 * moved
 
 
 @pytest.mark.parametrize("plain", [NCHW, NHWC], ids=str)

@@ -46,6 +46,7 @@ class Example:
     opset: int = 18
     results: int = 1
     moves: bool = True
+    domain: str = ""
 
 
 X = Input((2, 3, 4, 5))
@@ -347,12 +348,99 @@ def _relabels() -> list[Example]:
     ]
 
 
-EXAMPLES = [*_unary(), *_broadcast(), *_axes(), *_spatial(), *_contractions(), *_relabels()]
+def _contributed() -> list[Example]:
+    """Operators of onnxruntime. Scales and zero points differ, so that one in another's place is found."""
+
+    def scale(numbers: Any = 0.05, zero: Any = 3, dtype: Any = U8) -> tuple[Constant, Constant]:
+        return Constant(np.array(numbers), F), Constant(np.array(zero), dtype)
+
+    def quantized(operator: str, *inputs: Input | Constant | None, moves: bool = True, **attributes: Any) -> Example:
+        return Example(operator, inputs, attributes, 17, moves=moves, domain="com.microsoft")
+
+    data, image = Input((2, 3, 4, 5), U8, 0, 256), Input((2, 4, 6, 5), U8, 0, 256)
+    signed = Input((2, 3, 4, 5), I8, -128, 128)
+    other, result = scale(0.07, 128), scale(0.11, 77)
+    matrix = Constant(np.random.default_rng(3).integers(-90, 90, (5, 6)), I8)
+    columns = Constant(np.linspace(0.01, 0.03, 6), F), Constant(np.arange(6) - 3, I8)
+    window = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    return [
+        quantized("QLinearAdd", data, *scale(), data, *other, *result),
+        quantized("QLinearAdd", data, *scale(), Input((3, 1, 5), U8, 0, 256), *other, *result),
+        quantized("QLinearAdd", Input((5,), U8, 0, 256), *scale(), data, *other, *result),
+        quantized(
+            "QLinearMul",
+            signed,
+            *scale(0.05, -3, I8),
+            Input((3, 1, 1), I8, -90, 90),
+            *scale(0.02, 9, I8),
+            *scale(0.06, 1, I8),
+        ),
+        quantized("QLinearMul", data, *scale(), Constant(np.array([200]), U8), *other, *result),
+        quantized("QLinearSigmoid", data, *scale(0.02, 128), *scale(1 / 256, 0)),
+        quantized("QLinearLeakyRelu", data, *scale(0.02, 128), *result, alpha=0.3),
+        quantized("QLinearWhere", Input((4, 1), B, 0, 2), data, *scale(), data, *other, *result),
+        quantized("QLinearSoftmax", data, *scale(), *scale(1 / 256, 0), axis=1, opset=13),
+        quantized("QLinearSoftmax", data, *scale(), *scale(1 / 256, 0), axis=-2, opset=13),
+        quantized("QLinearSoftmax", data, *scale(), *scale(1 / 256, 0), axis=2, opset=11),
+        quantized("QLinearConcat", *result, data, *scale(), Input((2, 2, 4, 5), U8, 0, 256), *other, axis=1),
+        quantized("QLinearConcat", *result, data, *scale(), data, *other, data, *scale(0.1, 9), axis=-1),
+        *[
+            quantized("QLinearGlobalAveragePool", image, *scale(), *result, **last)
+            for last in ({}, {"channels_last": 1})
+        ],
+        *[
+            quantized("QLinearAveragePool", image, *scale(), *result, **window, **last)
+            for last in ({}, {"channels_last": 1, "count_include_pad": 1})
+        ],
+        quantized(
+            "QGemm", Input((4, 5), U8, 0, 256), *scale(), matrix, *scale(0.02, 4, I8), None, *result, moves=False
+        ),
+        quantized(
+            "QGemm",
+            Input((5, 4), U8, 0, 256),
+            *scale(),
+            matrix,
+            *columns,
+            Constant(np.arange(6) * 99, I32),
+            transA=1,
+            moves=False,
+        ),
+        quantized(
+            "MatMulIntegerToFloat",
+            data,
+            matrix,
+            scale()[0],
+            columns[0],
+            scale()[1],
+            columns[1],
+            Constant(np.arange(6), F),
+        ),
+        quantized("MatMulIntegerToFloat", data, Constant(np.full((3, 5, 6), 7), I8), *[scale()[0]] * 2),
+        quantized("DynamicQuantizeMatMul", X, matrix, *columns),
+        quantized("Gelu", X),
+        quantized("QuickGelu", X, alpha=1.5),
+        quantized("BiasGelu", X, Constant(np.arange(5), F)),
+        quantized("FastGelu", X),
+        quantized("FastGelu", X, Constant(np.arange(5), F)),
+        *[
+            quantized(f"Skip{kind}LayerNormalization", Input((2, 3, 5)), Input((2, 3, 5)), Constant(np.arange(5), F))
+            for kind in ("", "Simplified")
+        ],
+        quantized("QuantizeLinear", X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], np.uint16), axis=1),
+        quantized("DequantizeLinear", Input((2, 3, 4, 5), np.uint16, 0, 9999), Constant(np.array(0.1), F)),
+    ]
+
+
+EXAMPLES = [
+    *_unary(), *_broadcast(), *_axes(), *_spatial(), *_contractions(), *_relabels(), *_contributed()
+]  # fmt: skip
 
 
 def row_of(example: Example) -> Row | None:
     """The row that applies to this example."""
-    applicable = [r for r in rows() if r.operator == example.operator and r.since <= example.opset]
+    own = [r for r in rows() if (r.domain, r.operator) == (example.domain, example.operator)]
+    # Of other domains all examples have version 1.
+    applicable = [r for r in own if r.since <= (1 if example.domain else example.opset)]
     return applicable[-1] if applicable else None
 
 

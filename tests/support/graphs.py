@@ -28,7 +28,7 @@ class Net:
         self.constants: list[onnx.TensorProto] = []
         self.rng = np.random.default_rng(seed)
 
-    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
+    def input(self, name: str, shape: Sequence[int | str | None], dtype: int = TensorProto.FLOAT) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 

@@ -101,10 +101,11 @@ def insert(model: ir.Model, n: int, perm: tuple[int, ...]) -> None:
 def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
     """Axes shifted by one, and lists of numbers reversed or rotated."""
     for n, node in enumerate(model.graph):
-        for name in ("axis", "keepdims", "group"):
+        for name in ("axis", "keepdims", "group", "channels_last"):
             if name in node.attributes:
                 value = node.attributes[name].as_int()
-                other = 1 - value if name == "keepdims" else value - 1 if value > 0 else value + 1
+                is_flag = name in ("keepdims", "channels_last")
+                other = 1 - value if is_flag else value - 1 if value > 0 else value + 1
                 yield f"{node.name} {name} {value} -> {other}", set_attribute(n, ir.AttrInt64(name, other))
         for name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
             if name in node.attributes:

@@ -114,6 +114,32 @@ SHUFFLE = """net (float[1,6,5,4] x, float[8,6,1,1] w, float[8,1,3,3] d, float[8,
     n = Relu (m)
     y = Add (n, l) }"""
 
+# Each scale and zero point has values of its own, so that no operand can stand in for another.
+CONTRIBUTED = """net (float[1,7,6,3] x, float[4,3,3,3] w, float[3,1,1] v) => (float[1,6,6,7] y, float[1,7] z) {
+    s = Constant <value = float {0.03}> ()
+    t = Constant <value = float {0.05}> ()
+    r = Constant <value = float {0.02}> ()
+    k = Constant <value = float {0.01}> ()
+    m = Constant <value = uint8 {128}> ()
+    n = Constant <value = uint8 {101}> ()
+    p = Constant <value = uint8 {90}> ()
+    none = Constant <value = uint8 {0}> ()
+    qw = QuantizeLinear (w, s, m)
+    qv = QuantizeLinear (v, t, n)
+    q = QuantizeLinear (x, s, m)
+    a = Transpose <perm = [0,3,1,2]> (q)
+    b = com.microsoft.QLinearMul (a, s, m, qv, t, n, r, p)
+    c = QLinearConv <kernel_shape = [3,3], pads = [1,1,1,1]> (b, r, p, qw, s, m, t, n)
+    d = com.microsoft.QLinearSigmoid (c, t, n, k, none)
+    e = com.microsoft.QLinearConcat <axis = 1> (s, m, d, k, none, a, s, m)
+    f = com.microsoft.QLinearAveragePool <kernel_shape = [2,1]> (e, s, m, r, p)
+    g = com.microsoft.QLinearSoftmax <axis = 1, opset = 13> (f, r, p, k, none)
+    h = Transpose <perm = [0,2,3,1]> (g)
+    y = DequantizeLinear (h, k, none)
+    i = com.microsoft.QLinearGlobalAveragePool (f, r, p, t, n)
+    j = Flatten (i)
+    z = DequantizeLinear (j, t, n) }"""
+
 # With the objective transposes, the norms and the global pool are decomposed on channels last.
 NORMS = """net (float[1,7,6,4] x, float[4] scale, float[4] shift, float[4] mean)
                => (float[1,7,6,4] y, float[1,4,1,1] z) {
@@ -174,7 +200,8 @@ CONSTANTS = {
 
 
 def build(text: str) -> ir.Model:
-    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    domains = '"" : 20, "com.microsoft" : 1' if "com.microsoft" in text else '"" : 20'
+    proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{domains}]> {text}")
     generator = np.random.default_rng(0)
     used = {name for node in proto.graph.node for name in node.input}
     for entry in list(proto.graph.input)[1:]:

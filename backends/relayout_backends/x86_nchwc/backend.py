@@ -9,13 +9,13 @@ third layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, Reordering, TensorType, Violation
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.channels import Unpacked
+from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
 from relayout_backends.x86_nchwc.checks.contrib import CONVERSIONS, operator_layouts
 from relayout_backends.x86_nchwc.convolution import convolutions
@@ -24,9 +24,8 @@ from relayout_backends.x86_nchwc.joining import concatenation, slicing, splittin
 from relayout_backends.x86_nchwc.normalization import normalization
 from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
-from relayout_backends.x86_nchwc.present import price
 from relayout_backends.x86_nchwc.products import products
-from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
+from relayout_backends.x86_nchwc.quantized import quantized
 from relayout_backends.x86_nchwc.reordering import reordering, scattering
 from relayout_backends.x86_nchwc.shapes import is_dequantized
 
@@ -54,6 +53,8 @@ class X86Nchwc(Unpacked):
 
     name = "x86-nchwc"
     is_pure = True
+    flows_down = ACTIVATIONS | {"BatchNormalization"}
+    """A blocked convolution does these as a part of it, if they are blocked too."""
 
     def __init__(self, context: Backend | None = None, *, block: int | str | None = None) -> None:
         """`block`: channels in a block, 8 or 16; by default those of the installed onnxruntime on this machine."""
@@ -70,9 +71,7 @@ class X86Nchwc(Unpacked):
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         (plain,) = super().implementations(node)
-        if (present := price(node, lambda: self.blocks)) != 0:
-            return (replace(plain, cost=present),)
-        if node.domain in ("", "com.microsoft") and node.op_type in QUANTIZED:
+        if node.domain in ("", "com.microsoft") and node.op_type == "QLinearConv":
             return tuple(quantized(node, plain))
         if node.domain != "":
             return (plain,)
@@ -89,7 +88,7 @@ class X86Nchwc(Unpacked):
         return (Implementation(plain.inputs, plain.results, plain.cost + plain_penalty(node)), blocked_implementation)
 
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
-        return order_cost(node, axes, traffic, lambda: self.blocks, is_rewritten=is_rewritten)
+        return order_cost(node, axes, traffic, is_rewritten=is_rewritten)
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return reordering(tensor, source, target, self.blocks)

@@ -9,7 +9,7 @@ Kernels are in MLAS's layouts (O and I are blocked outputs and inputs, Bi and Bo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Implementation, Writing, rank_of
@@ -21,7 +21,7 @@ from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["ATTRIBUTES", "blocked_penalty", "convolutions"]
+__all__ = ["ATTRIBUTES", "convolutions"]
 
 ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
 
@@ -67,37 +67,14 @@ def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterat
     if shape is None:
         yield plain
         return
-    blocked_ones = [
-        _blocked_implementation(node, shape, blocks, reads_blocks) for reads_blocks in _readings(shape, blocks)
-    ]
-    for one, cost in zip((plain, *blocked_ones), _penalties(node, shape, blocks).values(), strict=True):
-        yield Implementation(one.inputs, one.results, cost, one.rewrite, one.pads)
-
-
-def blocked_penalty(node: ir.Node, blocks: Blocks, outputs: int, inputs: int) -> int:
-    """The cost of `node`, a blocked Conv of so many channels without padding, beyond that of the cheapest Conv.
-
-    `inputs` are those of one group.
-    """
-    kernel = extents(node.inputs[1]) if node.inputs[1] is not None else None
-    if kernel is None or len(kernel) != 4:
-        return 0
-    groups = node.attributes.get_int("group", 1)
-    is_depthwise = groups > 1 and kernel[1] == 1
-    reads_blocks = is_depthwise or kernel[1] % blocks.size == 0
-    shape = _Shape(outputs, 1 if is_depthwise else inputs, kernel[2], kernel[3], outputs if is_depthwise else groups)
-    return _penalties(node, shape, blocks).get(reads_blocks, 0)
-
-
-def _penalties(node: ir.Node, shape: _Shape, blocks: Blocks) -> dict[bool | None, int]:
-    """The cost of each implementation of a convolution beyond the cheapest: of the plain one (None), and of those that
-    read plain (False) and blocked (True) data."""
     places = volume(node.outputs[0], (0, 2, 3)) * shape.height * shape.width
-    costs: dict[bool | None, int] = {None: _plain_cost(shape, places)}
+    ways = [(plain, _plain_cost(shape, places))]
     for reads_blocks in _readings(shape, blocks):
-        costs[reads_blocks] = _blocked_cost(shape, blocks, places, reads_blocks)
-    least = min(costs.values())
-    return {each: cost - least for each, cost in costs.items()}
+        blocked = _blocked_implementation(node, shape, blocks, reads_blocks)
+        ways.append((blocked, _blocked_cost(shape, blocks, places, reads_blocks)))
+    least = min(cost for _, cost in ways)
+    for way, cost in ways:
+        yield replace(way, cost=cost - least)
 
 
 def _shape_of(node: ir.Node) -> _Shape | None:

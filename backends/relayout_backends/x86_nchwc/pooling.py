@@ -39,13 +39,8 @@ def global_pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
 
 
 def plain_penalty(node: ir.Node) -> int:
-    """The cost of the plain `node` beyond that of the blocked one: pools are slower then, the others are not.
-
-    A normalization is fused into a blocked convolution before it: on equal cost, it is blocked too.
-    """
+    """The cost of the plain `node` beyond that of the blocked one: pools are slower then, the others are not."""
     data = node.inputs[0]
-    if node.op_type == "BatchNormalization":
-        return 1
     return 4 * POOL * volume(data, range(4)) if data is not None and node.op_type.endswith("Pool") else 0
 
 

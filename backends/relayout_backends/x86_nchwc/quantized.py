@@ -1,4 +1,8 @@
-"""onnxruntime's quantized operators on NHWC data: the same operators with `channels_last`; kernels stay as they are."""
+"""onnxruntime's quantized operators on NHWC data: the same operators with `channels_last`; kernels stay as they are.
+
+A pool of the domain com.microsoft takes either order by itself, as the operator table knows; a QLinearConv is written
+as the one of that domain. With channels first, the kernels transpose their data to channels last and their result back.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,26 @@ from relayout_backends.x86_nchwc.shapes import attributes, volume
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["QUANTIZED", "quantized"]
-
-QUANTIZED = frozenset({"QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool"})
+__all__ = ["pool_order_cost", "quantized"]
 
 _DOMAIN = "com.microsoft"
-_ATTRIBUTES = (*ATTRIBUTES, "ceil_mode", "channels_last", "count_include_pad", "group")
+_POOLS = ("QLinearAveragePool", "QLinearGlobalAveragePool")
+_ATTRIBUTES = (*ATTRIBUTES, "channels_last", "group")
+
+
+def pool_order_cost(node: ir.Node, axes: tuple[int, ...]) -> int:
+    """The cost of a quantized pool with its result's axes in this order; 0 for any other operator."""
+    data, result = node.inputs[0], node.outputs[0]
+    if (node.domain, node.op_type) not in [(_DOMAIN, pool) for pool in _POOLS] or data is None or data.shape is None:
+        return 0
+    rank = len(data.shape)
+    is_last = node.attributes.get_int("channels_last", 0) == 1
+    last = tuple(range(rank)) if is_last else (0, *range(2, rank), 1)
+    return 0 if axes == last else _turning(data, result)
 
 
 def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain`, and the implementation with the channels last."""
+    """Yield `plain` and the implementation with the channels last, of a QLinearConv."""
     data, result = node.inputs[0], node.outputs[0]
     if data is None or data.shape is None or result.shape is None or len(data.shape) != 4:
         yield plain
@@ -30,9 +44,7 @@ def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     if node.attributes.get_int("channels_last", 0):
         yield plain
         return
-    # Channels first, the operator itself transposes its data to channels last and its result back.
-    turned = 2 * (volume(data, range(4)) + volume(result, range(4)))
-    yield Implementation(plain.inputs, plain.results, plain.cost + turned)
+    yield Implementation(plain.inputs, plain.results, plain.cost + _turning(data, result))
     last = Layout.parse("NHWC")
     yield Implementation((last, *plain.inputs[1:]), (last,), rewrite=_channels_last)
 
@@ -43,3 +55,8 @@ def _channels_last(writing: Writing) -> None:
     chosen = {**attributes(node, *_ATTRIBUTES), "channels_last": 1}
     shape = writing.shape_of(0, is_result=True)
     writing.set_result(0, writing.emit(node.op_type, operands, chosen, shape=shape, domain=_DOMAIN))
+
+
+def _turning(data: ir.Value, result: ir.Value) -> int:
+    """The bytes that transposing the data and the result moves."""
+    return 2 * sum(volume(value, range(len(value.shape or ()))) for value in (data, result))

@@ -72,10 +72,10 @@ _ANSWERS = frozenset(
     "supports order_cost at devices".split()
 )
 _METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
-_ATTRIBUTES: dict[str, tuple[type, str]] = {
+_ATTRIBUTES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "name": (str, "a text"),
     "is_enabled": (bool, "True or False"),
-    "flows_down": (bool, "True or False"),
+    "flows_down": ((bool, frozenset), "True, False or a frozenset of operators"),
     "context": (Backend, "a backend"),
 }
 

@@ -119,6 +119,10 @@ class DeclarativeBackend(Backend):
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return self.extended.conversion(tensor, source, target)
 
+    @property
+    def flows_down(self) -> bool | frozenset[str]:  # type: ignore[override]
+        return self.extended.flows_down
+
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
         return self.extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
 

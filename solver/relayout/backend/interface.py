@@ -148,9 +148,9 @@ class Backend:
     is_pure = False
     """Whether the answers of this class depend on nothing but their arguments and the backend's options: not on time,
     chance, files or the machine. A service may then keep results. A subclass must set this attribute again."""
-    flows_down = False
+    flows_down: bool | frozenset[str] = False
     """On equal cost, an operator that accepts any order runs in the layout of its producer, as in TVM and OneFlow, and
-    not in the source's."""
+    not in the source's. A set has the types of the operators of which this holds."""
 
     def __init__(self, context: Backend | None = None) -> None:
         self.context: Backend = context.context if context is not None else self

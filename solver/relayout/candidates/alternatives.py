@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,13 +92,29 @@ class FreeLowering(Struct, frozen=True):
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
         """The position of each index of an axis of known extent along its dimension: source index -> position."""
         assert isinstance(extent, int)
-        atoms = next(group for group in self.dims if group[0].axis == axis)
-        index = np.arange(extent)
-        position = np.zeros(extent, np.int64)
-        for atom in atoms:
-            size = (atom.outer or extent) // atom.inner
-            position = position * size + index // atom.inner % size
-        return position
+        return _positions(next(group for group in self.dims if group[0].axis == axis), extent)
+
+    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A vector along an axis as an array that broadcasts in these dimensions, filled up with zeros."""
+        groups = [tuple(atom for atom in group if atom.axis == axis) for group in self.dims]
+        found = np.zeros([prod(_count(atom, len(array)) for atom in group) for group in groups], array.dtype)
+        found[tuple(_positions(group, len(array)) for group in groups)] = array
+        return found
+
+
+def _count(atom: Atom, extent: int) -> int:
+    """How many indices a factor of an axis has."""
+    return (atom.outer or extent) // atom.inner
+
+
+def _positions(atoms: MemoryFormat, extent: int) -> np.ndarray[Any, Any]:
+    """The position of each index of an axis along a dimension of these factors; 0 where there are none."""
+    index = np.arange(extent)
+    position = np.zeros(extent, np.int64)
+    for atom in atoms:
+        size = _count(atom, extent)
+        position = position * size + index // atom.inner % size
+    return position
 
 
 class FixedLowering(Struct, frozen=True):

@@ -18,6 +18,7 @@ from relayout.backend.calls import (
     supported_by,
 )
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
+from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source, label_of
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
@@ -122,7 +123,12 @@ class RequirementChecker:
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool
     ) -> int | None:
-        """The cost of an order of the node's axes on `device`, in bytes; None where the device does not support it."""
+        """The cost of an order of the node's axes on `device`, in bytes; None where the device does not support it.
+
+        The noted cost of a node that an earlier run has written is that of the order in which it is.
+        """
+        if noted_cost(node) is not None:
+            return traffic
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(

@@ -83,6 +83,9 @@ class DryRun:
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
+    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self._form.broadcast(axis, array)
+
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._form.positions_of(axis, self._rule.extents[axis])
 

@@ -87,13 +87,15 @@ class FreeNode:
         return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
     def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Further orders that the rule suggests once the node runs in `order`."""
+        """Further orders that the rule suggests once the node runs in `order`; for tiles in which it can only be
+        decomposed, those of whole axes."""
         if order not in self._suggested:
             dims = self._maps.grouped(order) or ()
             orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
-            self._suggested[order] = tuple(
-                [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
-            )
+            found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+            if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
+                found += self._maps.whole_orders(order)
+            self._suggested[order] = tuple(found)
         return self._suggested[order]
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
@@ -134,9 +136,12 @@ class FreeNode:
         for requirement in requirements:
             if written is not None and requirement.implementation.cost >= written[0].implementation.cost + written[2]:
                 break
-            if requirement.is_empty and self._is_tiled_unknowingly(dims):
-                continue  # tiles that only a backend can require
-            met = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
+            if not requirement.is_empty:
+                met = self._as_required(requirement, dims)
+            elif self._is_tiled_unknowingly(dims):
+                met = None  # only a backend can require such tiles of the operator itself
+            else:
+                met = self._as_onnx(requirement, dims)
             if met is None and self._takes_any_order(requirement, dims):
                 met = self._as_required(requirement, dims)
             if met is not None:
@@ -201,7 +206,10 @@ class FreeNode:
 
     def _decomposed(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The answer with a decomposition, for an implementation without requirements."""
+        is_foreign = self._is_tiled_unknowingly(dims)
         for written in self._rule.decompositions:
+            if is_foreign and not written.tiles:
+                continue
             lowering = next(
                 (lowering for lowering in self._lowerings(dims, written) if written.takes(lowering.axes)), None
             )

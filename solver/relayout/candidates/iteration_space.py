@@ -101,7 +101,11 @@ class IndexingMaps:
         """The orders of whole axes nearest to a tiled format of operand `index`: with each axis at the position of its
         first tile, and at that of its last."""
         order = self._in_space(index, format_)
-        if order is None or all(atom.is_whole for atom in order):
+        return self.whole_orders(order) if order is not None else ()
+
+    def whole_orders(self, order: Sequence[Atom]) -> tuple[MemoryFormat, ...]:
+        """The orders of whole axes nearest to a tiled order, in the same way; none for an order of whole axes."""
+        if all(atom.is_whole for atom in order):
             return ()
         firsts = list(dict.fromkeys(atom.axis for atom in order))
         lasts = list(dict.fromkeys(atom.axis for atom in reversed(order)))[::-1]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 
 from relayout.backend.interface import Implementation, element_size
+from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     AlternativeList,
     FixedLowering,
@@ -152,9 +153,15 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
 
 
 def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
-    """The backend's implementations of a node. A conversion that the model has already costs its traffic, like one that
-    is added, so that a legal model costs what it cost when it was made."""
+    """The backend's implementations of a node.
+
+    A legal model costs what it cost when it was made: a node that an earlier run has written costs what is noted on it,
+    and a conversion that the model has already its traffic, like one that is added.
+    """
     stated = context.checker.implementations(node, context.tensors.classes[node])
+    noted = noted_cost(node)
+    if noted is not None:
+        return tuple([each if each.rewrite is not None else replace(each, cost=noted) for each in stated])
     if not context.checker.is_conversion(node):
         return stated
     ends = [(v.shape, v.dtype) for v in (node.inputs[0], node.outputs[0]) if v is not None]
@@ -280,7 +287,7 @@ def _likeness(
     if is_elidable or node in tensors.region_edges or context.checker.is_conversion(node):
         return None
     if context.checker.is_shared:
-        return (tensors.classes[node],)
+        return tensors.classes[node], noted_cost(node)
     # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
     return None if is_asked_again else (tensors.classes[node], implementations)

@@ -1,7 +1,8 @@
 """The tie-break between alternatives of the same cost: each alternative counts as a change, or as none.
 
 An alternative that leaves the node as in the source is no change. Some backends, such as those of TVM and OneFlow,
-propagate layouts to consumers: there, a consumer in the stated layout of its producer is no change either.
+propagate layouts to consumers (`Backend.flows_down`): there, a consumer is changed unless it is in a layout that its
+producer states.
 """
 
 from __future__ import annotations
@@ -28,16 +29,22 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
     flowing_in: dict[Tensor, frozenset[Layout]] = {}
     for choice in requirements.choices:
         as_source = tuple(not a.is_source for a in choice.alternatives)
-        if not backend.flows_down or choice.node is None:
+        devices = {a.device for a in choice.alternatives}
+        kinds = [kind for device in devices if (kind := backend.at(device).flows_down)]
+        if not kinds or choice.node is None:
             yield as_source
             continue
-        stated = _stated(choice)
-        read = [port.operand.tensor for port in choice.ports if not port.is_result]
-        flowing = stated or frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
+        stated, followed = _stated(choice), None
+        flowing = stated
+        takes_any = not all(map(any, choice.layouts))
+        if takes_any and any(kind is True or choice.node.op_type in kind for kind in kinds):
+            read = [port.operand.tensor for port in choice.ports if not port.is_result]
+            above = frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
+            followed = _in_layouts(requirements, choice, above)
+            flowing = stated or above
         for port in choice.ports:
             if port.is_result and flowing:
                 flowing_in[port.operand.tensor] = flowing
-        followed = _in_layouts(requirements, choice, flowing) if not stated else None
         yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
 
 
@@ -76,7 +83,8 @@ def _in_layouts(
         axis_names = requirements.names.of(port.operand) if port.is_result else None
         if axis_names is None:
             continue
-        orders = [bind(layout, axis_names, port.operand.view.extents, 1) for layout in layouts]
+        extents = port.operand.view.extents
+        orders = [bind(layout, axis_names, extents, 1, pads=True) for layout in layouts]
         wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
         if wanted:
             return [alternative.formats[index] in wanted for alternative in choice.alternatives]

@@ -18,6 +18,7 @@ __all__ = [
     "DEVICE_KEY",
     "INLINED_KEY",
     "LAYOUT_KEY",
+    "NODE_COST_KEY",
     "OBJECTIVE_KEY",
     "ORDER_KEY",
     "SOURCE_HASH_KEY",
@@ -66,6 +67,10 @@ BLOCK_KEY = "relayout.block"
 
 CHANNELS_KEY = "relayout.channels"
 """On an operator of onnxruntime's blocked layout: the number of channels of the source, without padding."""
+
+NODE_COST_KEY = "relayout.node_cost"
+"""On a node that a backend's rewrite wrote: the cost that was charged for it, with the operator and the
+shapes that the cost is for (see `relayout.backend.noted_costs`)."""
 
 CONVERSION_KEY = "relayout.conversion"
 """On a Pad or Slice that a conversion between formats added: `pad` or `crop`."""

@@ -25,19 +25,23 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
     """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs: forward, then
     backward and forward again while that finds more."""
     _complete_forward(graph, opsets)
-    while unknown := _without_shape(graph):
+    while unknown := _unknown(graph):
         for node in reversed(graph):
-            if any(value is not None and value.shape is None for value in node.inputs):
+            if any(value is not None and _is_unknown(value) for value in node.inputs):
                 _complete_types(node, opsets)
                 _complete_operands(node)
                 _complete_argument(node)
         _complete_forward(graph, opsets)
-        if _without_shape(graph) == unknown:
+        if _unknown(graph) == unknown:
             break
 
 
-def _without_shape(graph: ir.Graph) -> int:
-    return sum(value.shape is None for node in graph for value in node.outputs)
+def _unknown(graph: ir.Graph) -> int:
+    return sum(_is_unknown(value) for node in graph for value in node.outputs)
+
+
+def _is_unknown(value: ir.Value) -> bool:
+    return value.shape is None or value.type is None
 
 
 def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
+from relayout.model.dims.stand_ins import stood_for
 from relayout.model.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
@@ -244,7 +245,7 @@ def _contradiction(message: str, graph: str) -> InputError:
     where = f"graph '{graph}'" if graph else "graph"
     culprit = _CULPRIT.search(message)
     if culprit:
-        op, name = culprit.groups()
+        op, name = stood_for(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
     detail = re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message)
     differ = _DIFFER.search(message)

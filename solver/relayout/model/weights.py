@@ -99,8 +99,20 @@ def attach(
         for node in graph if in_nodes else ():
             if node.attributes:
                 _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})", kept)
+                _note_data(node)
     for function in model.functions.values():
         _attach_to(function.attributes, folder, f"function '{function.name}'", kept)
+
+
+def _note_data(node: ir.Node) -> None:
+    """Give the result of a Constant its data as `const_value`, as initializers have it.
+
+    A legal model has an initializer in place of a Constant in another layout, and backends must see no difference.
+    """
+    if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
+        given = node.attributes["value"]
+        if given.type == ir.AttributeType.TENSOR and not given.is_ref():
+            node.outputs[0].const_value = given.as_tensor()
 
 
 def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str, kept: onnx.GraphProto) -> None:

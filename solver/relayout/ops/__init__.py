@@ -52,6 +52,7 @@ _EXPORTS = {
     "subgraph_values": "RegionEdge RegionPort all_nodes given_at graphs_of nested_graphs read_at region_edges_of",
     "axis_ops": "",
     "contractions": "",
+    "contributed": "",
     "convolutions": "",
     "elementwise": "",
     "pooling": "",

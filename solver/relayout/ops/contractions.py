@@ -25,17 +25,19 @@ from relayout.ops.rule import (
     free,
 )
 
+__all__ = ["product_rule"]
+
 
 @row("contract", "MatMul")
 def matmul(node: Reading) -> Free:
-    return _matmul(node, 0, 1)
+    return product_rule(node, 0, 1)
 
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
     if node.has(2) and node.rank(2) > 0 and node.extents(2) != (1,):
         raise NoRuleError  # a zero point per row is read along the rows
-    rule = _matmul(node, 0, 1)
+    rule = product_rule(node, 0, 1)
     if not node.has(3) or node.rank(3) == 0 or node.extents(3) == (1,):
         return rule
     if node.rank(3) > 1:
@@ -48,10 +50,10 @@ def matmul_integer(node: Reading) -> Free:
 def quantised_matmul(node: Reading) -> Free:
     if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
         raise NoRuleError
-    return _matmul(node, 0, 3)
+    return product_rule(node, 0, 3)
 
 
-def _matmul(node: Reading, left: int, right: int) -> Free:
+def product_rule(node: Reading, left: int, right: int) -> Free:
     """Batch axes are permuted alike, the last two stay. If the right operand is a matrix, every axis of the left but
     the last is a row axis, and row axes are in any order."""
     a, b = node.extents(left), node.extents(right)

@@ -97,13 +97,9 @@ def channelwise(writing: DecompositionWriter, channel: int) -> None:
     node = writing.node
     scale, bias, mean, variance = (_numbers(value) for value in node.inputs[1:5])
     factor = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
-    shape = [-1 if axis == channel else 1 for axis in writing.axes]
-    kind = mean.dtype
     made = writing.read(0, whole)
     for operator, array in (("Mul", factor), ("Add", bias - mean * factor)):
-        permuted = np.zeros_like(array)
-        permuted[writing.places(channel)] = array
-        constant = writing.constant(operator.lower(), permuted.astype(kind).reshape(shape))
+        constant = writing.constant(operator.lower(), writing.broadcast(channel, array.astype(mean.dtype)))
         made = writing.emit_dims(operator, [made, constant], {}, whole)
     writing.set_result(0, made, whole)
 

@@ -54,12 +54,14 @@ def named(
     *,
     results: int = 1,
     written: Sequence[tuple[Callable[[DecompositionWriter, int, Axes], None], int]] = (),
+    tiles: Axes = (),
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the others in any order. "leading": batch and channels
     outermost, the spatial axes in any order. `written`: a function that decomposes the operator in any order, given the
-    channel axis and the spatial axes, and how many more times than the operator it reads and writes the data.
+    channel axis and the spatial axes, and how many more times than the operator it reads and writes the data. `tiles`
+    are the axes of ONNX's order that these functions take in tiles.
     """
     extents = node.extents(0)
     rank = len(extents)
@@ -71,9 +73,9 @@ def named(
 
     def allows(order: Axes) -> bool:
         if allows_native == "channel":
-            return order[1] == channel
+            return len(order) == rank and order[1] == channel
         if allows_native == "leading":
-            return {*order[:2]} == {*native[:2]}
+            return len(order) == rank and {*order[:2]} == {*native[:2]}
         return order == native
 
     def operand(index: int) -> Axes | None:
@@ -85,17 +87,20 @@ def named(
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         axis_names=axis_names,
-        decompositions=tuple(_written(write, channel, spatial, passes) for write, passes in written),
+        decompositions=tuple(
+            _written(write, channel, spatial, passes, tuple(native[axis] for axis in tiles))
+            for write, passes in written
+        ),
     )
 
 
 def _written(
-    write: Callable[[DecompositionWriter, int, Axes], None], channel: int, spatial: Axes, passes: int
+    write: Callable[[DecompositionWriter, int, Axes], None], channel: int, spatial: Axes, passes: int, tiles: Axes
 ) -> Decomposition:
-    """The decomposition of the operator; it takes any order of whole axes."""
-    places = tuple(range(2 + len(spatial)))
+    """The decomposition of the operator; it takes any order, of whole axes but for `tiles`."""
     return Decomposition(
         lambda writing: write(writing, channel, spatial),
-        lambda order: len(order) == len(places),
-        lambda _order: ((places, passes),) if passes else (),
+        lambda order: all(axis in tiles or order.count(axis) == 1 for axis in order),
+        lambda order: ((tuple(range(len(order))), passes),) if passes else (),
+        tiles=bool(tiles),
     )

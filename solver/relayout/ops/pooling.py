@@ -24,7 +24,7 @@ def batch_normalization(node: Reading) -> Free:
     known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
     known = known and isinstance(node.extents(0)[letters_of(node, node.rank()).index("C")], int)
     ways = [(lambda writing, channel, _spatial: channelwise(writing, channel), 2)] if known else []
-    return named(node, (0,), "channel", written=ways)
+    return named(node, (0,), "channel", written=ways, tiles=tuple(range(node.rank())))
 
 
 @row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -33,9 +33,9 @@ def global_pool(node: Reading) -> Free:
     operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
     if operator is None or not node.is_float():
         return named(node, (0,), "leading")
-    return named(
-        node, (0,), "leading", written=[(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
-    )
+    # The spatial axes stay whole: a mean would count the zeros that fill up their tiles.
+    ways = [(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
+    return named(node, (0,), "leading", written=ways, tiles=(0, 1))
 
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")

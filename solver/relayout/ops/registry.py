@@ -11,7 +11,7 @@ from msgspec import Struct
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.rule import Rule
 
-__all__ = ["Row", "built_rule", "row", "row_of", "rows", "rule_of"]
+__all__ = ["Row", "built_rule", "row", "row_for", "row_of", "rows", "rule_of"]
 
 Builder = Callable[[Reading], Rule]
 Built = TypeVar("Built", bound=Callable[[Reading], Rule])
@@ -55,8 +55,14 @@ def row_of(node: ir.Node, opsets: Mapping[str, int]) -> tuple[Row, int] | None:
     """
     domain = "" if node.domain in ("", "ai.onnx", "relayout") else node.domain
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-    found = [entry for entry in _table.get((domain, node.op_type), ()) if entry.since <= opset]
-    return (found[-1], opset) if found else None
+    found = row_for(domain, node.op_type, opset)
+    return (found, opset) if found is not None else None
+
+
+def row_for(domain: str, operator: str, opset: int) -> Row | None:
+    """The row of an operator in an opset of its domain; None without a row."""
+    found = [entry for entry in _table.get((domain, operator), ()) if entry.since <= opset]
+    return found[-1] if found else None
 
 
 def built_rule(row: Row, reading: Reading) -> Rule | None:

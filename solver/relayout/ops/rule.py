@@ -117,17 +117,22 @@ class DecompositionWriter(Protocol):
     def count(self, axes: Collection[int]) -> int:
         """The product of the extents of these axes of the space, which are known."""
 
+    def broadcast(self, axis: int, array: np.ndarray) -> np.ndarray:
+        """A vector along an axis, to broadcast in the chosen order: zeros fill up tiles."""
+
     def places(self, axis: int) -> np.ndarray:
         """The position of each index of a permuted axis along its dimension: source index -> position."""
 
 
 class Decomposition(Struct, frozen=True):
     """A node lowered to primitive operators by `write`, for the orders that `takes` accepts. `extra` is the traffic
-    beyond the operator itself: (positions in the order that a tensor has, how often it is read or written)."""
+    beyond the operator itself: (positions in the order that a tensor has, how often it is read or written). `tiles`: it
+    takes tiled axes too, also where the operator does not."""
 
     write: Callable[[DecompositionWriter], None]
     takes: Callable[[Axes], bool] = _always
     extra: Callable[[Axes], Traffic] = _nothing
+    tiles: bool = False
 
 
 Permutation = Literal["", "same", "asymmetric"]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
+from relayout.candidates.tensors import Tensor
 from relayout.formulate.objective import Objective
 from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
+from relayout.layout.memory_format import MemoryFormat
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.report.schema import Account, Entry
 
 __all__ = ["account_of", "charged_nodes", "proof_of"]
 
+BytesOf = Callable[[Tensor, MemoryFormat], int]
 
-def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]] = frozenset()) -> Account:
-    """The parts of `plan.cost(objective)`.
+
+def account_of(
+    plan: Plan, objective: Objective, bytes_of: BytesOf, operators: Set[tuple[str, str]] = frozenset()
+) -> Account:
+    """The parts of `plan.cost(objective)`. `bytes_of` has the size of a tensor in a format.
 
     `operators` are the backend's own that only convert: those that the source has already are reorders too. The cost of
     a conversion that transposes and pads is shared out by bytes. Under an objective that counts conversions, one that
@@ -28,9 +34,9 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
     padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
     passes = sum(each.passes for each in moving)
     transposed = sum(each.cost for each in written) - padded if in_bytes else passes
-    present = [each.chosen.cost for each in plan.nodes if each.chosen.cost and _is_reorder(each, operators)]
-    resized = [each.chosen.cost for each in plan.nodes if each.chosen.cost and _is_resized(each)]
-    charges = [each.chosen.cost for each in charged_nodes(plan, operators)]
+    present = [each for each in plan.nodes if each.chosen.cost and _is_reorder(each, operators)]
+    resized = [each for each in plan.nodes if each.chosen.cost and _is_resized(each)]
+    charged = charged_nodes(plan, operators)
     return Account(
         transposes=Entry(
             count=passes,
@@ -39,15 +45,15 @@ def account_of(plan: Plan, objective: Objective, operators: Set[tuple[str, str]]
         ),
         reorders=Entry(
             count=len(reorders) + len(present),
-            bytes=_bytes(reorders) + sum(present),
-            cost=_cost(reorders) + sum(present) if in_bytes else len(reorders),
+            bytes=_bytes(reorders) + _traffic(present, bytes_of),
+            cost=_cost(reorders) + _charges(present) if in_bytes else len(reorders),
         ),
         pads=Entry(
             count=len(padding) + len(resized),
-            bytes=sum(each.padding for each in padding) + sum(resized),
-            cost=padded + sum(resized) if in_bytes else padded,
+            bytes=sum(each.padding for each in padding) + _traffic(resized, bytes_of),
+            cost=padded + _charges(resized) if in_bytes else padded,
         ),
-        operators=Entry(count=len(charges), bytes=sum(charges), cost=sum(charges) if in_bytes else 0),
+        operators=Entry(count=len(charged), bytes=_charges(charged), cost=_charges(charged) if in_bytes else 0),
         transfers=Entry(
             count=len(plan.transfers),
             bytes=sum(each.bytes for each in plan.transfers),
@@ -79,6 +85,16 @@ def proof_of(bound: int, unit: str) -> str:
 def _padding_cost(conversion: PlannedConversion) -> int:
     """The share of the padding in the conversion's cost, by bytes."""
     return conversion.cost * conversion.padding // conversion.bytes if conversion.bytes else 0
+
+
+def _charges(nodes: Iterable[PlannedNode]) -> int:
+    return sum(each.chosen.cost for each in nodes)
+
+
+def _traffic(nodes: Iterable[PlannedNode], bytes_of: BytesOf) -> int:
+    """The bytes that these nodes read and write."""
+    ends = (end for each in nodes for end in zip(each.ports, each.formats, strict=True))
+    return sum(bytes_of(port.operand.tensor, format_) for port, format_ in ends)
 
 
 def _bytes(conversions: Iterable[PlannedConversion]) -> int:

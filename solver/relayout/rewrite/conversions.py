@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from relayout.backend.noted_costs import note_cost
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
@@ -37,7 +38,7 @@ def convert(context: RewriteContext, tensor: Tensor) -> None:
         *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
         # A consumer of other dimensions reads the value before the final Reshape.
         same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
-        context.copies.add(tensor, conversion.target, copy, *same)
+        context.copies.add(tensor, conversion.target, copy, *same, emitted=True)
         axes = _axes_of(copy.dims, len(tensor.extents))
         if axes is not None:
             base = context.tensors.operands[tensor.base]
@@ -68,7 +69,9 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
     writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
-    context.copies.add(tensor, conversion.target, writer.defined[0])
+    if reordering.cost is not None:
+        note_cost(writer.nodes, reordering.cost)
+    context.copies.add(tensor, conversion.target, writer.defined[0], emitted=True)
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 
 import onnx_ir as ir
 
@@ -11,6 +12,7 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.errors import InternalError
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Extent, MemoryFormat
+from relayout.model.dims.dim_unification import GENERATED
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
 __all__ = ["Copies", "stem_of"]
@@ -41,6 +43,7 @@ class Copies:
             for group, extent in named:
                 self._symbols[operand.tensor, group] = extent
         self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
+        self._unused: Iterator[str] | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -49,11 +52,12 @@ class Copies:
         yield
         self._known.update(known)
 
-    def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
-        """Register these values for the tensor in this format; the first is read where the shape does not matter."""
+    def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical, emitted: bool = False) -> None:
+        """Register these values for the tensor in this format; the first is read where the shape does not matter.
+        `emitted`: they are results of conversions, not values of the source."""
         self._known[tensor, format_] = [*physical]
         for each in physical:
-            self._name_dims(tensor, each)
+            self._name_dims(tensor, each, emitted=emitted)
 
     def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         return (tensor, format_) in self._known
@@ -77,21 +81,34 @@ class Copies:
             return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
         physical = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
-        self._name_dims(tensor, physical)
+        self._name_dims(tensor, physical, emitted=True)
         known.append(physical)
         return physical
 
-    def _name_dims(self, tensor: Tensor, physical: Physical) -> None:
-        """Name the dims of unknown extent as a view of the tensor names them. Shape inference propagates the names."""
+    def _name_dims(self, tensor: Tensor, physical: Physical, *, emitted: bool) -> None:
+        """Name the dims of unknown extent as a view of the tensor names them. Shape inference propagates the names.
+
+        It generates names for the other dims of a conversion's result, which so get them here: those that a second run
+        reads.
+        """
         shape = physical.value.shape
         if physical.shape is not None or shape is None or shape.is_static():
             return
-        physical.value.shape = ir.Shape(
-            [
-                self._symbols.get((tensor, group)) if not isinstance(dim, int) and dim.value is None else dim
-                for group, dim in zip(physical.dims, shape, strict=True)
-            ]
-        )
+        dims: list[ir.SymbolicDim | str | int | None] = []
+        for group, dim in zip(physical.dims, shape, strict=True):
+            if isinstance(dim, int) or dim.value is not None:
+                dims.append(dim)
+                continue
+            if emitted and (tensor, group) not in self._symbols:
+                self._symbols[tensor, group] = self._unused_symbol()
+            dims.append(self._symbols.get((tensor, group)))
+        physical.value.shape = ir.Shape(dims)
+
+    def _unused_symbol(self) -> str:
+        if self._unused is None:
+            taken = " ".join(self._symbols.values())
+            self._unused = (name for n in count() if (name := f"{GENERATED}{n}") not in taken)
+        return next(self._unused)
 
     def read_as(
         self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Sequence[Extent], *, stem: str

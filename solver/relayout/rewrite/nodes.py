@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from relayout.backend.noted_costs import note_cost
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, in_source
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
@@ -35,7 +36,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
         node_writer.write(context.backend.at(planned.device), lowering.rewrite)
-        _replace_node(context, planned, node, node_writer.defined)
+        _replace_node(context, planned, node, node_writer)
         return
     if node in context.tensors.region_edges:
         write_region_op(context, planned, node, write)
@@ -48,7 +49,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         if lowering.rewritten:
             space_writer = SpaceWriter(context, planned, node, rule, lowering)
             lowering.rewritten.write(space_writer)
-            _replace_node(context, planned, node, space_writer.defined)
+            _replace_node(context, planned, node, space_writer)
             return
         edit = write_free(context, planned, node, rule, lowering)
     else:
@@ -70,10 +71,13 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     convert_results(context, node, planned)
 
 
-def _replace_node(context: RewriteContext, planned: PlannedNode, node: ir.Node, written: dict[int, Physical]) -> None:
-    """Replace the node by the emitted nodes; `written` are its results."""
+def _replace_node(
+    context: RewriteContext, planned: PlannedNode, node: ir.Node, writer: NodeWriter | SpaceWriter
+) -> None:
+    """Replace the node by those that the writer has emitted, for the cost of all of them."""
+    note_cost(writer.nodes, planned.chosen.cost)
     for port, format_ in planned.results():
-        physical = written.get(port.index)
+        physical = writer.defined.get(port.index)
         if physical is None:
             if node.outputs[port.index].uses() or node.outputs[port.index].is_graph_output():
                 raise InternalError(f"{planned.label}: its rewrite defines no result {port.index}")

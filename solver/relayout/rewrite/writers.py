@@ -32,13 +32,14 @@ __all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
 
 
 class _Writer:
-    """The common part: it emits nodes and constants, and collects the defined results. `written_for` is the operator in
-    whose place the nodes stand, "" for a conversion."""
+    """The common part: it emits constants and `nodes`, and collects the defined results. `written_for` is the
+    operator in whose place the nodes stand, "" for a conversion."""
 
     def __init__(self, context: RewriteContext, stem: str, written_for: str = "") -> None:
         self._context = context
         self._stem = stem
         self._written_for = written_for
+        self.nodes: list[ir.Node] = []
         self.defined: dict[int, Physical] = {}
 
     @property
@@ -74,9 +75,11 @@ class _Writer:
         stem = f"{self._stem}_{operator}" if operator else self._stem
         value = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = value.producer()
-        if node is not None and self._written_for:
+        assert node is not None
+        self.nodes.append(node)
+        if self._written_for:
             node.metadata_props[WRITTEN_FOR_KEY] = self._written_for
-        if domain == DOMAIN and node is not None and has_roles(node):
+        if domain == DOMAIN and has_roles(node):
             ensure_body(self._context.model, node)
         return value
 
@@ -252,6 +255,9 @@ class SpaceWriter(_Writer):
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
+
+    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self._lowering.broadcast(axis, array)
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._lowering.positions_of(axis, self._rule.extents[axis])

@@ -297,10 +297,10 @@ def _verification_faults(
 def _second_faults(
     graph: SampleGraph, legal: onnx.ModelProto, first: Report, twice: onnx.ModelProto, second: Report
 ) -> Iterator[Fault]:
-    """A second run may not find anything to convert, nor write other nodes."""
-    counts = [(each.after.transposes, each.after.bytes, each.after.reorders) for each in (first, second)]
+    """A second run may not find anything to convert, nor write other nodes, nor charge anything else."""
+    counts = [(each.after.transposes, each.after.bytes, each.after.reorders, each.cost) for each in (first, second)]
     if counts[0] != counts[1] or _operators(legal) != _operators(twice):
-        text = "{} transposes of {} bytes and {} reorders"
+        text = "{} transposes of {} bytes and {} reorders, at a cost of {}"
         yield Fault(
             "second run",
             "legalizing the legal model again gives another model: the answers about its nodes are not those about the "

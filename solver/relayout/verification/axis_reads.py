@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 
 from relayout.verification.axis_names import Derivation
-from relayout.verification.operator_facts import AxisNames, axis_names, constant_ints, named
+from relayout.verification.operator_facts import CONTRIBUTED, AxisNames, axis_names, constant_ints, named
 from relayout.verification.resize_axes import placed_names
 
 __all__ = ["AxesRead", "Pair", "numbered_axes", "relation"]
@@ -82,6 +82,8 @@ def _axis(name: str, names: AxisNames) -> str:
 
 
 _ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
+# Operators of onnxruntime that work along an axis, as ONNX's operator does from this operand on.
+_CONTRIBUTED_ALONG_AXES = {"QLinearConcat": ("Concat", 2), "QLinearSoftmax": ("Softmax", 0)}
 # Before opset 13 they work on the axis and all that follow it as one.
 _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 # They may work on whole blocks of an axis.
@@ -90,26 +92,30 @@ _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
 def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None:
     """The names of the axes that an operator has by number; None if it has no numbers, or one has no name."""
-    value = node.inputs[0] if node.inputs else None
+    if node.domain == CONTRIBUTED:
+        kind, first = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))
+    else:
+        kind, first = node.op_type if node.domain in ("", "ai.onnx") else "", 0
+    value = node.inputs[first] if first < len(node.inputs) else None
     made = derivation.made(value) if value is not None else None
-    reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
-    if made is None or node.domain not in ("", "ai.onnx") or not (reduces or node.op_type in _ALONG_AXES):
+    reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")
+    if made is None or not (reduces or kind in _ALONG_AXES):
         return None
     axes = (
         constant_ints(node, "axes", 1)
-        if node.op_type.startswith("Reduce")
-        else constant_ints(node, "axis", 1 if node.op_type == "CumSum" else len(node.inputs))
+        if kind.startswith("Reduce")
+        else constant_ints(node, "axis", 1 if kind == "CumSum" else len(node.inputs))
     )
     if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
         return None
     named_axes = {axis % len(made) for axis in axes}
-    if node.op_type in _FLATTENING and node.graph is not None and node.graph.opset_imports.get("", 13) < 13:
+    if kind in _FLATTENING and _opset(node) < 13:
         named_axes = set(range(min(named_axes), len(made)))
-    if any(made[axis] is None and (node.op_type in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
+    if any(made[axis] is None and (kind in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
         return None
     # An axis of extent 1 may be anywhere.
     parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
-    if node.op_type in _IN_BLOCKS:
+    if kind in _IN_BLOCKS:
         blocks = {str(made[axis]) for axis in named_axes}
         found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
         # An axis stacked from single slices is ignored where the other model knows no extents.
@@ -120,6 +126,12 @@ def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None
     sure = {axes_of[name] for name, extent in names.items() if isinstance(extent, int)}
     every = set(axes_of.values())
     return AxesRead(Counter(every), Counter(every - sure), len(named_axes) - len(names))
+
+
+def _opset(node: ir.Node) -> int:
+    """The opset of ONNX in which an operator is to be read; a quantized softmax has its own."""
+    of_graph = node.graph.opset_imports.get("", 13) if node.graph is not None else 13
+    return node.attributes.get_int("opset", 13) if node.domain == CONTRIBUTED else of_graph
 
 
 def _whole_axis(name: str, names: Set[str], parts: set[str], made: AxisNames) -> str:

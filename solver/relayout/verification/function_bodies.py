@@ -17,6 +17,7 @@ from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
     declared_layout_of,
+    is_contributed,
     kernel_names,
     named,
     own_names,
@@ -63,7 +64,8 @@ def _check_node(functions: Mapping[Identifier, ir.Function], tried: Tried, node:
 
 
 def _is_known(node: ir.Node) -> bool:
-    return node.domain in ("", OURS) or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
+    is_standard = node.domain in ("", OURS) or onnx.defs.has(node.op_type, node.domain)
+    return is_standard or is_contributed(node) or named(node) is not None
 
 
 def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:

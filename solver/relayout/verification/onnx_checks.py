@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
+from relayout.model.dims.stand_ins import StandIns
 from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
@@ -42,6 +43,7 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     findings = list(_check_validity(proto))
     try:
         hide(proto.graph)
+        StandIns(proto)
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written
     findings += [] if findings else _check_inference(proto)

@@ -19,6 +19,7 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.subgraph_values import walk
 
 __all__ = [
+    "CONTRIBUTED",
     "OURS",
     "AxisNames",
     "Named",
@@ -30,6 +31,7 @@ __all__ = [
     "declared_layout_of",
     "enter_backend_operators",
     "is_by_place",
+    "is_contributed",
     "is_elementwise",
     "is_pooled",
     "kernel_names",
@@ -106,10 +108,33 @@ _OF_THE_FIRST_NAMES = """
     QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND Slice Softmax Split
     Tile TopK Trilu Upsample
 """
+# The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
+_CONTRIBUTED_ELEMENTWISE = {
+    **dict.fromkeys(("Gelu", "QLinearLeakyRelu", "QLinearSigmoid", "QuickGelu"), (0,)),
+    **dict.fromkeys(("BiasGelu", "FastGelu"), (0, 1)),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 3)),
+    "QLinearWhere": (0, 1, 4),
+}
+_CONTRIBUTED_OF_THE_FIRST = frozenset({"DequantizeLinear", "QLinearSoftmax", "QuantizeLinear"})
+_CONTRIBUTED_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+_CONTRIBUTED_POOLS = frozenset({"QLinearAveragePool", "QLinearGlobalAveragePool"})
+_CONTRIBUTED_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm"})
+_CONTRIBUTED_KINDS = frozenset(
+    {
+        "QLinearConcat",
+        *_CONTRIBUTED_ELEMENTWISE,
+        *_CONTRIBUTED_OF_THE_FIRST,
+        *_CONTRIBUTED_NORMALIZATIONS,
+        *_CONTRIBUTED_POOLS,
+        *_CONTRIBUTED_PRODUCTS,
+    }
+)
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
+CONTRIBUTED = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 _KNOWN_DOMAINS = frozenset({*_STANDARD, OURS})
 _DECLARED = "relayout.operator_layouts"
 _OF_CHANNELS, _OF_POSITIONS, _BY_PLACE = Named(spatial=False), Named(), Named(by_place=True)
@@ -123,12 +148,19 @@ def is_elementwise(node: ir.Node) -> bool:
 def named(node: ir.Node) -> Named | None:
     """The facts of a node that reads axes by name, else None."""
     domain, kind = node.domain, node.op_type
+    if domain == CONTRIBUTED and kind in _CONTRIBUTED_POOLS:
+        return _OF_POSITIONS
     if domain not in _KNOWN_DOMAINS:
         return declared_facts(node)
     if kind == "BatchNormalization":
         # Before opset 9 it may have parameters for each position.
         return _OF_CHANNELS if node.attributes.get_int("spatial", 1) else _OF_POSITIONS
     return _NAMED.get(kind, _BY_PLACE if domain == OURS else None)
+
+
+def is_contributed(node: ir.Node) -> bool:
+    """Whether `node` is an operator of onnxruntime whose effect on axes is known."""
+    return node.domain == CONTRIBUTED and node.op_type in _CONTRIBUTED_KINDS
 
 
 def declared_facts(node: ir.Node) -> Named | None:
@@ -185,9 +217,9 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial. One of the domain `relayout` reads by its attributes: `data_layout`, for
-    results `out_layout` if it differs, and `kernel_layout`. None if the operator does not name the operand's axes, or
-    not by one letter each.
+    A standard operator reads N, C, spatial, and a quantized pool of onnxruntime with `channels_last` N, spatial, C. One
+    of the domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it differs, and
+    `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
@@ -208,7 +240,9 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     if declared is not None:
         return declared
     if facts.spatial:
-        return standard_names(rank)
+        names = standard_names(rank)
+        is_last = node.domain == CONTRIBUTED and node.attributes.get_int("channels_last", 0) == 1
+        return (*names[:1], *names[2:], *names[1:2]) if is_last else names
     return tuple("C" if axis == 1 else None for axis in range(rank))
 
 
@@ -265,10 +299,11 @@ def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None
     not the result's axis, nor is one that is reduced and kept with extent 1.
     """
     source, result = node.inputs[n], node.outputs[m]
-    if node.domain not in _STANDARD or source is None or source.shape is None or result.shape is None:
+    is_known = node.domain in _STANDARD or is_contributed(node)
+    if not is_known or source is None or source.shape is None or result.shape is None:
         return None
     inner, outer = len(source.shape), len(result.shape)
-    sources = _sources(node, n, inner, outer)
+    sources = (_contributed_sources if node.domain == CONTRIBUTED else _sources)(node, n, inner, outer)
     if sources is None or len(sources) != outer or any(axis is not None and axis >= inner for axis in sources):
         return None
     return tuple(
@@ -304,6 +339,16 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
         return (*range(axis), *[None] * (outer - inner + 1), *range(axis + 1, inner))
     picks = kind == "Compress" and "axis" in node.attributes  # without it, the result is flat
     return tuple(range(inner)) if kind in _OF_THE_FIRST or picks else None
+
+
+def _contributed_sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
+    kind = node.op_type
+    if n in _CONTRIBUTED_ELEMENTWISE.get(kind, ()):
+        return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
+    # The operands of a concatenation: the result's scale and zero point, then data, scale, zero point, data, ...
+    is_whole = n >= 2 and n % 3 == 2 if kind == "QLinearConcat" else n == 0 and kind in _CONTRIBUTED_OF_THE_FIRST
+    is_whole = is_whole or (n < 2 and kind in _CONTRIBUTED_NORMALIZATIONS and inner == outer)
+    return tuple(range(inner)) if is_whole else None
 
 
 def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, ...] | None:

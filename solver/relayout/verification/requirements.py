@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import answers_by_type, is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
+from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -74,7 +75,8 @@ def check_requirements(
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
-    The costs of the implementations that are met are added to `charges`, where there are any.
+    The costs of the implementations that are met are added to `charges`, where there are any. A rewritten node costs
+    what is noted on it: the backend was asked about the operator that it stands for.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
@@ -108,7 +110,8 @@ def check_requirements(
             verdicts[place] = met
         if met:
             _note_boxes(node, met, boxes)
-        costs = [each.cost for each in met]
+        noted = noted_cost(node)
+        costs = [noted] if noted is not None else [each.cost for each in met]
         if charges is not None and any(costs):
             charges[node] = min(costs), max(costs)
     yield from _check_outputs(graph, boxes)

@@ -64,3 +64,19 @@ def test_dims_of_one_name_with_different_numbers_have_each_their_own() -> None:
     graph = graph_of(a=["unk__0"], b=["unk__0"])
     merge_shapes(graph_of(a=[3], b=[4]), graph, frozenset())
     assert shapes_of(graph) == {"a": [3], "b": [4]}
+
+
+def test_what_two_inferences_know_together_is_known_behind_it() -> None:
+    """The pool is as high as the rows that it is joined with, and so is the convolution of it: a legal model says the
+    former, and reading it tells no more."""
+    net = Net()
+    pool = net.node("AveragePool", net.input("x", ("n", 3, "height", "width")), kernel_shape=[3, 2], strides=[3, 2])
+    large = net.input("large", ("n", 6, 2, 20))
+    target = net.node("Div", net.node("Shape", large), net.constant([1, 2, 2, 2]))
+    rows = net.node("Reshape", net.input("rows", ("n", 30)), target)
+    net.output(net.node("Relu", net.node("Concat", pool, rows, axis=1)))
+    beside = net.node("Conv", pool, net.weight(4, 3, 1, 1))
+    net.output(beside)
+    (shape,) = [value.shape for value in read_model(net.model()).graph.outputs if value.name == beside]
+    assert shape is not None
+    assert shape.dims[2:] == (1, 10)

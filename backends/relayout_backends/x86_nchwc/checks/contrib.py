@@ -15,8 +15,8 @@ __all__ = ["CONVERSIONS", "operator_layouts"]
 
 CONVERSIONS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
 
-# The index of each operator's kernel among its inputs. With `channels_last` their channels are last.
-_QUANTIZED = {"QLinearAveragePool": None, "QLinearConv": 3, "QLinearGlobalAveragePool": None}
+_KERNEL = 3
+"""The index of the kernel of a QLinearConv."""
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 
@@ -26,12 +26,10 @@ def operator_layouts(node: ir.Node) -> Implementation | None:
     Axes of blocked operators and of FusedMatMul have no names.
     """
     inputs, results = _unnamed(node.inputs), _unnamed(node.outputs)
-    if node.domain == "com.microsoft" and node.op_type in _QUANTIZED:
+    if (node.domain, node.op_type) == ("com.microsoft", "QLinearConv"):
         channels_last = node.attributes.get_int("channels_last", 0) == 1
-        kernel = _QUANTIZED[node.op_type]
         inputs[0], results[0] = _data(inputs[0].rank, channels_last), _data(results[0].rank, channels_last)
-        if kernel is not None:
-            inputs[kernel] = _named("OI", inputs[kernel].rank)
+        inputs[_KERNEL] = _named("OI", inputs[_KERNEL].rank)
     elif (node.domain, node.op_type) != ("com.microsoft", "FusedMatMul") and node.domain != "com.microsoft.nchwc":
         return None
     return Implementation(tuple(inputs), tuple(results))

@@ -60,10 +60,11 @@ def infer_with_values(
         inferred = infer(proto)
     name_open_dims(inferred.graph, stated)
     hints: dict[str, onnx.ValueInfoProto] = {}
+    learned: dict[str, onnx.ValueInfoProto] = {}
     for _ in range(ROUNDS):
         found, better = _follow_symbols(inferred.graph, known)
         found |= _compute(inferred, known)
-        fresh = {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
+        fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
@@ -72,7 +73,7 @@ def infer_with_values(
             continue
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored}, hints)
         shared = names_in(probe.graph)
-        merge_shapes(infer(probe).graph, inferred.graph, shared)
+        learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     _enter_scan_inputs(inferred.graph, {})
     unify_names(inferred.graph, _equal_dims(inferred.graph, known))
     name_spatial_dims(inferred.graph)

@@ -28,11 +28,12 @@ class _Extent(NamedTuple):
     value: int | str
 
 
-def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[str]) -> None:
+def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[str]) -> dict[str, onnx.ValueInfoProto]:
     """Enter the shapes of `better`, a better-informed inference of `graph`, into `graph` and its subgraphs.
 
     `better` may lack shapes that only the model declares, and have constants instead of nodes. `shared` has the names
     that mean the same in both. What `graph` knows stays; generated names give way to numbers and to other names.
+    Returns the values, of the graph without its subgraphs, of which neither inference alone knew as much.
     """
     pairs = list(_pairs(better, graph))
     fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
@@ -43,12 +44,15 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
             if value.name in found:
                 for known, new in _same_dims(value, found[value.name]):
                     extents.equate(known, new)
+    learned: dict[str, onnx.ValueInfoProto] = {}
     for informed, own in pairs:
         for value in _values(own):
             extents.rename(value)
         for value in _values(informed):
-            extents.rename(value, is_new=True)
+            if extents.rename(value, is_new=True) and own is graph:
+                learned[value.name] = value
         _enter(informed, own)
+    return learned
 
 
 def shaped_values(graph: onnx.GraphProto) -> set[str]:
@@ -97,8 +101,9 @@ class _Extents:
             if first != second and second.kind >= _GENERATED:
                 self._same[second] = first
 
-    def rename(self, value: onnx.ValueInfoProto, *, is_new: bool = False) -> None:
-        """Give each dim of the value the number or name of its class."""
+    def rename(self, value: onnx.ValueInfoProto, *, is_new: bool = False) -> bool:
+        """Give each dim of the value the number or name of its class; returns whether one is not generated."""
+        is_known = False
         for dim in value.type.tensor_type.shape.dim:
             extent = self._extent(dim, is_new=is_new)
             if extent is None or extent.kind < _GENERATED:
@@ -106,10 +111,12 @@ class _Extents:
             best = self._find(extent)
             if best.kind == _NEW:
                 best = self._same[best] = _Extent(_GENERATED, next(self._unused))
+            is_known |= best.kind < _GENERATED
             if isinstance(best.value, int):
                 dim.dim_value = best.value
             else:
                 dim.dim_param = best.value
+        return is_known
 
     def _extent(self, dim: _Dim, *, is_new: bool) -> _Extent | None:
         if dim.HasField("dim_value"):

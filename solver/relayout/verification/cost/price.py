@@ -5,13 +5,13 @@ the backend's own, and each copy from one device to another, with the bytes that
 of a conversion unless the backend states another: then it is asked again, about the tensor that was found and the
 layouts that the report lists for it. The cost of a node's implementation is asked while requirements are checked.
 
-The model does not show what it costs to write an operator out in others, or to run it in another order, nor sizes that
-are known only when it runs. `Price.not_computed` says which part was not computed for such a reason.
+The model does not show what it costs to write an operator out in others, which counts as its writer has noted it, or to
+run it in another order, nor sizes that are known only when it runs. `Price.not_computed` says which part was not
+computed for such a reason.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,12 +185,12 @@ class _Bill:
         objective: str,
         listed: Sequence[Conversion],
     ) -> None:
-        self.charges, self.in_bytes = charges, objective == "bytes"
+        self.in_bytes = objective == "bytes"
         self._index, self._backend, self._listed = index, backend, listed
         self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
         self._operators = conversion_operators_of(backend)
-        self._reorders = Counter(each.bytes for each in listed if each.kind == "reorder")
         self._conversions = list(self._found())
+        self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
         known = backend.devices()
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
@@ -225,7 +225,7 @@ class _Bill:
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
         if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.nodes):
-            return "some are written out in others"
+            return "some are written out in others, and counted as noted there (`relayout.node_cost`)"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
         return ""
@@ -317,12 +317,17 @@ class _Bill:
             else:
                 sizes["padded"] += self._through(node.inputs[0], node)
         filler = source.producer()
-        if sizes["reordered"] and filler is not None and sizes["reordered"] not in self._reorders:
+        if sizes["reordered"] and filler is not None and not self._is_listed(source, sizes["reordered"]):
             # A backend may fill its operand up first, as a part of the conversion.
             whole = self._through(filler.inputs[0], nodes[-1]) if filler.op_type in ("Concat", "Pad") else 0
-            if whole in self._reorders and filler.inputs[0] is not None:
+            if filler.inputs[0] is not None and self._is_listed(filler.inputs[0], whole):
                 source, sizes["reordered"] = filler.inputs[0], whole
         return _Found(tuple(nodes), source, **sizes)
+
+    def _is_listed(self, source: ir.Value, size: int) -> bool:
+        """Whether the report lists a reorder of this value that reads and writes so many bytes."""
+        own = [each for each in self._listed if each.kind == "reorder" and each.bytes == size]
+        return any(_has_name(source.name or "", each) for each in own)
 
     def _through(self, read: ir.Value | None, node: ir.Node) -> int:
         return sum(bytes_of(value, self._extent_of) for value in (read, node.outputs[0]) if value is not None)
@@ -362,8 +367,11 @@ class _Bill:
 
 
 def _is_named(found: _Found, listed: Conversion) -> bool:
-    names = (found.source.name or "", found.result.name or "")
-    return any(name == listed.value or name.startswith(f"{listed.value}_laid") for name in names)
+    return any(_has_name(value.name or "", listed) for value in (found.source, found.result))
+
+
+def _has_name(name: str, listed: Conversion) -> bool:
+    return name == listed.value or name.startswith(f"{listed.value}_laid")
 
 
 def _words(entry: Entry) -> str:

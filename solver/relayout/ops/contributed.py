@@ -1,0 +1,184 @@
+"""onnxruntime's contributed operators, of the domain com.microsoft: quantized operators, fused products, activations.
+
+Tools write them into models: `quantize_static` in QOperator format, and onnxruntime's offline optimizations. The rows
+are what an operator computes, whatever the target; a kernel's own layouts are in `relayout_backends`. Source:
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from relayout.ops.contractions import product_rule
+from relayout.ops.elementwise import elementwise, quantize
+from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
+from relayout.ops.registry import built_rule, row, row_for
+from relayout.ops.rule import Axes, Edit, Free, Listed, Rule, free
+
+__all__ = ["CONTRIBUTED", "Quantized", "quantized_form"]
+
+CONTRIBUTED = "com.microsoft"
+"""The domain."""
+
+
+class Quantized(Struct, frozen=True):
+    """A quantized operator: ONNX's `operator` on dequantized operands, and its result quantized.
+
+    `data` are the operands of ONNX's operator. Scale and zero point follow each, except those in `plain`, and `scale`
+    is the index of the result's scale, which its zero point follows.
+    """
+
+    operator: str
+    data: tuple[int, ...]
+    scale: int
+    plain: tuple[int, ...] = ()
+
+
+_QUANTIZED = {
+    "QGemm": Quantized("Gemm", (0, 3, 6), 7, plain=(6,)),
+    "QLinearAdd": Quantized("Add", (0, 3), 6),
+    "QLinearAveragePool": Quantized("AveragePool", (0,), 3),
+    "QLinearGlobalAveragePool": Quantized("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": Quantized("LeakyRelu", (0,), 3),
+    "QLinearMul": Quantized("Mul", (0, 3), 6),
+    "QLinearSigmoid": Quantized("Sigmoid", (0,), 3),
+    "QLinearSoftmax": Quantized("Softmax", (0,), 3),
+    "QLinearWhere": Quantized("Where", (0, 1, 4), 7, plain=(0,)),
+}
+_POOLS = ("QLinearAveragePool", "QLinearGlobalAveragePool")
+
+
+def quantized_form(op_type: str, count: int) -> Quantized | None:
+    """How a quantized operator with `count` operands is one of ONNX's; None for any other operator."""
+    if op_type == "QLinearConcat":
+        return Quantized("Concat", tuple(range(2, count, 3)), 0)
+    return _QUANTIZED.get(op_type)
+
+
+@row("free", *sorted({*_QUANTIZED} - {*_POOLS, "QGemm"}), "QLinearConcat", since=1, domain=CONTRIBUTED)
+def quantized_free(node: Reading) -> Free:
+    """The rule of ONNX's operator on the data. Scales and zero points are scalars, so that no order touches them."""
+    form = _form(node)
+    _check_scalars(node, form.data)
+    rule = _onnx_rule(node, form)
+    assert isinstance(rule, Free)
+    # A zero is stored as the zero point, which need not be zero; and ONNX's decompositions are of floats.
+    traits = tuple([replace(each, zero_preserving=False) for each in rule.traits])
+    return replace(rule, inputs=_spread(node, form, rule.inputs), traits=traits, decompositions=())
+
+
+@row("contract", "QGemm", since=1, domain=CONTRIBUTED)
+def quantized_gemm(node: Reading) -> Listed:
+    """The second operand and its bias may have a scale for each column."""
+    form = _form(node)
+    _check_scalars(node, (*form.data, 4, 5))
+    rule = _onnx_rule(node, form)
+    assert isinstance(rule, Listed)
+    listed = tuple([(_spread(node, form, inputs), outputs, edit) for inputs, outputs, edit in rule.alternatives])
+    return Listed(listed)
+
+
+@row("free", *_POOLS, since=1, domain=CONTRIBUTED)
+def quantized_pool(node: Reading) -> Free:
+    """The kernels take channels second or, with `channels_last`, last; attributes list the spatial axes alike."""
+    extents = node.extents(0)
+    _check_scalars(node, (0,))
+    rank = len(extents)
+    if rank < 3:
+        raise NoRuleError
+    axes = tuple(range(rank))
+    is_last = bool(node.integer("channels_last", 0))
+    first = (0, rank - 1, *range(1, rank - 1)) if is_last else axes
+    last = axes if is_last else (0, *range(2, rank), 1)
+    return free(
+        extents,
+        (axes, *(None,) * (len(node.node.inputs) - 1)),
+        (axes,),
+        allows=lambda order: order in (first, last),
+        edit=lambda order: Edit({"channels_last": int(order == last)}),
+    )
+
+
+@row("contract", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", since=1, domain=CONTRIBUTED)
+def product_of_integers(node: Reading) -> Free:
+    """The second operand may have a scale and zero point for each column, and there may be a bias: columns stay."""
+    single = (2, 4) if node.node.op_type == "MatMulIntegerToFloat" else ()
+    if not all(_is_single(node, index) for index in single):
+        raise NoRuleError
+    if any(node.has(index) and node.rank(index) > 1 for index in range(2, len(node.node.inputs))):
+        raise NoRuleError  # a scale for each column of each matrix of a batch
+    rule = product_rule(node, 0, 1)
+    column = replace(rule.traits[-1], permutable_within="")
+    return replace(rule, traits=(*rule.traits[:-1], column))
+
+
+row("free", "Gelu", "QuickGelu", since=1, domain=CONTRIBUTED)(elementwise)
+row("free", "QuantizeLinear", "DequantizeLinear", since=1, domain=CONTRIBUTED)(quantize)
+
+
+@row("free", "BiasGelu", "FastGelu", since=1, domain=CONTRIBUTED)
+def biased_activation(node: Reading) -> Free:
+    """A bias belongs to the last axis, which stays innermost."""
+    return _along_last(node, (0,), (0,)) if node.has(1) else elementwise(node)
+
+
+@row("free", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", since=1, domain=CONTRIBUTED)
+def skip_normalization(node: Reading) -> Free:
+    """Parameters belong to the last axis, which is normalised and stays innermost."""
+    if node.extents(0) != node.extents(1) or node.used(1) or node.used(2):
+        raise NoRuleError
+    return _along_last(node, (0, 1), (0, 3))
+
+
+def _along_last(node: Reading, data: Collection[int], results: Collection[int]) -> Free:
+    """All these operands have one layout, in which the last axis is innermost."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    return free(
+        extents,
+        tuple(axes if i in data else None for i in range(len(node.node.inputs))),
+        tuple(axes if i in results else None for i in range(len(node.node.outputs))),
+        allows=lambda order: order[-1:] == axes[-1:],
+    )
+
+
+def _form(node: Reading) -> Quantized:
+    form = quantized_form(node.node.op_type, len(node.node.inputs))
+    if form is None or not all(index < len(node.node.inputs) for index in form.data if index not in form.plain):
+        raise NoRuleError
+    return form
+
+
+def _onnx_rule(node: Reading, form: Quantized) -> Rule:
+    """The rule of ONNX's operator with the data operands alone."""
+    own = node.node
+    inputs = tuple([own.inputs[index] if node.has(index) else None for index in form.data])
+    # A softmax has the opset of the operator that it was made from; the others are the same in every opset.
+    opset = node.integer("opset", 13)
+    found = row_for("", form.operator, opset)
+    snapshot = NodeSnapshot("", form.operator, inputs, own.outputs, own.attributes)
+    reading = Reading(snapshot, opset)
+    rule = built_rule(found, reading) if found is not None else None
+    node.reads.update(form.data[index] for index in reading.reads)
+    if rule is None:
+        raise NoRuleError
+    return rule
+
+
+def _spread(node: Reading, form: Quantized, axes: Sequence[Axes | None]) -> tuple[Axes | None, ...]:
+    """For each operand, its axes among those of ONNX's operator."""
+    of_data = dict(zip(form.data, axes, strict=True))
+    return tuple([of_data.get(index) for index in range(len(node.node.inputs))])
+
+
+def _check_scalars(node: Reading, data: Collection[int]) -> None:
+    if not all(_is_single(node, index) for index in range(len(node.node.inputs)) if index not in data):
+        raise NoRuleError
+
+
+def _is_single(node: Reading, index: int) -> bool:
+    """Whether an operand is absent or has one element."""
+    return not node.has(index) or node.rank(index) == 0 or node.extents(index) == (1,)

@@ -1,0 +1,85 @@
+"""Types and shapes behind onnxruntime's own operators are those that onnxruntime gives them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from examples import EXAMPLES, Constant, Example, Input
+from graphs import Net, run
+from onnx import helper
+
+from relayout.errors import InputError
+from relayout.model.io import read_model, to_proto
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>'
+SCALES = "s = Constant <value = float {0.5}> () z = Constant <value = uint8 {3}> ()"
+CONTRIBUTED = [example for example in EXAMPLES if example.domain == "com.microsoft"]
+
+
+def read(text: str) -> dict[str, str]:
+    """The shape of each result of the main graph."""
+    model = read_model(onnx.parser.parse_model(f"{HEADER} {text}"))
+    return {str(value.name): str(value.shape) for node in model.graph for value in node.outputs}
+
+
+@pytest.mark.parametrize("example", CONTRIBUTED, ids=lambda example: f"{example.operator}-{EXAMPLES.index(example)}")
+def test_a_result_has_the_type_and_shape_that_onnxruntime_computes(example: Example) -> None:
+    net, feeds = Net(example.opset), {}
+    names = []
+    for index, given in enumerate(example.inputs):
+        if isinstance(given, Constant):
+            names.append(net.constant(np.asarray(given.array, given.dtype)))
+        elif isinstance(given, Input):
+            names.append(net.input(f"x{index}", given.shape, helper.np_dtype_to_tensor_dtype(np.dtype(given.dtype))))
+            feeds[f"x{index}"] = np.ones(given.shape, given.dtype)
+        else:
+            names.append("")
+    result = net.node(example.operator, *names, domain=example.domain, **example.attributes)
+    net.outputs.append(onnx.ValueInfoProto(name=result))
+    (computed,) = run(net.model(), feeds)
+    net.outputs.clear()
+    net.output(net.node("Identity", result), helper.np_dtype_to_tensor_dtype(computed.dtype))
+    (value,) = (node.outputs[0] for node in read_model(net.model()).graph if node.domain)
+    assert value.shape is not None
+    assert value.dtype is not None
+    assert (value.shape.numpy(), value.dtype.numpy()) == (computed.shape, computed.dtype)
+
+
+def test_names_of_dims_pass_through_quantized_operators() -> None:
+    shapes = read(f"""g (uint8["N",3,"H",8] x, uint8[3,1,1] y) => (uint8[a,b,c,d] v) {{
+        {SCALES}
+        m = com.microsoft.QLinearMul (x, s, z, y, s, z, s, z)
+        p = com.microsoft.QLinearAveragePool <kernel_shape = [2,2], strides = [2,2]> (m, s, z, s, z)
+        c = com.microsoft.QLinearConcat <axis = 1> (s, z, p, s, z, p, s, z)
+        t = Transpose <perm = [0,2,3,1]> (c)
+        l = com.microsoft.QLinearAveragePool <kernel_shape = [1,2], channels_last = 1> (t, s, z, s, z)
+        v = com.microsoft.QLinearSoftmax <axis = 3, opset = 13> (l, s, z, s, z) }}""")
+    assert shapes["m"] == "[N,3,H,8]"
+    assert shapes["p"] == "[N,3,H//2,4]"
+    assert shapes["c"] == "[N,6,H//2,4]"
+    assert shapes["l"] == "[N,H//2,3,6]"
+    assert shapes["v"] == "[a,b,3,6]", "an output keeps the names that the model declares"
+
+
+def test_the_operators_of_the_model_and_of_graphs_inside_it_are_kept() -> None:
+    text = f"""{HEADER} g (bool c, uint8[2,3] x) => (uint8[a,b] y) {{
+        {SCALES}
+        i = If (c) <then_branch = t () => (uint8[2,3] p) {{ p = com.microsoft.QLinearSigmoid (x, s, z, s, z) }},
+                    else_branch = e () => (uint8[2,3] r) {{ r = Identity (x) }}>
+        u = com.microsoft.Stranger (i)
+        y = com.microsoft.QLinearAdd (i, s, z, u, s, z, s, z) }}"""
+    model = to_proto(read_model(onnx.parser.parse_model(text)))
+    assert [node.op_type for node in model.graph.node] == ["Constant", "Constant", "If", "Stranger", "QLinearAdd"]
+    assert [node.op_type for node in model.graph.node[2].attribute[0].g.node] == ["QLinearSigmoid"]
+    assert not [info.name for info in model.graph.value_info if "stand_in" in info.name]
+
+
+def test_operands_that_contradict_each_other_are_reported_at_the_operator() -> None:
+    text = f"""{HEADER} g (uint8[2,3] x, uint8[2,4] y) => (uint8[2,3] v) {{
+        {SCALES}
+        v = com.microsoft.QLinearAdd (x, s, z, y, s, z, s, z) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[-1].name = "sum"
+    with pytest.raises(InputError, match=r"'sum' \(QLinearAdd\)"):
+        read_model(model)
