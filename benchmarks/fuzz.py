@@ -137,12 +137,13 @@ def _examine(backends: str, seeds: range) -> Tally:
 def _tell(total: Tally, *, list_rows: bool) -> None:
     for name, count in sorted(total.counts.items()):
         print(f"{count:8} {name}")
-    missing = [f"{r.operator} since {r.since}" for r in rows() if not total.covered[r.operator, r.since]]
+    table = [r for r in rows() if not r.domain]
+    missing = [f"{r.operator} since {r.since}" for r in table if not total.covered[r.operator, r.since]]
     print(
-        f"{len(rows()) - len(missing):8} of {len(rows())} rows of the op table; without: {', '.join(missing) or 'none'}"
+        f"{len(table) - len(missing):8} of {len(table)} rows of the op table; without: {', '.join(missing) or 'none'}"
     )
     if list_rows:
-        for r in rows():
+        for r in table:
             print(f"{total.covered[r.operator, r.since]:8} {r.operator} since {r.since}")
     kinds: dict[str, list[int]] = {}
     for seed, _, failure in total.failures:
@@ -152,7 +153,7 @@ def _tell(total: Tally, *, list_rows: bool) -> None:
 
 
 def _row_of(operator: str, opset: int) -> tuple[str, int] | None:
-    found = [r for r in rows() if r.operator == operator and r.since <= opset]
+    found = [r for r in rows() if not r.domain and r.operator == operator and r.since <= opset]
     return (operator, found[-1].since) if found else None
 
 

@@ -68,7 +68,8 @@ def main() -> None:
         for name, graph in (("small graph", GRAPH), (f"light_resnet50, {len(resnet['nodes'])} nodes", resnet)):
             show(f"{name}, new each time", new(graph), arguments.requests, process)
             show(f"{name}, the same", same(graph), arguments.requests, process)
-        sent = large_models(WARM_UP + 5)
+        # Made before, because to make one takes as long as its answer.
+        sent = iter(list(large_models(WARM_UP + 5)))
         show("27 MB model, new each time", lambda: large(address, next(sent)), 5, process)
         for addresses in (1, 100):
             asyncio.run(crowd(address, addresses))

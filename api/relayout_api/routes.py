@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable
@@ -19,13 +20,13 @@ from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
 from relayout.backend.registry import Plugin, find_backends
-from relayout.errors import BackendError, InputError, InternalError, RelayoutError
+from relayout.errors import BackendError, InputError, InternalError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
 from relayout_api.pieces import Pieces
-from relayout_api.problems import KINDS, AnsweredError, RefusedError
+from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
     BackendInfo,
@@ -185,29 +186,25 @@ async def unless_gone(request: Request, service: Service, answering: Awaitable[A
 
     Raises ClientDisconnect, RefusedError.
     """
-    answer: Answer | Exception | None = None
+    is_gone = False
 
     async def leave_when_gone() -> None:
-        nonlocal answer
+        nonlocal is_gone
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        answer = ClientDisconnect()
-        both.cancel_scope.cancel()
+        is_gone = True
+        scope.cancel()
 
-    async with anyio.create_task_group() as both:
-        with service.ends(both.cancel_scope):
-            both.start_soon(leave_when_gone)
-            try:
-                answer = await answering
-            except (RelayoutError, AnsweredError) as error:
-                # An exception that leaves this block becomes a group.
-                answer = error
-        both.cancel_scope.cancel()
-    if answer is None:
-        raise RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    with anyio.CancelScope() as scope, service.ends(scope):
+        # Not a task group of anyio, which takes as long as all middleware together.
+        watcher = asyncio.create_task(leave_when_gone())
+        try:
+            return await answering
+        finally:
+            watcher.cancel()
+    if is_gone:
+        raise ClientDisconnect
+    raise RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
 
 
 def _preferred(request: Request) -> str:

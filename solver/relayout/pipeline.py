@@ -120,7 +120,7 @@ def run(
             )
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
-        charges = charges_of(planned, conversion_operators_of(backend))
+        charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
         boundary = boundary_of(model.graph, planned)
         choices = _drawn(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
@@ -224,9 +224,7 @@ def describe(
         backend=backend.name,
         before=before,
         after=after,
-        account=account_of(
-            result.plan, scale.objective, result.formulation.costs.bytes_of, conversion_operators_of(backend)
-        ),
+        account=account_of(result.plan, scale.objective, result.charges),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,

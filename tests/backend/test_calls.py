@@ -143,6 +143,7 @@ MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "name": ({"name": 5}, "invalid value from the backend's name", "int: 5"),
     "is_enabled": ({"is_enabled": lambda self: True}, "invalid value from the backend's is_enabled", "method"),
     "flows_down raises": ({"flows_down": property(fail)}, "the backend failed in flows_down", "ZeroDivisionError"),
+    "flows_down": ({"flows_down": ["Relu"]}, "invalid value from the backend's flows_down", "list: ['Relu']"),
     "a hook is no method": (
         {"implementations": ("NHWC",)},
         "invalid value from the backend's implementations",

@@ -292,7 +292,7 @@ def test_a_value_of_unknown_type_is_written_without_a_shape(caplog: pytest.LogCa
 
     def way(net: Net, value: str) -> str:
         inner = Net(prefix="loop_", seed=1)
-        foreign = net.node("BiasGelu", value, net.weight(4), domain="com.microsoft")
+        foreign = net.node("SampleOp", value, domain="com.microsoft")
         turned = inner.node("Relu", inner.transpose(inner.node("Identity", "state"), *TO_NCHW))
         return loop_of(net, inner, foreign, [inner.transpose(turned, *TO_NHWC)])
 

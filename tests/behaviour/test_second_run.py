@@ -11,7 +11,7 @@ import pytest
 from graphs import Net
 from onnx import numpy_helper
 
-from relayout import legalize, read_model
+from relayout import legalize, load_backend, read_model, verify
 from relayout.model.io import to_json
 
 PLAIN = ("auto-nhwc", "canonical", "nchw", "nhwc", "onnx", "opencl", "tpu", "x86-nchwc", "xla-cpu")
@@ -43,6 +43,9 @@ def test_a_legal_model_stays_as_it_is(backend: str) -> None:
     again, second = legalize(legal, backend, **options)
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
     assert second.after == second.before == report.after
+    # The report lists the conversions and operators that the account charges.
+    chosen = load_backend(backend, options=BACKENDS[backend])
+    assert verify(again, chosen, against=legal, report=second, static=True).passed
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -226,7 +226,7 @@ def test_a_normalization_between_packed_convolutions_is_a_product_and_a_sum_in_t
     legal, report = checked(model, PACKED)
     assert_same_numbers(model, legal)
     assert report.after.transposes == 2
-    assert [(each.layout, each.is_written_out) for each in report.charges] == [("NCHWc[tile:16]", True)]
+    assert [(each.layout, each.kind) for each in report.charges] == [("NCHWc[tile:16]", "decomposition")]
 
 
 def test_a_global_pool_of_packed_data_is_a_reduction_of_its_blocks() -> None:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from relayout.layout.conversion import Dims, cuts_nest, dims_shape, one_each, passes, path, steps_of
+from relayout.layout.conversion import Dims, cuts_nest, dims_shape, one_each, path, steps_of
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form
 from relayout.layout.relaid_constant import apply_step
 
@@ -58,9 +58,7 @@ def test_any_two_tilings_are_converted_with_every_number_at_its_index() -> None:
         for step in steps_of(one_each(source), one_each(target), extents):
             laid = apply_step(laid, step)
         np.testing.assert_array_equal(laid, wanted, err_msg=f"{source} to {target} of {extents}")
-        between = passes(source, target, extents)
         turns = sum(stage.kind == "transpose" for stage in path(one_each(source), one_each(target), extents))
-        assert len(between) == max(turns, 1) + 1
         assert turns <= 2
 
 
@@ -80,7 +78,6 @@ def test_tiles_that_do_not_nest_take_two_transposes() -> None:
     assert cuts_nest(thirds, (Atom(0),))
     stages = path(one_each(thirds), one_each(halves), (12,))
     assert [stage.kind for stage in stages] == ["transpose", "regroup", "transpose"]
-    assert passes(thirds, halves, (12,)) == (thirds, (Atom(0),), halves)
 
 
 def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) -> tuple[MemoryFormat, np.ndarray]:

@@ -259,7 +259,7 @@ def test_a_value_without_a_type_has_no_rank() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
         net (float[1,2,4,5] x, float[3,2,1,1] w) => (float[1,3,4,5] y) {
-            g = com.microsoft.QuickGelu (x)
+            g = com.microsoft.SampleOp (x)
             y = Conv (g, w)
         }""")
     legal, _ = legalize(model)

@@ -362,9 +362,9 @@ def test_layouts_of_onnxruntimes_kernels_are_known_to_this_backend_alone() -> No
     unnamed = quantized("FusedMatMul", scales)
     nodes = [last, first, unnamed, quantized("Attention", [])]
     model = ir.Model(ir.Graph([], [], nodes=nodes, name="g", opset_imports={"": 20}), ir_version=10)
-    enter_backend_operators(model, Backend())
+    enter_backend_operators(model.graph, Backend())
     assert [named(node) for node in nodes] == [None] * 4
-    enter_backend_operators(model, X86Nchwc(block=16))
+    enter_backend_operators(model.graph, X86Nchwc(block=16))
     assert own_names(last, "input", 0) == own_names(last, "result", 0) == ("N", "H", "W", "C")
     assert own_names(first, "input", 0) == ("N", "C", "H", "W")
     assert own_names(last, "input", 3) == own_names(first, "input", 3) == ("O", "I", "H", "W")

@@ -197,10 +197,10 @@ def test_rich_is_imported_only_to_draw_tables() -> None:
 
 def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
     charges = [
-        Charge(node="Pool 'p'", layout="NCHW", cost=1_000_000),
-        *(Charge(node=f"Norm 'n{n}'", layout="NHWC", cost=2_000_000, is_written_out=True) for n in range(3)),
+        Charge(node="Pool 'p'", layout="NCHW", bytes=1, cost=1_000_000),
+        *(Charge(node=f"Norm 'n{n}'", layout="NHWC", kind="decomposition", bytes=1, cost=2_000_000) for n in range(3)),
     ]
     lines = render_text(report_with(charges=tuple(charges))).splitlines()
-    (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that cost more than their best")]
+    (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that have a cost")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 4 : start + 6]]
     assert rows == [["3 x", "Norm 'n*'", "NHWC", "written out in others", "6.00"], ["", "Pool 'p'", "NCHW", "", "1.00"]]

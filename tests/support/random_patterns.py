@@ -256,10 +256,10 @@ def pinned(b: Builder) -> Any:
 
 @pattern
 def foreign_operator(b: Builder) -> Any:
-    """An operator of another domain, for which ONNX infers no shape."""
+    """An operator of another domain, for which ONNX infers no shape. The first has no row in the operator table."""
     b.domains["com.microsoft"] = 1
     x = floats(b, 1)
-    kind = b.draw.choice(["QuickGelu", "Gelu", "BiasGelu"])
+    kind = b.draw.choice(["SampleOp", "QuickGelu", "Gelu", "BiasGelu"])
     if kind == "BiasGelu":
         return b.node("BiasGelu", [x, b.weight(x.shape[-1])], domain="com.microsoft")
     return b.node(kind, [x], domain="com.microsoft")
@@ -315,9 +315,13 @@ def views_of_a_view(b: Builder) -> Any:
 
 
 def forced_row(seed: int) -> Row:
-    """The row of the op table that the graph of this seed should contain; seeds cycle through the rows."""
-    table = rows()
+    """The row of the op table that the graph of this seed should contain; seeds cycle through the rows of ONNX."""
+    table = _onnx_rows()
     return table[seed % len(table)]
+
+
+def _onnx_rows() -> list[Row]:
+    return [row for row in rows() if not row.domain]
 
 
 def _opset_for(b: Builder, row: Row) -> int:
@@ -327,7 +331,7 @@ def _opset_for(b: Builder, row: Row) -> int:
 @cache
 def _opsets(operator: str, since: int) -> tuple[int, int]:
     """The first and the last opset to which this row of the op table applies."""
-    later = [r.since for r in rows() if r.operator == operator and r.since > since]
+    later = [r.since for r in _onnx_rows() if r.operator == operator and r.since > since]
     newest = min([*(since - 1 for since in later), NEWEST_OPSET])
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == operator and s.domain == ""]
     usable = [s.since_version for s in schemas if not s.deprecated]

@@ -364,7 +364,7 @@ def account(moved: int, **others: Entry) -> Account:
     return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
-DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", cost=7),)
+DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", bytes=7, cost=7),)
 
 
 @pytest.mark.parametrize(

@@ -504,9 +504,9 @@ function showTables() {
     tables.push(nodesTable(source, legal, report));
   }
   if (report.charges?.length) {
-    tables.push(tableOf("Operators that cost more than their best alternative", "", [
+    tables.push(tableOf("Operators that have a cost", "", [
       {title: "Operator", value: row => row.node, wide: true}, {title: "Layout", value: row => layoutText(row.layout)},
-      {title: "Written out in others", value: row => (row.is_written_out ? "yes" : "")},
+      {title: "Kind", value: row => row.kind},
       {title: "Cost", value: row => row.cost, show: row => bytes(row.cost), number: true},
     ], report.charges, "charges-title"));
   }

@@ -32,7 +32,7 @@ def pool_order_cost(node: ir.Node, axes: tuple[int, ...]) -> int:
     rank = len(data.shape)
     is_last = node.attributes.get_int("channels_last", 0) == 1
     last = tuple(range(rank)) if is_last else (0, *range(2, rank), 1)
-    return 0 if axes == last else _turning(data, result)
+    return 0 if axes == last else _inner_transposes(data, result)
 
 
 def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
@@ -44,7 +44,7 @@ def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     if node.attributes.get_int("channels_last", 0):
         yield plain
         return
-    yield Implementation(plain.inputs, plain.results, plain.cost + _turning(data, result))
+    yield Implementation(plain.inputs, plain.results, plain.cost + _inner_transposes(data, result))
     last = Layout.parse("NHWC")
     yield Implementation((last, *plain.inputs[1:]), (last,), rewrite=_channels_last)
 
@@ -57,6 +57,6 @@ def _channels_last(writing: Writing) -> None:
     writing.set_result(0, writing.emit(node.op_type, operands, chosen, shape=shape, domain=_DOMAIN))
 
 
-def _turning(data: ir.Value, result: ir.Value) -> int:
+def _inner_transposes(data: ir.Value, result: ir.Value) -> int:
     """The bytes that transposing the data and the result moves."""
     return 2 * sum(volume(value, range(len(value.shape or ()))) for value in (data, result))

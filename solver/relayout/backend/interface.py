@@ -192,8 +192,9 @@ class Backend:
         return traffic
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        """The cost of a conversion from `source` to `target`, in bytes of memory traffic; None: the default cost.
+        """The cost of a Transpose from `source` to `target`, in bytes of memory traffic; None: the default cost.
 
+        A conversion that needs two of them, or zeros to fill tiles, costs their sum and the traffic of its Pads.
         `tensor` has the shape of `source`, with a size assumed for each extent that is not known. Where the axes have
         no names, or the answer by their names is None, dimensions are numbered: `source` has them in ascending order,
         and `target` is the perm of the Transpose, outermost first. So a price by numbers holds for all Transposes.

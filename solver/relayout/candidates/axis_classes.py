@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 import onnx_ir as ir
@@ -10,52 +10,34 @@ import onnx_ir as ir
 from relayout.ops import Free, extents_of, rows
 
 __all__ = [
-    "Axis",
-    "AxisClasses",
-    "join",
+    "Joined",
+    "OperandAxis",
+    "joined",
     "kept_by",
     "kept_whole",
     "long_axes",
     "repeated_by",
     "same_axes_operators",
-    "take_members",
 ]
 
-Axis = tuple[ir.Value, int]
-"""An axis of a value."""
-
-# The axes of values that are one axis of an iteration space, until a name is propagated to all of them.
-_Class = list[Axis]
-# For each value and each space that has it as an operand: the class of each of its axes there.
-AxisClasses = dict[ir.Value, list[list[_Class | None]]]
+OperandAxis = tuple[int, int]
+"""An operand among all of a node, and one of its axes."""
+Joined = tuple[Sequence[OperandAxis], Sequence[OperandAxis]]
+"""The operands' axes that are one axis of an iteration space, and those among them that pass their names on."""
 
 
-def join(
-    classes: AxisClasses,
-    members: Sequence[tuple[ir.Value, Sequence[int | None], Collection[int]]],
-    rank: int,
-) -> None:
-    """Add classes: axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. The
-    third entry has axes that receive the names of their class but do not propagate their own."""
-    joined: list[_Class] = [[] for _ in range(rank)]
-    for value, axes, non_propagating in members:
-        own: list[_Class | None] = []
+def joined(members: Iterable[tuple[int, Sequence[int | None], Collection[int]]], rank: int) -> Sequence[Joined]:
+    """The axes of a space of `rank` axes that several operands have: axis i of each member, an operand with its index,
+    is axis `axes[i]` of the space; None: it is none of them. The third entry has axes that receive names but do not
+    pass theirs on."""
+    every: list[tuple[list[OperandAxis], list[OperandAxis]]] = [([], []) for _ in range(rank)]
+    for n, axes, receiving in members:
         for index, axis in enumerate(axes):
-            if axis is None:
-                own.append(None)
-                continue
-            joined[axis].append((value, index))
-            own.append(joined[axis] if index not in non_propagating else None)
-        classes.setdefault(value, []).append(own)
-
-
-def take_members(axis_class: list[Axis] | None) -> list[Axis]:
-    """The members of one class; empty on a second call, for all members are named by then."""
-    if not axis_class:
-        return []
-    found = axis_class.copy()
-    axis_class.clear()
-    return found
+            if axis is not None:
+                every[axis][0].append((n, index))
+                if index not in receiving:
+                    every[axis][1].append((n, index))
+    return [each for each in every if len(each[0]) > 1]
 
 
 @cache

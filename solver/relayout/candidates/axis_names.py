@@ -9,34 +9,32 @@ Elidable operators come last, because a legal model may lack them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.candidates.axis_classes import (
-    Axis,
-    AxisClasses,
-    join,
+    Joined,
+    OperandAxis,
+    joined,
     kept_by,
     kept_whole,
     long_axes,
     repeated_by,
     same_axes_operators,
-    take_members,
 )
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, given_at, read_at
+from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at
 from relayout.ops.operand_roles import tells_apart
 
 __all__ = ["AxisNames", "conventional"]
 
-_Member = tuple[int, Sequence[int], Sequence[int | None], frozenset[int]]
-"""An operand of a free node with names: its index among all operands, its axes in the space, those that pass names on,
-and those that only receive them."""
 
+_UNNAMED = -1
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
@@ -45,25 +43,32 @@ def conventional(rank: int) -> str | None:
     return _CONVENTION.get(rank)
 
 
+class _Space(Struct, frozen=True):
+    """The axes of an iteration space, and the letters that its operator gives to axes of its operands."""
+
+    joined: Sequence[Joined]
+    letters: Sequence[tuple[OperandAxis, str]]
+
+
 class AxisNames:
     """The axis names of every value, as far as the model determines them. Constants have none: they take any layout."""
 
     def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        # Axes are numbered. An axis of a view has the number of the axis that it is in the tensor.
+        self._axes: dict[ir.Value, Sequence[int]] = {}
         # Each axis's name, as the index in `_given` where an operator gave it first.
-        self._letters: dict[ir.Value, dict[int, int]] = {}
+        self._names: list[int] = []
         self._given: list[str] = []
         self._class_of: list[int] = []
         self._conflicting: set[int] = set()
-        # The index of the first assumed name; those before it are stated.
-        self._first_assumed = self._first_elidable = 0
-        self._shared: AxisClasses = {}
-        self._views: AxisClasses = {}
-        self._stated: list[tuple[Axis, str]] = []
-        self._assumed: list[tuple[Axis, str]] = []
-        self._of_elidable: list[tuple[Axis, str]] = []
-        self._tensors = tensors
+        # For each axis and each space that has it: the axes that are one axis there, until one of them has a name.
+        self._joined: list[list[list[int]]] = []
+        self._stated: list[tuple[int, str]] = []
+        self._assumed: list[tuple[int, str]] = []
+        self._of_elidable: list[tuple[int, str]] = []
         # By rule, operator class and the operands with names.
-        self._members: dict[tuple[int, OperatorClass, tuple[bool, ...]], list[_Member]] = {}
+        self._spaces: dict[tuple[int, OperatorClass, tuple[bool, ...]], _Space] = {}
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free) and rule.elidable_as is not None and node.outputs[0] in tensors.materialized:
                 self._enter_view(node, rule.elidable_as)
@@ -79,12 +84,15 @@ class AxisNames:
             for region_edge in region_edges:
                 self._enter_region_edge(node, region_edge)
         self._spread(self._stated)
+        # The index of the first assumed name; those before it are stated.
         self._first_assumed = len(self._given)
         self._spread(self._assumed)
         self._first_elidable = len(self._given)
         self._spread(self._of_elidable)
+        # The last one is that of an axis without a name, whose index is -1.
+        self._known = [*((letter, self._claim(name)) for name, letter in enumerate(self._given)), ("", 0)]
         # They are not read any more, and take as much memory as all else here.
-        for each in (self._shared, self._views, self._members, self._stated, self._assumed, self._of_elidable):
+        for each in (self._joined, self._spaces, self._stated, self._assumed, self._of_elidable):
             each.clear()
 
     @property
@@ -94,16 +102,14 @@ class AxisNames:
 
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
-        own = self._letters.get(operand.value, {})
-        axis_names = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
+        own = self._names_of(operand.value)
+        axis_names = "".join([self._given[name] for name in own if name != _UNNAMED])
         return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
 
-    def key(self, value: ir.Value) -> tuple[tuple[int, str, int], ...]:
+    def key(self, value: ir.Value) -> tuple[tuple[str, int], ...]:
         """A key of everything known about a value's axis names: equal keys give equal results of `of` and `filled`."""
-        own = self._letters.get(value)
-        if own is None:
-            return ()
-        return tuple(sorted([(axis, self._given[name], self._claim(name)) for axis, name in own.items()]))
+        known = self._known
+        return tuple([known[name] for name in self._names_of(value)])
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
@@ -124,8 +130,8 @@ class AxisNames:
         of those an elidable operator's, which only axes without another name have. Where two axes have equal claims,
         neither gets the name."""
         found: dict[str, list[tuple[int, int]]] = {}
-        for axis, name in self._letters.get(operand.value, {}).items():
-            if operand.view.extents[axis] != 1:
+        for axis, name in enumerate(self._names_of(operand.value)):
+            if name != _UNNAMED and operand.view.extents[axis] != 1:
                 found.setdefault(self._given[name], []).append((self._claim(name), axis))
         known: dict[int, str] = {}
         for letter in [letter for letter in asked if letter in found]:
@@ -155,47 +161,47 @@ class AxisNames:
         """The precedence of a name: 0 stated, 1 an elidable operator's, 2 assumed."""
         return 0 if name < self._first_assumed else 1 if name >= self._first_elidable else 2
 
+    def _names_of(self, value: ir.Value) -> list[int]:
+        """The name of each axis of a value; empty where no rule speaks of the value."""
+        names = self._names
+        return [names[axis] for axis in self._axes.get(value, ())]
+
+    def _axes_of(self, value: ir.Value) -> Sequence[int]:
+        known = self._axes.get(value)
+        if known is None:
+            known = self._axes[value] = self._new_axes(len(extents_of(value) or ()))
+        return known
+
+    def _new_axes(self, count: int) -> Sequence[int]:
+        first = len(self._names)
+        self._names += [_UNNAMED] * count
+        self._joined += [[] for _ in range(count)]
+        return range(first, first + count)
+
+    def _join(self, joined: Sequence[Joined], axes: Sequence[Sequence[int]]) -> None:
+        """Enter an iteration space; `axes` are those of each operand."""
+        for places, passing in joined:
+            members = [axes[n][index] for n, index in places]
+            for n, index in passing:
+                self._joined[axes[n][index]].append(members)
+
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
             if value is not None and axis_names is not None and self._has_names(value):
-                for axis, letter in enumerate(axis_names):
-                    self._stated.append(((value, axis), letter))
+                self._stated += zip(self._axes_of(value), axis_names, strict=False)
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
         values = (*node.inputs, *node.outputs)
-        named = tuple([value is not None and self._has_names(value) for value in values])
-        key = id(rule), self._tensors.classes[node], named
-        members = self._members.get(key)
-        if members is None or len(set(values)) < len(values):
-            members = self._members[key] = self._members_of(node, rule, values, named)
-        places = [(value, kept, ones) for n, _, kept, ones in members if (value := values[n]) is not None]
-        join(self._shared, places, len(rule.extents))
-        if rule.axis_names:
-            for n, axes, _, _ in members:
-                value = values[n]
-                assert value is not None
-                for axis, space_axis in enumerate(axes):
-                    letter = rule.axis_names[space_axis]
-                    stated = self._stated if tells_apart(node, letter) else self._assumed
-                    stated_names = stated if rule.elidable_as is None else self._of_elidable
-                    stated_names.append(((value, axis), letter))
-
-    def _members_of(
-        self, node: ir.Node, rule: Free, values: Sequence[ir.Value | None], named: Sequence[bool]
-    ) -> list[_Member]:
-        # An axis and its companion have the same name: a split axis keeps it.
-        traits = enumerate(rule.traits)
-        companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
-        own = [
-            (n, value, tuple([companions.get(axis, axis) for axis in axes]))
-            for n, (value, axes) in enumerate(zip(values, (*rule.inputs, *rule.outputs), strict=False))
-            if value is not None and axes is not None and named[n]
-        ]
-        long = long_axes(rule, [(value, axes) for _, value, axes in own])
-        repeated: dict[ir.Value, frozenset[int]] = {}
-        for _, value, axes in own:
-            repeated[value] = repeated.get(value, frozenset()) | repeated_by(long, value, axes)
-        return [(n, axes, kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
+        axes = [self._axes_of(value) if value is not None and self._has_names(value) else () for value in values]
+        key = id(rule), self._tensors.classes[node], tuple(map(bool, axes))
+        space = self._spaces.get(key)
+        if space is None or len(set(values)) < len(values):
+            space = self._spaces[key] = _space_of(node, rule, values, axes)
+        self._join(space.joined, axes)
+        for (n, index), letter in space.letters:
+            stated = self._stated if tells_apart(node, letter) else self._assumed
+            found = stated if rule.elidable_as is None else self._of_elidable
+            found.append((axes[n][index], letter))
 
     def _enter_pinned(self, node: ir.Node) -> None:
         """A pinned operator of this kind still gives its result the axes of its input."""
@@ -205,7 +211,8 @@ class AxisNames:
         for result in node.outputs:
             kept = kept_whole(source, result) if self._has_names(result) else None
             if kept is not None:
-                join(self._shared, [(source, range(len(kept)), ()), (result, kept, ())], len(kept))
+                members = [(0, range(len(kept)), ()), (1, kept, ())]
+                self._join(joined(members, len(kept)), [self._axes_of(source), self._axes_of(result)])
 
     def _enter_region_edge(self, node: ir.Node, region_edge: RegionEdge) -> None:
         rule = region_edge.rule
@@ -213,17 +220,19 @@ class AxisNames:
             *zip(read_at(node, region_edge.reads), rule.inputs, strict=True),
             *zip(given_at(node, region_edge.gives), rule.outputs, strict=True),
         )
-        members = [(v, axes, ()) for v, axes in sides if v is not None and axes is not None and self._has_names(v)]
-        join(self._shared, members, len(rule.extents))
+        known = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._has_names(v)]
+        own = joined([(n, axes, ()) for n, (_, axes) in enumerate(known)], len(rule.extents))
+        self._join(own, [self._axes_of(value) for value, _ in known])
 
     def _enter_view(self, node: ir.Node, rule: Relabel) -> None:
         source, result = node.inputs[0], node.outputs[0]
         if source is None or source.shape is None:
             return
         # A unit axis has no atom, but a Transpose moves its name: the rule tells which axis it was.
-        axes = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
-        rank = len(source.shape)
-        join(self._views, [(source, range(rank), ()), (result, axes, ())], rank)
+        read = self._axes_of(source)
+        kept = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
+        fresh = iter(self._new_axes(kept.count(None)))
+        self._axes[result] = [next(fresh) if axis is None else read[axis] for axis in kept]
 
     def _has_names(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
@@ -233,34 +242,30 @@ class AxisNames:
         self._class_of.append(len(self._class_of))
         return len(self._class_of) - 1
 
-    def _spread(self, stated_names: Sequence[tuple[Axis, str]]) -> None:
-        level: list[tuple[ir.Value, int, int]] = []
-        for (value, axis), letter in stated_names:
-            self._reach(value, axis, self._give(letter), level)
+    def _spread(self, stated: Iterable[tuple[int, str]]) -> None:
+        names, joined = self._names, self._joined
+        level: list[int] = []
+        for axis, letter in stated:
+            name = self._give(letter)
+            if names[axis] == _UNNAMED:
+                names[axis] = name
+                level.append(axis)
+            else:
+                self._unite(names[axis], name)
         while level:
-            following: list[tuple[ir.Value, int, int]] = []
-            for value, axis, name in level:
-                for own in self._shared.get(value, ()):
-                    members = own[axis]
-                    if members:
-                        for other, at in take_members(members):
-                            self._reach(other, at, name, following)
+            following: list[int] = []
+            for axis in level:
+                name = names[axis]
+                for members in joined[axis]:
+                    for other in members:
+                        if names[other] == _UNNAMED:
+                            names[other] = name
+                            following.append(other)
+                        elif names[other] != name:
+                            self._unite(names[other], name)
+                    # All of them have names by now.
+                    members.clear()
             level = following
-
-    def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
-        """Name an axis in a value and in all views of its tensor. Newly named axes are appended to `found`."""
-        waiting = [(value, axis)]
-        for each, at in waiting:
-            own = self._letters.get(each)
-            if own is None:
-                own = self._letters[each] = {}
-            if at not in own:
-                own[at] = name
-                found.append((each, at, name))
-                for members in self._views.get(each, ()):
-                    waiting += take_members(members[at])
-            elif own[at] != name:
-                self._unite(own[at], name)
 
     def _unite(self, one: int, other: int) -> None:
         """Merge the classes of two names that reach the same axis; they conflict where the names differ."""
@@ -278,4 +283,25 @@ class AxisNames:
         return name
 
     def _is_conflicting(self, value: ir.Value) -> bool:
-        return any(self._representative(name) in self._conflicting for name in self._letters.get(value, {}).values())
+        own = [name for name in self._names_of(value) if name != _UNNAMED]
+        return any(self._representative(name) in self._conflicting for name in own)
+
+
+def _space_of(node: ir.Node, rule: Free, values: Sequence[ir.Value | None], named: Sequence[Sequence[int]]) -> _Space:
+    """`named` is empty for an operand that has no names."""
+    # An axis and its companion have the same name: a split axis keeps it.
+    traits = enumerate(rule.traits)
+    companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
+    own = [
+        (n, value, tuple([companions.get(axis, axis) for axis in axes]))
+        for n, (value, axes) in enumerate(zip(values, (*rule.inputs, *rule.outputs), strict=False))
+        if value is not None and axes is not None and named[n]
+    ]
+    long = long_axes(rule, [(value, axes) for _, value, axes in own])
+    repeated: dict[ir.Value, frozenset[int]] = {}
+    for _, value, axes in own:
+        repeated[value] = repeated.get(value, frozenset()) | repeated_by(long, value, axes)
+    members = [(n, kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
+    places = [((n, index), axis) for n, _, axes in own for index, axis in enumerate(axes)]
+    letters = [(place, rule.axis_names[axis]) for place, axis in places] if rule.axis_names else []
+    return _Space(joined(members, len(rule.extents)), letters)

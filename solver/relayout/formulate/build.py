@@ -14,7 +14,7 @@ from relayout.formulate.def_use import DefUse, TensorUse, def_use_chains
 from relayout.formulate.device_expansion import expand_devices
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective, Scale
-from relayout.formulate.tie_breaks import changes
+from relayout.formulate.tie_breaks import MOST_CHANGES, changes
 from relayout.formulate.transfers import State, Stated, TransferChoices
 from relayout.layout.memory_format import MemoryFormat
 from relayout.solve.problem import Choice, Item, Problem, Use
@@ -174,6 +174,6 @@ def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[
         "bytes": most_bytes,
         "transposes": most_conversions,
         "elidable": sum(any(a.elidable_bytes for a in c.alternatives) for c in requirements.choices),
-        "changes": len(requirements.choices),
+        "changes": MOST_CHANGES * len(requirements.choices),
     }
     return Scale.of(objective, charges, most)

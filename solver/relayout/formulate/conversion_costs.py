@@ -1,15 +1,16 @@
 """The cost model: what a conversion of a tensor costs, and a transfer between two devices, in bytes.
 
 A conversion reads the tensor in one format and writes it in another, padding included. If it takes several nodes (tiles
-that do not nest, zeros to fill), its cost is the sum of their traffic. A backend may state other costs for its
-conversions. If there are several devices, each has its own backend.
+that do not nest, zeros to fill), its cost is the sum of their traffic. A backend may state other costs for transposes,
+each as it is written, and for conversions by operators of its own. If there are several devices, each has its own
+backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from relayout.candidates.backend_conversions import (
 )
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
-from relayout.layout.conversion import moves, passes
+from relayout.layout.conversion import moves
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, source_order
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
@@ -119,9 +120,12 @@ class ConversionCosts:
         spent = [(kind, self._ends(tensor, before, after)) for kind, before, after in each]
         transposed = [size for kind, size in spent if kind == "transpose"]
         traffic = max(self._ends(tensor, source, target), sum(size for _, size in spent))
-        cost = self._sum_stated(device, tensor, source, target) if is_own else None
-        own = traffic if cost is None else cost
-        return ConversionCost(own, traffic, traffic - sum(transposed), max(1, len(transposed)))
+        padding, cost = traffic - sum(transposed), traffic
+        if is_own:
+            turns = [self._stated(device, tensor, before, after) for kind, before, after in each if kind == "transpose"]
+            known = [own for own in turns if own is not None]
+            cost = padding + (sum(known) if len(known) == len(turns) else sum(transposed))
+        return ConversionCost(cost, traffic, padding, max(1, len(transposed)))
 
     def transfer(self, tensor: Tensor, format_: MemoryFormat, source: str, target: str) -> int:
         """The cost of copying the tensor in this format from one device to another."""
@@ -154,15 +158,10 @@ class ConversionCosts:
     ) -> ConversionQuery | None:
         return conversion_query(self._names, self._operands[tensor.base], source, target, sizes)
 
-    def _sum_stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """The backend's stated cost of all passes; None unless it states one for each."""
-        costs = [self._stated(device, tensor, f, g) for f, g in pairwise(passes(source, target, tensor.extents))]
-        stated = [cost for cost in costs if cost is not None]
-        return sum(stated) if len(stated) == len(costs) else None
-
     def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """The backend's stated cost of one pass, asked by the names of the axes and then by their numbers: a model
-        whose axes have lost their names costs the same. None: the cost is the traffic."""
+        """The backend's stated cost of one transpose, or of a conversion by its own operator. It is asked by the names
+        of the axes and then by their numbers: a model whose axes have lost their names costs the same. None: the cost
+        is the traffic."""
         backend, sizes = self._at[device], self._size_of(tensor).sizes
         query = self._query(tensor, source, target, sizes)
         if query is None:

@@ -1,8 +1,8 @@
-"""The tie-break between alternatives of the same cost: each alternative counts as a change, or as none.
+"""The tie-break between alternatives of the same cost: how many changes each alternative counts as.
 
-An alternative that leaves the node as in the source is no change. Some backends, such as those of TVM and OneFlow,
-propagate layouts to consumers (`Backend.flows_down`): there, a consumer is changed unless it is in a layout that its
-producer states.
+An alternative that leaves the node as in the source is no change, any other is one. Some backends, such as those of TVM
+and OneFlow, propagate layouts to consumers (`Backend.flows_down`): there, a consumer in a layout that its producer
+states is no change, and any other alternative counts as one more.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import has_roles, native_role, own_layout
 
-__all__ = ["changes"]
+__all__ = ["MOST_CHANGES", "changes"]
+
+MOST_CHANGES = 2
+"""The most changes that an alternative counts as."""
 
 
-def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool, ...]]:
-    """For each choice, whether each of its alternatives is a change. Choices come in the order of the graph."""
+def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[int, ...]]:
+    """For each choice, the changes that each of its alternatives counts as. Choices come in the order of the graph."""
     flowing_in: dict[Tensor, frozenset[Layout]] = {}
     for choice in requirements.choices:
-        as_source = tuple(not a.is_source for a in choice.alternatives)
+        as_source = tuple(int(not a.is_source) for a in choice.alternatives)
         devices = {a.device for a in choice.alternatives}
         kinds = [kind for device in devices if (kind := backend.at(device).flows_down)]
         if not kinds or choice.node is None:
@@ -36,7 +39,8 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
             continue
         stated, followed = _stated(choice), None
         flowing = stated
-        takes_any = not all(map(any, choice.layouts))
+        # One implementation may state a layout, and another none.
+        takes_any = not stated or not all(map(any, choice.layouts))
         if takes_any and any(kind is True or choice.node.op_type in kind for kind in kinds):
             read = [port.operand.tensor for port in choice.ports if not port.is_result]
             above = frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
@@ -45,7 +49,10 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
         for port in choice.ports:
             if port.is_result and flowing:
                 flowing_in[port.operand.tensor] = flowing
-        yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
+        if followed is None or not any(followed):
+            yield as_source
+        else:
+            yield tuple(0 if follows else 1 + change for follows, change in zip(followed, as_source, strict=True))
 
 
 def _stated(choice: NodeAlternatives) -> frozenset[Layout]:

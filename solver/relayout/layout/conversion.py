@@ -18,7 +18,7 @@ from msgspec import Struct
 from relayout.errors import InternalError
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
-__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "passes", "path", "steps_of"]
+__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "path", "steps_of"]
 
 Dims = tuple[MemoryFormat, ...]
 
@@ -117,30 +117,6 @@ def moves(
             found.append((stage.kind, _flat(dims, extents), _flat(stage.dims, extents)))
         dims = stage.dims
     return tuple(found)
-
-
-@lru_cache(maxsize=4096)
-def passes(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[MemoryFormat, ...]:
-    """The formats of a tensor on the path from `source` to `target`, both included.
-
-    An intermediate format is taken after a transpose and a crop, and before a pad and the next transpose.
-
-    >>> passes((Atom(0, 2), Atom(1), Atom(0, 1, 2)), (Atom(0, 3), Atom(1), Atom(0, 1, 3)), (12, 5))[1:-1]
-    ((Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=1, outer=0)),)
-    """
-    between: list[MemoryFormat] = []
-    reached: Dims | None = None
-    is_padded = False
-    for stage in path(one_each(source), one_each(target), extents):
-        if stage.kind == "transpose":
-            if reached is not None:
-                between.append(_flat(reached, extents))
-            reached, is_padded = stage.dims, False
-        elif stage.kind == "pad":
-            is_padded = True
-        elif reached is not None and not is_padded:
-            reached = stage.dims
-    return (source, *between, target)
 
 
 def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from relayout.layout.metadata_keys import CONVERSION_KEY
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
 
-__all__ = ["Emitter", "Physical", "same_but_leading_units"]
+__all__ = ["Emitter", "Physical", "attribute_of", "same_but_leading_units"]
 
 
 class Physical(Struct, frozen=True):
@@ -31,6 +31,14 @@ class Physical(Struct, frozen=True):
     value: ir.Value
     dims: Dims
     shape: tuple[Extent, ...] | None = None
+
+
+def attribute_of(name: str, value: Any) -> ir.Attr:
+    """The attribute of this value, with the type that onnx_ir infers from it."""
+    # onnx_ir asks whether a list is a graph, a tensor or a type before it looks at its items.
+    if isinstance(value, list | tuple) and value and all(isinstance(item, int) for item in value):
+        return ir.AttrInt64s(name, value)
+    return ir.convenience.convert_attribute(name, value)
 
 
 def same_but_leading_units(dims: Dims, other: Dims) -> bool:
@@ -96,7 +104,7 @@ class Emitter:
         # A function's body serves many shapes and types, so its values have none.
         known = None if self._in_function else ir.Shape(shape)
         result = ir.Value(name=self.fresh(stem), shape=known, type=None if self._in_function else kind)
-        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        made = [attribute_of(name, value) for name, value in attributes.items()]
         name = self.fresh(f"{stem}_{operator}")
         node = ir.Node(domain, operator, inputs, made, outputs=[result], name=name, overload=overload)
         self.emitted.append(node)

@@ -26,7 +26,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.dims.constant_propagation import infer_with_values
-from relayout.model.dims.stand_ins import StandIns
+from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
@@ -203,9 +203,9 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
     proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
     proto = with_bodies(proto) if bodies else proto
-    stand_ins = StandIns(proto)
+    replaced = insert_operator_placeholders(proto)
     inferred, known = infer_with_values(proto, infer, has_graphs=has_graphs)
-    stand_ins.restore(inferred.graph)
+    remove_operator_placeholders(inferred.graph, replaced)
     model = model_of(inferred)
     graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
     for graph in graphs:

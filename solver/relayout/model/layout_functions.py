@@ -203,11 +203,11 @@ def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> 
 
 def ensure_function(model: ir.Model, signature: Signature) -> str:
     """Add the signature's function to the model unless it is there; return its overload."""
-    stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
     known = model.meta.setdefault("relayout.functions", {})
     if signature in known:
         overload: str = known[signature]
         return overload
+    stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
     taken = {key[2] for key in model.functions if key[0] == DOMAIN and key[1] == signature.operator}
     overload = "" if "" not in taken else _free(stem, taken)
     function = _function(model, signature, overload)

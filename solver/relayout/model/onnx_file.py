@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from copy import copy as shallow_copy
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +20,7 @@ from msgspec import Struct
 from relayout.errors import InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.external_data import is_in_file
+from relayout.model.typed_values import proto_of
 
 __all__ = ["Encoded", "encoded", "replace_file", "write_inside", "write_onnx"]
 
@@ -61,10 +61,14 @@ def encoded(proto: onnx.ModelProto) -> Encoded:
     return Encoded(head.SerializeToString(deterministic=True), written)
 
 
+def _encoded(model: ir.Model) -> Encoded:
+    return encoded(proto_of(model, lambda value: False))
+
+
 def write_onnx(model: ir.Model, path: Path, written: Encoded | None = None) -> None:
     """Write `model` to `path` atomically: at any time the path has the old file or the whole new one. `written` are the
     model's bytes, where the caller has them."""
-    written, tensors = written or encoded(_skeleton(model)), _tensors(model)
+    written, tensors = written or _encoded(model), _tensors(model)
     outside = any(map(is_in_file, tensors.values())) or len(written.graph) + _bytes(tensors) > LARGEST_FILE
     with contextlib.ExitStack() as stack:
         # The contexts exit in the opposite order: the data is in place before a model refers to it.
@@ -75,7 +79,7 @@ def write_onnx(model: ir.Model, path: Path, written: Encoded | None = None) -> N
 
 def write_inside(model: ir.Model, file: BinaryIO, written: Encoded | None = None) -> None:
     """Write `model` to an open file with all constants inside; `written` is that of `write_onnx`."""
-    _write(written or encoded(_skeleton(model)), _tensors(model), file, None, "")
+    _write(written or _encoded(model), _tensors(model), file, None, "")
 
 
 def _tensors(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
@@ -117,35 +121,6 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
                 "the file cannot be written", where=f"file {path}", found=error.strerror or str(error)
             ) from error
         raise
-
-
-def _skeleton(model: ir.Model) -> onnx.ModelProto:
-    """The model without its constants: those of subgraphs, and nodes' attributes, stay where they are."""
-    graph, stripped = model.graph, []
-    placeholder = ir.tensor(0)
-    for value in graph.initializers.values():
-        copy = ir.Value(
-            name=value.name,
-            shape=value.shape,
-            type=value.type,
-            doc_string=value.doc_string,
-            metadata_props=dict(value.metadata_props),
-            const_value=placeholder,
-        )
-        copy.meta.update(value.meta)
-        stripped.append(copy)
-    light = shallow_copy(model)
-    light.graph = ir.GraphView(  # type: ignore[assignment]  # onnx_ir writes a view as it writes a graph
-        graph.inputs,
-        graph.outputs,
-        nodes=graph,
-        initializers=stripped,
-        doc_string=graph.doc_string,
-        opset_imports=graph.opset_imports,
-        name=graph.name,
-        metadata_props=graph.metadata_props,
-    )
-    return ir.to_proto(light)
 
 
 def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
-from relayout.model.dims.stand_ins import stood_for
+from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
@@ -30,6 +30,7 @@ from relayout.model.inference_placeholders import (
 )
 from relayout.model.operator_schema import has_body
 from relayout.model.tensor_types import check_type, is_absent
+from relayout.model.typed_values import proto_of
 from relayout.ops import nested_graphs
 
 __all__ = [
@@ -60,10 +61,12 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 class Weightless(Struct, frozen=True):
-    """A model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only.
-    `is_in_nodes`: an attribute, or an initializer of a nested graph or of a function's body, may be one of them."""
+    """A model as a protobuf without its weights, the constants above 1 KiB and absent ones. `left_out`: the types of
+    those of the graph, by name. `is_in_nodes`: an attribute, or an initializer of a nested graph or of a function's
+    body, may be one of them, and has a type and shape only."""
 
     proto: onnx.ModelProto
+    left_out: dict[str, onnx.TypeProto]
     is_in_nodes: bool
 
 
@@ -75,11 +78,13 @@ def without_weights(model: ir.Model) -> Weightless:
     stored: list[tuple[ir.Value, ir.TensorProtocol | None]] = []
     attributes: list[tuple[ir.Node, str, ir.Attr]] = []
     is_in_nodes = False
+    weights = [value for value in model.graph.initializers.values() if _is_weight(value)]
+    left_out = {value.name or "": _type_of(value.const_value) for value in weights}
     try:
         for graph in all_graphs(model):
-            for value in graph.initializers.values():
+            for value in graph.initializers.values() if graph is not model.graph else ():
                 light = _weightless(value.const_value, value.name)
-                is_in_nodes |= graph is not model.graph and _lacks_data(light)
+                is_in_nodes |= _lacks_data(light)
                 if light is not value.const_value:
                     stored.append((value, value.const_value))
                     value.const_value = light
@@ -91,12 +96,13 @@ def without_weights(model: ir.Model) -> Weightless:
                         if tensor is not attribute.value:
                             attributes.append((node, name, attribute))
                             node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
-        return Weightless(ir.to_proto(model), is_in_nodes)
+        proto = proto_of(model, lambda value: value.name not in left_out)
     finally:
         for value, constant in stored:
             value.const_value = constant
         for node, name, attribute in attributes:
             node.attributes[name] = attribute
+    return Weightless(proto, left_out, is_in_nodes)
 
 
 def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True) -> onnx.ModelProto:
@@ -225,15 +231,33 @@ def _clear_negative_extents(graph: onnx.GraphProto) -> None:
                     dim.ClearField("value")
 
 
-def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
-    if tensor is None:
-        raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
-    is_encoded = is_one_of(tensor, ir.TensorProtoTensor)
-    # onnx_ir makes a shape anew for each question about an encoded tensor.
-    size = prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes
-    if size <= LARGEST_KEPT or (is_encoded and is_one_of(tensor, AbsentTensor)):
+def _weightless(value: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
+    tensor = _data_of(value, name)
+    if not _is_large(tensor) or is_one_of(tensor, AbsentTensor):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
+
+
+def _is_weight(value: ir.Value) -> bool:
+    tensor = _data_of(value.const_value, value.name)
+    return _is_large(tensor) or (isinstance(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
+
+
+def _type_of(tensor: ir.TensorProtocol | None) -> onnx.TypeProto:
+    assert tensor is not None
+    return onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+
+
+def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
+    if tensor is None:
+        raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
+    return tensor
+
+
+def _is_large(tensor: ir.TensorProtocol) -> bool:
+    # onnx_ir makes a shape anew for each question about an encoded tensor.
+    is_encoded = isinstance(tensor, ir.TensorProtoTensor)
+    return (prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes) > LARGEST_KEPT
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:
@@ -245,7 +269,7 @@ def _contradiction(message: str, graph: str) -> InputError:
     where = f"graph '{graph}'" if graph else "graph"
     culprit = _CULPRIT.search(message)
     if culprit:
-        op, name = stood_for(culprit.group(1), culprit.group(2) or "")
+        op, name = replaced_operator(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
     detail = re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message)
     differ = _DIFFER.search(message)

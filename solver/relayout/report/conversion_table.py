@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relayout.report.grouping import counted, grouped
-from relayout.report.schema import Charge, Conversion
+from relayout.report.schema import Charge, Conversion, Transfer
 
-__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words"]
+__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words", "transfer_rows"]
 
 # An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
 _FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
@@ -50,6 +50,34 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
     return rows
 
 
+def transfer_rows(transfers: Sequence[Transfer]) -> list[ConversionRow]:
+    """One row for each group of similar transfers, of whatever sizes, in the order of the first of each. `source` and
+    `target` are devices, and `kind` is the layout."""
+    groups = grouped(
+        (
+            [each.value, *(f"{by.node}:{by.operand}" for by in each.required_by)],
+            (each.from_, each.to, each.layout, tuple(by.operand for by in each.required_by)),
+            each,
+        )
+        for each in transfers
+    )
+    rows = []
+    for group in groups:
+        first, (value, *readers) = group.items[0], group.names
+        total = sum(each.bytes for each in group.items)
+        layout = in_words(first.layout)
+        rows.append(ConversionRow(counted(group), value, first.from_, first.to, layout, total, tuple(readers)))
+    return rows
+
+
+_REMARKS = {
+    "operator": "",
+    "decomposition": "written out in others",
+    "reorder": "a reorder of the source",
+    "pad": "a pad of the source",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ChargeRow:
     """Nodes that differ in the numbers of their names and in their cost only; `cost` is that of all of them."""
@@ -63,13 +91,13 @@ class ChargeRow:
 
 def charge_rows(charges: Sequence[Charge]) -> list[ChargeRow]:
     """One row for each group of similar nodes, the dearest first."""
-    groups = grouped(([each.node], (each.layout, each.is_written_out), each) for each in charges)
+    groups = grouped(([each.node], (each.layout, each.kind), each) for each in charges)
     rows = [
         ChargeRow(
             counted(group),
             group.names[0],
             in_words(group.items[0].layout),
-            "written out in others" if group.items[0].is_written_out else "",
+            _REMARKS[group.items[0].kind],
             sum(each.cost for each in group.items),
         )
         for group in groups

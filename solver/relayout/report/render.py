@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import charge_rows, conversion_rows
+from relayout.report.conversion_table import charge_rows, conversion_rows, transfer_rows
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def render_text(report: Report, *, top: int | None = None) -> str:
     if report.devices:
         console.print(_devices(report))
     if report.transfers:
-        console.print(_transfers(report))
+        console.print(_transfers(report, top))
     if report.verification is not None:
         _print_verification(report.verification, console.print)
     for warning in report.warnings:
@@ -147,7 +147,7 @@ def _charges(report: Report, top: int | None) -> Table:
 
     rows = charge_rows(report.charges)
     counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
-    table = _table("operators that cost more than their best alternative", *counts, "node", "layout", *remarks)
+    table = _table("operators that have a cost", *counts, "node", "layout", *remarks)
     table.add_column("MB", justify="right")
     for row in rows[:top]:
         cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)
@@ -167,16 +167,19 @@ def _devices(report: Report) -> Table:
     return table
 
 
-def _transfers(report: Report) -> Table:
+def _transfers(report: Report, top: int | None) -> Table:
     from rich.text import Text
 
-    table = _table("transfers", "value", "from", "to", "layout")
+    rows = transfer_rows(report.transfers)
+    counts = [""] * any(row.count for row in rows)
+    table = _table("transfers", *counts, "value", "from", "to", "layout")
     table.add_column("MB", justify="right")
     table.add_column("required by", no_wrap=True)
-    for each in report.transfers:
-        readers = "\n".join(f"{by.node}:{by.operand}" for by in each.required_by)
-        cells = (each.value, each.from_, each.to, each.layout, _megabytes(each.bytes), readers)
-        table.add_row(*(Text(cell) for cell in cells))
+    for row in rows[:top]:
+        cells = [row.count] * len(counts) + [row.value, row.source, row.target, row.kind]
+        table.add_row(*map(Text, [*cells, _megabytes(row.bytes), "\n".join(row.readers)]))
+    if top is not None and len(rows) > top:
+        table.caption = f"and {len(rows) - top} more rows: --top"
     return table
 
 

@@ -233,14 +233,22 @@ class Transfer(Record, frozen=True, kw_only=True):
     required_by: tuple[RequiredBy, ...] = ()
 
 
+ChargeKind = Literal["operator", "decomposition", "reorder", "pad"]
+
+
 class Charge(Record, frozen=True, kw_only=True):
-    """A node that costs more than its best alternative: `cost` bytes of memory traffic in the `layout` of its first
-    operand. `is_written_out`: as other operators of ONNX, of which none takes this layout as one operator."""
+    """A node that has a cost, with the `layout` of its first operand; the cost is in bytes of memory traffic.
+
+    An `operator` costs more than its best alternative, and so does a `decomposition`, which is written out in other
+    operators of ONNX, as it does not take this layout. A `reorder` or `pad` is a conversion that the source has
+    already: it reads and writes `bytes`. The bytes of the other kinds are their cost.
+    """
 
     node: str
     layout: str
+    kind: ChargeKind = "operator"
+    bytes: Count
     cost: Count
-    is_written_out: bool = False
 
 
 class DevicePlacement(Record, frozen=True, kw_only=True):
@@ -350,7 +358,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     `status` is `verified` or `failed` if a model was only verified; `optimal` is over the formats in reach (see
     `proof`). `before` and `after` are counted in the graphs. `assumed` has the sizes that were taken for dims whose
-    extents are not known before the run. `charges` add up to the part `operators` of the account.
+    extents are not known before the run. `charges` are the nodes that have a cost.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

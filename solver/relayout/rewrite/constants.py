@@ -18,7 +18,7 @@ from relayout.layout.conversion import one_each
 from relayout.layout.memory_format import order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
-from relayout.model.emit import Emitter, Physical
+from relayout.model.emit import Emitter, Physical, attribute_of
 from relayout.ops import Axes, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
@@ -207,7 +207,7 @@ class Constants:
         attributes = {name: attr for name, attr in producer.attributes.items() if name not in edit.attributes}
         for name, setting in edit.attributes.items():
             if setting is not None:
-                attributes[name] = ir.convenience.convert_attribute(name, setting)
+                attributes[name] = attribute_of(name, setting)
         source = producer.outputs[0]
         extents, own = extents_of(source), rule.outputs[0]
         assert own is not None

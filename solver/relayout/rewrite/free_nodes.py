@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from msgspec.structs import replace
 
@@ -101,18 +103,21 @@ def _stays_onnx(
     positions = tuple(native.index(letter) for letter in rule.axis_names)
     extents = operand_extents(planned)
 
-    def conversion(axes: Axes | None, index: int, *, is_result: bool) -> OperandConversion | None:
-        if axes is None or len(axes) != len(positions):
-            return None
-        return permuted(lowering.dims, positions, extents.get((is_result, index)))
+    def conversions(sides: Sequence[Axes | None], *, is_result: bool) -> tuple[OperandConversion | None, ...]:
+        return tuple(
+            None
+            if axes is None or len(axes) != len(positions)
+            else permuted(lowering.dims, positions, extents.get((is_result, index)))
+            for index, axes in enumerate(sides)
+        )
 
-    call_function(
-        context,
-        node,
-        (("data_layout", layout),),
-        tuple(conversion(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
-        tuple(conversion(axes, index, is_result=True) for index, axes in enumerate(rule.outputs)),
+    inputs, results = context.shared(
+        rule,
+        lowering,
+        (*extents.items(),),
+        lambda: (conversions(rule.inputs, is_result=False), conversions(rule.outputs, is_result=True)),
     )
+    call_function(context, node, (("data_layout", layout),), inputs, results)
     return False
 
 

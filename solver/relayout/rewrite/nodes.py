@@ -10,7 +10,7 @@ from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of
-from relayout.model.emit import Physical
+from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
@@ -96,7 +96,7 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
         if setting is None:
             node.attributes.pop(name, None)
         else:
-            node.attributes[name] = ir.convenience.convert_attribute(name, setting)
+            node.attributes[name] = attribute_of(name, setting)
     for index, array in edit.constants.items():
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)

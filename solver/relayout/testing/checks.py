@@ -303,8 +303,8 @@ def _second_faults(
         text = "{} transposes of {} bytes and {} reorders, at a cost of {}"
         yield Fault(
             "second run",
-            "legalizing the legal model again gives another model: the answers about its nodes are not those about the "
-            f"source's\n  first:    {text.format(*counts[0])}, {len(legal.graph.node)} nodes\n"
+            "legalizing the legal model again gives another model or another cost: the answers about its nodes are not "
+            f"those about the source's\n  first:    {text.format(*counts[0])}, {len(legal.graph.node)} nodes\n"
             f"  then:     {text.format(*counts[1])}, {len(twice.graph.node)} nodes",
             graph.name,
         )

@@ -26,7 +26,7 @@ def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonN
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
     graph = index.model.graph
     names = common.beside_pieces()
-    inward = [value for inner in graph.subgraphs() for value in inner.inputs]
+    inward = [value for inside in index.nesting.values() for inner in inside for value in inner.inputs]
     made = [value for node in index.nodes for value in node.outputs]
     sound: set[object] = set()
     for value in dict.fromkeys([*graph.inputs, *inward, *graph.initializers.values(), *made]):

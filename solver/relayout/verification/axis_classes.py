@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.verification.model_index import ModelIndex, OperatorClass
-from relayout.verification.operator_facts import OURS, AxisNames, beside_reshaped
+from relayout.verification.operator_facts import AxisNames, beside_reshaped
 from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["CommonNames"]
@@ -89,7 +89,7 @@ class CommonNames:
             operand = node.inputs[n]
             if operand is not None:
                 self._join(operand, node.outputs[m], sources)
-        for source, target, axes in region_edges(node) if kind.has_graphs else ():
+        for source, target, axes in region_edges(node) if node in self._index.nesting else ():
             self._join(source, target, axes)
 
     def _passed(self, kind: OperatorClass) -> Sequence[tuple[int, int, tuple[int | None, ...]]]:
@@ -123,7 +123,8 @@ class CommonNames:
         found: dict[int, set[str]] = {}
         by_place: list[ir.Node] = []
         for value, names in self._given.items():
-            self._enter(found, value, names)
+            self._enter(found, self._place(value), names)
+        entered: set[tuple[int, AxisNames]] = set()
         for node in self._index.nodes:
             facts = self._index.class_of(node).facts
             if facts is None or node in self._silent:
@@ -132,29 +133,29 @@ class CommonNames:
                 by_place.append(node)
                 continue
             for value, names in self._named(node):
-                self._enter(found, value, names)
+                # Values that share their places often have the same names too.
+                given = self._place(value), names
+                if given not in entered:
+                    entered.add(given)
+                    self._enter(found, *given)
         for node in by_place if not self._given else ():
             # The layout attribute of a position-wise node names only axes that have no other name.
             own = list(self._named(node))
             places = [self._place(value) + axis for value, names in own for axis in range(len(names))]
             if not any(self._first(place) in found for place in places):
                 for value, names in own:
-                    self._enter(found, value, names)
+                    self._enter(found, self._place(value), names)
                     self._written.add(value)
         return {place: frozenset(names) for place, names in found.items()}
 
     def _named(self, node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
-        """The names of the operands' axes by the node itself. ONNX's global pools determine none."""
-        kind = self._index.class_of(node)
-        if kind.facts is None or (kind.facts.pooled and node.domain != OURS):
-            return
-        for values, names in ((node.inputs, kind.inputs), (node.outputs, kind.results)):
-            for value, own in zip(values, names, strict=True):
-                if value is not None and own is not None:
-                    yield value, own
+        """The names of the operands' axes by the node itself."""
+        for is_result, n, names in self._index.class_of(node).names:
+            value = (node.outputs if is_result else node.inputs)[n]
+            if value is not None:
+                yield value, names
 
-    def _enter(self, found: dict[int, set[str]], value: ir.Value, names: AxisNames) -> None:
-        place = self._place(value)
+    def _enter(self, found: dict[int, set[str]], place: int, names: AxisNames) -> None:
         for axis, name in enumerate(names):
             if name is not None:
                 found.setdefault(self._first(place + axis), set()).add(name)

@@ -16,7 +16,7 @@ from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.verification.axis_paths import CHANNELS_ONLY
 from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import AxisNames, with_whole_parts
-from relayout.verification.subgraph_values import RegionEdge, graphs_of, region_edges
+from relayout.verification.subgraph_values import RegionEdge, region_edges
 
 __all__ = ["Derivation", "derive", "fed"]
 
@@ -178,11 +178,12 @@ def _carry_forward(
     for value in graph.inputs:
         if value not in made:
             _enter_from_edges(value, edges, made)
+    nesting = rules.index.nesting
     for node in graph:
         inward: Sequence[RegionEdge] = ()
-        if rules.index.class_of(node).has_graphs:
+        if node in nesting:
             inward = list(region_edges(node))
-            for inner in graphs_of(node):
+            for inner in nesting[node]:
                 _carry_forward(inner, inward, made, rules)
         if node in rules.silent:
             continue
@@ -228,11 +229,12 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], rul
             known = [[n[places[a]] if a in places else None for a in range(rank)] for n in read.get(target, ())]
             enter(source, frozenset(tuple(names) for names in known if any(names)))
 
+    nesting = rules.index.nesting
     for node in reversed(graph):
-        if rules.index.class_of(node).has_graphs:
+        if node in nesting:
             edges, results = list(region_edges(node)), set(node.outputs)
             propagate([each for each in edges if each[1] in results])
-            for inner in graphs_of(node):
+            for inner in nesting[node]:
                 _carry_back(inner, read, rules)
             propagate([each for each in edges if each[1] not in results])
         for operand, readings in zip(node.inputs, rules.operands(node, read), strict=True):

@@ -3,12 +3,13 @@ axes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
+from itertools import chain
 
 import onnx_ir as ir
 
 from relayout.model.constants import known_shape
-from relayout.verification.subgraph_values import graphs_of
+from relayout.verification.subgraph_values import Nesting, nesting_of
 
 __all__ = ["computed_ahead", "constants_of", "stored"]
 
@@ -20,15 +21,17 @@ RANDOM = frozenset(
 
 def constants_of(graph: ir.Graph) -> set[ir.Value]:
     """The values, in the graph and those inside it, that are stored or computed ahead."""
-    return stored(graph).union(*(node.outputs for node in computed_ahead(graph)))
+    nesting = nesting_of(graph)
+    return stored(graph, nesting).union(*(node.outputs for node in computed_ahead(graph, nesting)))
 
 
-def stored(graph: ir.Graph) -> set[ir.Value]:
+def stored(graph: ir.Graph, nesting: Nesting) -> set[ir.Value]:
     """The initializers of the graph and those inside it that no caller may replace."""
-    return set().union(*(set(each.initializers.values()).difference(each.inputs) for each in _all_graphs(graph)))
+    graphs = [graph, *chain.from_iterable(nesting.values())]
+    return set().union(*(set(each.initializers.values()).difference(each.inputs) for each in graphs))
 
 
-def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
+def computed_ahead(graph: ir.Graph, nesting: Nesting, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
     """The standard operators, in the graph and its subgraphs, that read only constants or known shapes.
 
     `outer` has the constants of the enclosing graphs.
@@ -39,9 +42,9 @@ def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[i
     constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
     found: set[ir.Node] = set()
     for node in graph:
-        inner = list(graphs_of(node))
+        inner = nesting.get(node, ())
         for each in inner:
-            found |= computed_ahead(each, constants)
+            found |= computed_ahead(each, nesting, constants)
         if not inner and _is_ahead(node, constants):
             found.add(node)
             constants.update(node.outputs)
@@ -52,10 +55,3 @@ def _is_ahead(node: ir.Node, constants: Set[ir.Value]) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM:
         return False
     return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)
-
-
-def _all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    yield graph
-    for node in graph:
-        for inner in graphs_of(node):
-            yield from _all_graphs(inner)

@@ -17,7 +17,7 @@ from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
-from relayout.verification.subgraph_values import graphs_of
+from relayout.verification.subgraph_values import Nesting, nesting_of
 
 __all__ = ["bytes_of", "count", "extent_counter", "moved_bytes"]
 
@@ -43,8 +43,9 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
         model = model.clone()
         InlinePass(criteria=lambda function: function.domain != "relayout")(model)
         ShapeInferencePass()(model)
-    extent_of, constants = extent_counter(model, dims), constants_of(model.graph)
-    nodes = list(_nodes(model.graph))
+    nesting = nesting_of(model.graph)
+    extent_of, constants = extent_counter(model, dims, nesting), constants_of(model.graph)
+    nodes = list(_nodes(model.graph, nesting))
     transposes = [n for n in nodes if _is_transpose(n)]
     running = [2 * moved_bytes(n, extent_of) for n in transposes if n.inputs[0] not in constants]
     reorders = [_through(n, extent_of) for n in nodes if (n.domain, n.op_type) in conversion_operators]
@@ -85,7 +86,7 @@ def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
     return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
 
 
-def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
+def extent_counter(model: ir.Model, dims: Mapping[str, int], nesting: Nesting | None = None) -> ExtentOf:
     """The sizes of the extents of a model; `dims` has sizes by name."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
@@ -105,8 +106,13 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
         return formulas[dim.value]
 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
-    for node in _nodes(model.graph):
+    # Values share shapes, and a shape that was met has no new name.
+    shapes: set[int] = set()
+    for node in _nodes(model.graph, nesting_of(model.graph) if nesting is None else nesting):
         for value in node.outputs:
+            if id(value.shape) in shapes:
+                continue
+            shapes.add(id(value.shape))
             new = [name for name in _names(value) if name not in met]
             if not new:
                 continue
@@ -154,11 +160,11 @@ def moved_bytes(transpose: ir.Node, extent_of: ExtentOf) -> int:
     return moved if any(a > b for a, b in pairwise(long)) else 0
 
 
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+def _nodes(graph: ir.Graph, nesting: Nesting) -> Iterator[ir.Node]:
     for node in graph:
         yield node
-        for inner in graphs_of(node):
-            yield from _nodes(inner)
+        for inner in nesting.get(node, ()):
+            yield from _nodes(inner, nesting)
 
 
 def _batch(value: ir.Value) -> int:

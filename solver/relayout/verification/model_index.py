@@ -15,26 +15,37 @@ import onnx_ir as ir
 from relayout.report.schema import Finding
 from relayout.verification.axis_paths import axis_path
 from relayout.verification.constants import computed_ahead, stored
-from relayout.verification.operator_facts import AxisNames, Named, axis_names, declared_facts, named, small_constant
-from relayout.verification.subgraph_values import walk
+from relayout.verification.operator_facts import (
+    OURS,
+    AxisNames,
+    Named,
+    axis_names,
+    declared_facts,
+    named,
+    small_constant,
+)
+from relayout.verification.subgraph_values import nesting_of, walk
 
 __all__ = ["ModelIndex", "OperatorClass", "checked_once"]
 
 _SINGLE = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
-_SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class OperatorClass:
     """The facts about all nodes of one class; `node` is one of them."""
 
-    __slots__ = ("_paths", "facts", "has_graphs", "inputs", "node", "results")
+    __slots__ = ("_paths", "facts", "inputs", "names", "node", "results")
 
-    def __init__(self, node: ir.Node, *, has_graphs: bool) -> None:
-        self.node, self.has_graphs = node, has_graphs
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
         self.facts: Named | None = named(node)
         self.inputs: tuple[AxisNames | None, ...] = self._names("input", len(node.inputs))
         self.results: tuple[AxisNames | None, ...] = self._names("result", len(node.outputs))
+        # The names that the operator itself gives, and the operands that have them. ONNX's global pools determine none.
+        tells = self.facts is not None and (not self.facts.pooled or node.domain == OURS)
+        own = [(False, *each) for each in enumerate(self.inputs)] + [(True, *each) for each in enumerate(self.results)]
+        self.names = [(is_result, n, names) for is_result, n, names in own if tells and names is not None]
         self._paths: dict[tuple[int, int], tuple[int | None, ...] | None] = {}
 
     def path(self, n: int, m: int) -> tuple[int | None, ...] | None:
@@ -55,17 +66,17 @@ class ModelIndex:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nodes = tuple(walk(model.graph))
-        # Each value's type, numbered in order of appearance.
-        self._types: dict[Hashable, int] = {}
-        self._numbers: dict[ir.Value, int] = {}
-        self._classes: dict[Hashable, OperatorClass] = {}
-        self._class_of: dict[ir.Node, OperatorClass] = {}
+        self.nesting = nesting_of(model.graph)
+        self.nodes = tuple(walk(model.graph, self.nesting))
+        self.type_of: Callable[[ir.Value], int] = _Types().__getitem__
+        """The number of a value's type: values of one type are alike in all that `_type` lists."""
+        self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self).__getitem__
+        """A node's operator class."""
 
     @cached_property
     def ahead(self) -> frozenset[ir.Node]:
         """The operators on constants, which run before the model does."""
-        return frozenset(computed_ahead(self.model.graph))
+        return frozenset(computed_ahead(self.model.graph, self.nesting))
 
     @cached_property
     def made_ahead(self) -> frozenset[ir.Value]:
@@ -75,36 +86,39 @@ class ModelIndex:
     @cached_property
     def constants(self) -> frozenset[ir.Value]:
         """The values that are stored or computed ahead."""
-        return self.made_ahead.union(stored(self.model.graph))
+        return self.made_ahead.union(stored(self.model.graph, self.nesting))
 
-    def type_of(self, value: ir.Value) -> int:
-        """The number of the value's type: values of one type are alike in all that `_type` lists."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = self._types.setdefault(_type(value), len(self._types))
+
+class _Types(dict[ir.Value, int]):
+    """The number of each value's type, in order of appearance."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def __missing__(self, value: ir.Value) -> int:
+        number = self[value] = self._numbers.setdefault(_type(value), len(self._numbers))
         return number
 
-    def class_of(self, node: ir.Node) -> OperatorClass:
-        """The node's operator class."""
-        found = self._class_of.get(node)
-        if found is None:
-            found = self._class_of[node] = self._classed(node)
-        return found
 
-    def _classed(self, node: ir.Node) -> OperatorClass:
-        has_graphs = False
+class _Classes(dict[ir.Node, OperatorClass]):
+    """The operator class of each node."""
+
+    def __init__(self, index: ModelIndex) -> None:
+        self._index = index
+        self._known: dict[Hashable, OperatorClass] = {}
+
+    def __missing__(self, node: ir.Node) -> OperatorClass:
         attributes: list[Hashable] = []
         for name, attribute in node.attributes.data.items():
             kind, given = attribute.type, attribute.value
-            has_graphs = has_graphs or kind in _SUBGRAPHS
             if kind in _LISTS and given is not None:
                 given = tuple(given)
             elif kind not in _SINGLE:
                 # A tensor or a graph is the same only where it is the same object. No fact reads the tensor of an
                 # operator on constants, and no backend is asked about such an operator.
-                given = None if kind is ir.AttributeType.TENSOR and node in self.ahead else id(given)
+                given = None if kind is ir.AttributeType.TENSOR and node in self._index.ahead else id(given)
             attributes.append((name, kind, given, attribute.ref_attr_name))
-        type_of = self.type_of
+        type_of = self._index.type_of
         signature = (
             node.domain,
             node.op_type,
@@ -114,9 +128,10 @@ class ModelIndex:
             tuple([(type_of(value), bool(value.name)) for value in node.outputs]),
             id(declared_facts(node)),
         )
-        found = self._classes.get(signature)
+        found = self._known.get(signature)
         if found is None:
-            found = self._classes[signature] = OperatorClass(node, has_graphs=has_graphs)
+            found = self._known[signature] = OperatorClass(node)
+        self[node] = found
         return found
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.model.dims.stand_ins import StandIns
+from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
@@ -37,18 +37,16 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
         light = without_weights(model)
         proto = light.proto
         written = None if light.is_in_nodes else encoded(proto)
-        _give_weights(proto, in_nodes=light.is_in_nodes)
+        _give_weights(proto, light.left_out, in_nodes=light.is_in_nodes)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return [_invalid(error)], None
     findings = list(_check_validity(proto))
     try:
         hide(proto.graph)
-        StandIns(proto)
+        insert_operator_placeholders(proto)
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written
-    findings += [] if findings else _check_inference(proto)
-    findings += _check_shapes(model, proto)
-    return findings, written
+    return [*findings, *_check_types(model, proto, is_valid=not findings)], written
 
 
 def _check_validity(proto: onnx.ModelProto) -> Iterator[Finding]:
@@ -70,6 +68,26 @@ def _check_validity(proto: onnx.ModelProto) -> Iterator[Finding]:
         each.ClearField("shape")
 
 
+def _check_types(model: ir.Model, hidden: onnx.ModelProto, *, is_valid: bool) -> Iterator[Finding]:
+    """Yield the objection of onnx's strict inference to a model that is valid otherwise, and a finding for each value
+    whose declared shape differs from the inferred one.
+
+    Inference without the declarations comes first. Where it finds exactly what is declared, inference with them would
+    find the same at each node: then there is nothing to object to.
+    """
+    declared = _taken_off(hidden.graph)
+    inferred = _inferred(hidden, strict=True)
+    if inferred is not None and declared.items() <= inferred.items():
+        return
+    if is_valid:
+        _put_back(hidden.graph, declared)
+        yield from _check_inference(hidden)
+        _taken_off(hidden.graph)
+    if inferred is None:
+        inferred = _inferred(hidden, strict=False) or {}
+    yield from _check_shapes(model, inferred)
+
+
 def _check_inference(hidden: onnx.ModelProto) -> Iterator[Finding]:
     """Yield the objection of onnx's strict shape inference."""
     try:
@@ -80,17 +98,14 @@ def _check_inference(hidden: onnx.ModelProto) -> Iterator[Finding]:
         yield _about_model("shape", "types and shapes that agree", _first_line(error), "shapes or types contradict")
 
 
-def _check_shapes(model: ir.Model, hidden: onnx.ModelProto) -> Iterator[Finding]:
-    """Yield a finding for each value of the graph whose declared shape differs from the inferred one; `hidden` loses
-    its declarations."""
-    try:
-        inferred = _inferred_afresh(hidden)
-    except Exception:  # _check_inference reports it
-        return
+def _check_shapes(model: ir.Model, inferred: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
+    # Networks repeat their types, and an encoded one is compared faster than it is read.
+    known = {written: _extents_of(onnx.TypeProto.FromString(written)) for written in set(inferred.values())}
     faults = []
     for node in model.graph:
         for value in node.outputs:
-            found, declared = inferred.get(value.name or ""), value.shape
+            found, declared = known.get(inferred.get(value.name or "", b"")), value.shape
             # Most are equal as they are: only extents that are not known are written otherwise.
             if found is None or declared is None or found == declared.dims or _agree(declared, found):
                 continue
@@ -170,10 +185,12 @@ def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter
     return extent if isinstance(extent, int) else None
 
 
-def _give_weights(proto: onnx.ModelProto, *, in_nodes: bool) -> None:
-    """Turn the absent weights of a model into inputs, so that no check reads one."""
-    given: dict[str, onnx.TypeProto] = {}
-    _take_absent(proto.graph, given, in_nodes=in_nodes)
+def _give_weights(proto: onnx.ModelProto, left_out: Mapping[str, onnx.TypeProto], *, in_nodes: bool) -> None:
+    """Turn the absent weights of a model into inputs, so that no check reads one. `left_out` are those of the graph
+    itself."""
+    given = dict(left_out)
+    if in_nodes:
+        _take_absent(proto.graph, given)
     present = {value.name for value in proto.graph.input}
     for name, kind in sorted(given.items()):
         if name not in present:
@@ -184,14 +201,14 @@ def _give_weights(proto: onnx.ModelProto, *, in_nodes: bool) -> None:
     proto.ir_version = max(proto.ir_version, 4)
 
 
-def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto], *, in_nodes: bool) -> None:
+def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto]) -> None:
     # From the end, so that the places of the others stay.
     for place in reversed(range(len(graph.initializer))):
         tensor = graph.initializer[place]
         if is_absent(tensor):
             given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
             del graph.initializer[place]
-    for place in reversed(range(len(graph.node) if in_nodes else 0)):
+    for place in reversed(range(len(graph.node))):
         node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
@@ -200,25 +217,35 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto], *, in
             continue
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _take_absent(subgraph, given, in_nodes=True)
+                _take_absent(subgraph, given)
 
 
-def _inferred_afresh(proto: onnx.ModelProto) -> dict[str, Extents]:
-    del proto.graph.value_info[:]
-    for info in proto.graph.output:
+def _taken_off(graph: onnx.GraphProto) -> dict[str, bytes]:
+    """The declared types of the graph's values, encoded, which the graph loses: of its outputs the shapes alone."""
+    declared = {info.name: info.type.SerializeToString() for info in (*graph.value_info, *graph.output)}
+    del graph.value_info[:]
+    for info in graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    # Networks repeat their types, and an encoded one is compared faster than it is read.
-    known: dict[bytes, Extents | None] = {}
-    found: dict[str, Extents] = {}
-    for info in (*inferred.graph.value_info, *inferred.graph.output):
-        kind = info.type.SerializeToString()
-        if kind not in known:
-            known[kind] = _extents_of(info.type)
-        if (extents := known[kind]) is not None:
-            found[info.name] = extents
-    return found
+    return declared
+
+
+def _put_back(graph: onnx.GraphProto, declared: Mapping[str, bytes]) -> None:
+    outputs = {info.name: info for info in graph.output}
+    for name, written in declared.items():
+        (outputs.get(name) or graph.value_info.add(name=name)).type.ParseFromString(written)
+
+
+def _inferred(proto: onnx.ModelProto, *, strict: bool) -> dict[str, bytes] | None:
+    """The types of the graph's constants, inferred values and outputs, encoded; None if onnx objects to the graph."""
+    try:
+        found = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True).graph
+    except Exception:  # _check_inference reports it
+        return None
+    stored = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in proto.graph.initializer}
+    types = {key: onnx.helper.make_tensor_type_proto(key[0], key[1:]).SerializeToString() for key in {*stored.values()}}
+    named = {name: types[key] for name, key in stored.items()}
+    return named | {info.name: info.type.SerializeToString() for info in (*found.value_info, *found.output)}
 
 
 def _extents_of(kind: onnx.TypeProto) -> Extents | None:

@@ -6,7 +6,7 @@ operator without facts is unknown to the verifier, and never leads to a finding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,7 +16,6 @@ from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.ops.node_reader import constant_tensor
-from relayout.verification.subgraph_values import walk
 
 __all__ = [
     "CONTRIBUTED",
@@ -168,13 +167,13 @@ def declared_facts(node: ir.Node) -> Named | None:
     return node.meta.get(_DECLARED) if node.domain not in _KNOWN_DOMAINS else None
 
 
-def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
+def enter_backend_operators(nodes: Iterable[ir.Node], backend: Backend) -> None:
     """Get from `backend` the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
 
-    They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The model is the
-    verifier's own copy.
+    They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The nodes are those
+    of the verifier's own copy of a model.
     """
-    for node in walk(model.graph):
+    for node in nodes:
         if node.domain in _KNOWN_DOMAINS:
             continue
         node.meta.pop(_DECLARED, None)

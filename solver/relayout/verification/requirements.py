@@ -70,6 +70,22 @@ class _Known:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The implementations that a node meets, the least and the most that they cost, and whether any has black boxes."""
+
+    met: Sequence[Implementation]
+    least: int
+    most: int
+    has_boxes: bool
+
+    @classmethod
+    def of(cls, met: Sequence[Implementation]) -> _Verdict:
+        costs = [each.cost for each in met] or [0]
+        has_boxes = any(_boxes(layout) for each in met for layout in each.results)
+        return cls(met, min(costs), max(costs), has_boxes)
+
+
 def check_requirements(
     index: ModelIndex, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
 ) -> Iterator[Finding]:
@@ -90,7 +106,7 @@ def check_requirements(
     known = _Known(index, derivation, common, boxes)
     is_shared = all(map(answers_by_type, [backend, *map(backend.at, backend.devices())]))
     answers: dict[Hashable, tuple[tuple[Implementation, ...], list[tuple[bool, int, bool]]]] = {}
-    verdicts: dict[Hashable, list[Implementation]] = {}
+    verdicts: dict[Hashable, _Verdict] = {}
     for node in index.nodes:
         if node in index.ahead:
             continue
@@ -101,19 +117,19 @@ def check_requirements(
             answers[key] = stated, known.asked(node, stated)
         implementations, asked = answers[key]
         place = key, known.situation(node, asked) if is_shared else ()
-        met = verdicts.get(place)
-        if not met:
+        verdict = verdicts.get(place)
+        if verdict is None or not verdict.met:
             at = [backend.at(each.device or device) for each in implementations]
             faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
             yield from min(faults, key=len, default=[])
             met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
-            verdicts[place] = met
-        if met:
-            _note_boxes(node, met, boxes)
+            verdict = verdicts[place] = _Verdict.of(met)
+        if verdict.has_boxes:
+            _note_boxes(node, verdict.met, boxes)
         noted = noted_cost(node)
-        costs = [noted] if noted is not None else [each.cost for each in met]
-        if charges is not None and any(costs):
-            charges[node] = min(costs), max(costs)
+        least, most = (verdict.least, verdict.most) if noted is None else (noted, noted)
+        if charges is not None and (least or most):
+            charges[node] = least, most
     yield from _check_outputs(graph, boxes)
 
 
@@ -270,12 +286,10 @@ def _current(naming: AxisNames | None, carried: Layout | None, shape: Sequence[i
 
 
 def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
-    """Add the black boxes of the results of a node whose requirements are met.
+    """Add the black boxes of the results of a node.
 
     Of several implementations, the one whose black boxes are annotated on the results applies.
     """
-    if not any(_boxes(layout) for each in met for layout in each.results):
-        return
     noted = [_boxes(_noted_layout(value)) for value in node.outputs]
     chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
     boxes.update({value: given for value, given in zip(node.outputs, chosen.results, strict=True) if _boxes(given)})

@@ -5,11 +5,14 @@ Read off ONNX's definitions of the three operators, and of nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["RegionEdge", "graphs_of", "region_edges", "walk"]
+__all__ = ["Nesting", "RegionEdge", "graphs_of", "nesting_of", "region_edges", "walk"]
+
+Nesting = Mapping[ir.Node, Sequence[ir.Graph]]
+"""The graphs inside each node that has any. To ask every node for its graphs takes as long as a check does."""
 
 RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """The value at each end, and for each axis of the second the axis of the first that it is."""
@@ -28,11 +31,23 @@ def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     return found
 
 
-def walk(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Nodes in order, a node's subgraphs before the node itself."""
+def nesting_of(graph: ir.Graph) -> Nesting:
+    """The nesting of a graph, at all depths; an outer node comes before those inside it."""
+    found: dict[ir.Node, Sequence[ir.Graph]] = {}
     for node in graph:
-        for inner in graphs_of(node):
-            yield from walk(inner)
+        if inside := graphs_of(node):
+            found[node] = inside
+            for inner in inside:
+                found.update(nesting_of(inner))
+    return found
+
+
+def walk(graph: ir.Graph, nesting: Nesting | None = None) -> Iterator[ir.Node]:
+    """Nodes in order, a node's subgraphs before the node itself."""
+    nesting = nesting_of(graph) if nesting is None else nesting
+    for node in graph:
+        for inner in nesting.get(node, ()):
+            yield from walk(inner, nesting)
         yield node
 
 

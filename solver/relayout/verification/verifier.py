@@ -37,6 +37,7 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
+from relayout.verification.subgraph_values import walk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,12 +81,12 @@ def verify(
     chosen = load_backend(backend, options=backend_options)
     findings += [*faults, *_warnings(subject, chosen)]
     original = read_model(against) if against is not None else None
-    if not faults:
-        enter_backend_operators(subject, chosen)
-    if original is not None:
-        enter_backend_operators(original, chosen)
-    charges: Charges = {}
     index = ModelIndex(subject)
+    if not faults:
+        enter_backend_operators(index.nodes, chosen)
+    if original is not None:
+        enter_backend_operators(walk(original.graph), chosen)
+    charges: Charges = {}
     price: Price | None = None
     try:
         findings += _static(index, chosen, charges)
@@ -136,9 +137,9 @@ def check_statically(
     is neither read anew nor changed, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`, where the
     caller has them.
     """
-    enter_backend_operators(model, backend)
-    charges: Charges = {}
     index = ModelIndex(model)
+    enter_backend_operators(index.nodes, backend)
+    charges: Charges = {}
     findings = list(_static(index, backend, charges, by_onnx))
     if report is None:
         return verification_of(findings)

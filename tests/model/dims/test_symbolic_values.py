@@ -228,3 +228,10 @@ def test_the_first_rows_of_a_table_are_as_many_as_are_asked_for_and_there() -> N
     assert first == ["min(512, length)", "8"]
     assert second[0].startswith("unk__")
     assert second[1] == "8"
+
+
+def test_a_slice_with_its_bounds_in_attributes_is_read() -> None:
+    net = Net(opset=9)
+    part = net.node("Slice", net.input("x", ("n", 4, 6)), axes=[1], starts=[0], ends=[2])
+    net.output(net.node("Reshape", part, net.node("Shape", part)))
+    assert legalize(net.model(), "onnx")[1].status == "optimal"

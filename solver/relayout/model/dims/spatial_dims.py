@@ -52,7 +52,7 @@ def name_spatial_dims(graph: onnx.GraphProto) -> None:
         elif node.op_type in _RESIZED:
             found = _after_resize(node, infos, _scales(node, graph), formulas)
         elif node.op_type in BROADCAST:
-            found = _after_broadcast(node, infos, formulas)
+            found = _after_broadcast(node, infos, kernels, formulas)
         else:
             continue
         for name, formula in found:
@@ -129,13 +129,17 @@ def _scales(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[float]:
 
 
 def _after_broadcast(
-    node: onnx.NodeProto, infos: _Infos, formulas: Mapping[str, _Formula]
+    node: onnx.NodeProto, infos: _Infos, stored: Mapping[str, list[int]], formulas: Mapping[str, _Formula]
 ) -> Iterator[tuple[str, _Formula]]:
     """The names of a broadcast's result in dims that its operands have in common, each with their formula."""
-    if not all(name in infos and infos[name].type.tensor_type.HasField("shape") for name in node.input):
+    # A legal model declares the shapes of constants too.
+    open_ = [name for name in node.input if name not in stored]
+    if not all(name in infos and infos[name].type.tensor_type.HasField("shape") for name in open_):
         return
     for place, made in enumerate(reversed(_dims(infos, node.output[0]))):
-        read = [dims[-1 - place] for name in node.input if place < len(dims := _dims(infos, name))]
+        if any(place < len(own := stored[name]) and own[-1 - place] != 1 for name in node.input if name in stored):
+            continue
+        read = [dims[-1 - place] for name in open_ if place < len(dims := _dims(infos, name))]
         common = {_formula(dim.dim_param, formulas) if dim.dim_param else None for dim in read if dim.dim_value != 1}
         if made.dim_param and len(common) == 1 and (formula := common.pop()) is not None:
             yield made.dim_param, formula

@@ -278,6 +278,8 @@ def _range(source: _Dims, given: _Operands) -> _Dims | None:
 
 def _sliced(source: _Dims, given: _Operands) -> _Dims | None:
     """The shape of a Slice: the dims that it does not cut, and those of which it takes all."""
+    if len(given) < 3:
+        return None  # before opset 10 the bounds are attributes
     starts, ends, *others = map(_elements, given[1:])
     axes = _integers(given[3]) if others else list(range(len(starts or ())))
     steps = others[1] if len(others) > 1 else (_ONE,) * len(starts or ())

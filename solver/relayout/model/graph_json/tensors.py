@@ -76,15 +76,21 @@ def type_proto(name: str, shape: Sequence[int | str | None] | None, where: str) 
 
 def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[str, Any]:
     """`dtype`, `shape` and data of a tensor; without `weights` only data up to 1 KiB, else the steps of `transform`."""
-    given: dict[str, Any] = {"dtype": tensor.dtype.name.lower(), "shape": list(tensor.shape.numpy())}
+    # onnx_ir makes the type and the shape of an encoded tensor anew for each question.
+    dtype, shape = tensor.dtype, list(tensor.shape.numpy())
+    given: dict[str, Any] = {"dtype": dtype.name.lower(), "shape": shape}
     if tensor.doc_string:
         given["doc"] = tensor.doc_string
-    if is_one_of(tensor, AbsentTensor) or not (weights or tensor.nbytes <= SMALL):
+    size = math.prod(shape)
+    is_text = dtype == ir.DataType.STRING
+    if is_one_of(tensor, AbsentTensor) or not (
+        weights or (tensor.nbytes <= SMALL if is_text else size * dtype.bitwidth <= 8 * SMALL)
+    ):
         steps = [dict(step) for step in transform_of(tensor)]
         return given | ({"transform": steps} if steps else {})
-    if tensor.dtype == ir.DataType.STRING:
+    if is_text:
         return given | {"values": [text.decode("utf-8") for text in tensor.numpy().ravel().tolist()]}
-    if tensor.size <= MOST_VALUES and (tensor.dtype.is_integer() or tensor.dtype == ir.DataType.BOOL):
+    if size <= MOST_VALUES and (dtype.is_integer() or dtype == ir.DataType.BOOL):
         return given | {"values": tensor.numpy().ravel().tolist()}
     return given | {"data": base64.b64encode(tensor.tobytes()).decode("ascii")}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -10,14 +10,14 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import BoundaryLowering, FreeLowering
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import format_text
-from relayout.candidates.tensors import Operand
+from relayout.candidates.tensors import Operand, Tensor
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
+from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import extents_of
-from relayout.report.account import charged_nodes
-from relayout.report.schema import BoundaryValue, Charge, Conversion, ConversionKind, RequiredBy, Transfer
+from relayout.report.schema import BoundaryValue, Charge, ChargeKind, Conversion, ConversionKind, RequiredBy, Transfer
 
 __all__ = ["boundary_of", "charges_of", "conversions_of", "name_of", "required_layout", "transfers_of"]
 
@@ -76,15 +76,37 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     return tuple(found)
 
 
-def charges_of(plan: Plan, operators: Set[tuple[str, str]]) -> tuple[Charge, ...]:
-    """The nodes that cost more than their best alternative. `operators` are the backend's own that only convert."""
+def charges_of(
+    plan: Plan, bytes_of: Callable[[Tensor, MemoryFormat], int], operators: Set[tuple[str, str]]
+) -> tuple[Charge, ...]:
+    """The nodes with a cost, in the order of the graph. `bytes_of` has the size of a tensor in a format; `operators`
+    are the backend's own that only convert."""
     found = []
-    for each in charged_nodes(plan, operators):
-        operand, port_format = each.ports[0].operand, each.formats[0]
-        is_written_out = isinstance(each.lowering, FreeLowering) and each.lowering.rewritten is not None
-        layout = format_text(plan.names, operand, port_format)
-        found.append(Charge(node=each.label, layout=layout, cost=each.chosen.cost, is_written_out=is_written_out))
+    for each in plan.nodes:
+        if not (cost := each.chosen.cost):
+            continue
+        kind = _kind_of_charge(each, operators)
+        moved = sum(bytes_of(port.operand.tensor, f) for port, f in zip(each.ports, each.formats, strict=True))
+        found.append(
+            Charge(
+                node=each.label,
+                layout=format_text(plan.names, each.ports[0].operand, each.formats[0]),
+                kind=kind,
+                bytes=moved if kind in ("reorder", "pad") else cost,
+                cost=cost,
+            )
+        )
     return tuple(found)
+
+
+def _kind_of_charge(planned: PlannedNode, operators: Set[tuple[str, str]]) -> ChargeKind:
+    node = planned.node
+    if node is not None and (node.domain, node.op_type) in operators:
+        return "reorder"
+    if node is not None and CONVERSION_KEY in node.metadata_props:
+        return "pad"
+    is_decomposed = isinstance(planned.lowering, FreeLowering) and planned.lowering.rewritten is not None
+    return "decomposition" if is_decomposed else "operator"
 
 
 def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:

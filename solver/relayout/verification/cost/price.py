@@ -187,7 +187,7 @@ class _Bill:
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend, self._listed = index, backend, listed
-        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
+        self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
         self._operators = conversion_operators_of(backend)
         self._conversions = list(self._found())
         self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
@@ -251,7 +251,8 @@ class _Bill:
         why = ""
         if unpriced:
             others = f" and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
-            why = f"the backend states prices, and cannot be asked about {node_label(unpriced[0].nodes[0])}{others}"
+            first = node_label(unpriced[0].nodes[0])
+            why = f"the backend states prices, and the layouts between the steps of {first}{others} have no names"
         least = sum(each.share(part, min(known, default=0)) for each, known in prices)
         most = sum(each.share(part, max(known, default=0)) for each, known in prices)
         return _Part(count, size, least, most, why)
@@ -356,7 +357,7 @@ class _Bill:
         """The prices of a conversion, by named and by numbered axes; none if the backend cannot be asked."""
         device = found.nodes[0].metadata_props.get(DEVICE_KEY, "")
         backend = self._backend.at(device) if device in self._backend.devices() else self._backend
-        if not prices_conversions(backend):
+        if not prices_conversions(backend) or not (found.transposed or found.reordered):
             return (found.bytes,)
         if len(found.nodes) > 1:
             return ()

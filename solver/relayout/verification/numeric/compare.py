@@ -19,7 +19,9 @@ from relayout.verification.numeric.tolerance import Arrays, difference, has_numb
 
 __all__ = ["compare"]
 
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
+_QUANTIZED = "QLinear"
+"""The names of all others begin so."""
 _RANDOM = "it depends on numbers drawn without a seed"
 
 
@@ -118,7 +120,7 @@ def compare(
 
 
 def _quantizes(node: ir.Node) -> bool:
-    return node.op_type in _QUANTIZERS
+    return node.op_type in _QUANTIZERS or node.op_type.startswith(_QUANTIZED)
 
 
 def _left_out(reasons: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,0 +1,177 @@
+"""Placeholders in shape inference for onnxruntime's contributed operators: ONNX's own with results of equal types.
+
+ONNX infers nothing for an operator that it does not define. For a quantized operator the placeholder is ONNX's own
+operator between DequantizeLinear and QuantizeLinear, so that shapes follow from ONNX's rules: broadcasts, pads, dims
+that have names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from relayout.model.inference_placeholders import graphs_in
+from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
+
+__all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
+
+PREFIX = "relayout.operator."
+_OLDEST_OPSET = 11
+"""The first in which the bias of a Gemm is optional."""
+# The results that have the type and shape of the first operand.
+_LIKE = {
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
+}
+# The results that have the shape of the first operand and the type of this one.
+_CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
+_OLDEST_WITH_CAST_LIKE = 15
+# The operands of a product that are quantized, with their scales.
+_PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
+# Attributes that ONNX's operator lacks.
+_OWN_ATTRIBUTES = ("channels_last", "opset")
+
+
+def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.NodeProto]:
+    """Replace the contributed operators of a model in place. The result is for `remove_operator_placeholders`."""
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    replaced: dict[str, onnx.NodeProto] = {}
+    if CONTRIBUTED in versions and versions.get("", 0) >= _OLDEST_OPSET:
+        _replace(proto.graph, versions[""], count(), replaced)
+    return replaced
+
+
+def remove_operator_placeholders(graph: onnx.GraphProto, replaced: Mapping[str, onnx.NodeProto]) -> None:
+    """Put the operators back into `graph`, which was inferred meanwhile, and into the graphs inside it."""
+    if not replaced:
+        return
+    for inner in _graphs_inside(graph):
+        remove_operator_placeholders(inner, replaced)
+    nodes = [replaced.get(node.name, node) for node in graph.node]
+    _set(graph.node, (node for node in nodes if not node.name.startswith(PREFIX)))
+    _set(graph.value_info, (info for info in graph.value_info if not info.name.startswith(PREFIX)))
+
+
+def replaced_operator(operator: str, name: str) -> tuple[str, str]:
+    """The operator and the name of the node that this placeholder replaces; those given for any other node."""
+    if not name.startswith(PREFIX):
+        return operator, name
+    _, operator, name = name.split("|", 2)
+    return operator, name
+
+
+def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
+    for inner in _graphs_inside(graph):
+        _replace(inner, opset, numbers, replaced)
+    if not any(node.domain == CONTRIBUTED for node in graph.node):
+        return
+    values = (*graph.input, *graph.value_info)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        written = _Writer(node, opset, numbers).written(ranks) if node.domain == CONTRIBUTED else ()
+        if written:
+            replaced[written[0].name] = node
+        nodes += written or [node]
+    _set(graph.node, nodes)
+
+
+class _Writer:
+    """The placeholder of one node."""
+
+    def __init__(self, node: onnx.NodeProto, opset: int, numbers: Iterator[int]) -> None:
+        self._node, self._opset, self._numbers = node, opset, numbers
+        self._operands: dict[int, str] = dict(enumerate(node.input))
+        self._results: dict[int, str] = dict(enumerate(node.output))
+        self._attributes = {each.name: each for each in node.attribute}
+        self._nodes: list[onnx.NodeProto] = []
+
+    def written(self, ranks: Mapping[str, int]) -> Sequence[onnx.NodeProto]:
+        """The nodes that make results of the same types; none where no operators of ONNX do. `ranks`: those that the
+        model declares."""
+        operator = self._node.op_type
+        form = quantized_form(operator, len(self._node.input))
+        if form is not None:
+            self._quantized(form, ranks.get(self._read(0)))
+        elif operator in _LIKE:
+            for m in _LIKE[operator]:
+                if self._result(m):
+                    self._add("Identity", [self._read(0)], self._result(m))
+        elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
+            self._add("CastLike", [self._read(0), self._read(_CASTS[operator])], self._result(0))
+        elif operator in _PRODUCTS:
+            scales = _PRODUCTS[operator]
+            operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
+            self._add("MatMul", operands, self._result(0))
+        return self._nodes
+
+    def _quantized(self, form: Quantized, rank: int | None) -> None:
+        scale, zero = self._read(form.scale), self._read(form.scale + 1)
+        is_gemm = form.operator == "Gemm"
+        if not zero and (scale or not is_gemm):
+            return  # QuantizeLinear would make uint8 of it
+        perms = self._perms(rank) if self._is_channels_last() else ()
+        if perms is None:
+            return
+        # The shape of a product does not depend on its bias.
+        data = form.data[:2] if is_gemm else form.data
+        read = [self._read(n) if n in form.plain else self._dequantized(n, n + 1) for n in data]
+        for perm in perms[:1]:
+            read = [self._add("Transpose", read, attributes=[helper.make_attribute("perm", perm)])]
+        kept = [each for name, each in self._attributes.items() if name not in _OWN_ATTRIBUTES]
+        made = self._add(form.operator, read, attributes=kept)
+        for perm in perms[1:]:
+            made = self._add("Transpose", [made], attributes=[helper.make_attribute("perm", perm)])
+        operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
+        self._add(operator, read, self._result(0))
+
+    def _is_channels_last(self) -> bool:
+        return "channels_last" in self._attributes and self._attributes["channels_last"].i == 1
+
+    def _perms(self, rank: int | None) -> tuple[list[int], list[int]] | None:
+        """The permutations from channels last to channels second and back; None where the rank is not known."""
+        if "kernel_shape" in self._attributes:
+            rank = len(self._attributes["kernel_shape"].ints) + 2
+        if rank is None or rank < 3:
+            return None
+        return [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
+
+    def _read(self, n: int) -> str:
+        return self._operands.get(n, "")
+
+    def _result(self, m: int) -> str:
+        return self._results.get(m, "")
+
+    def _dequantized(self, n: int, scale: int) -> str:
+        return self._add("DequantizeLinear", [self._read(n), self._read(scale)])
+
+    def _add(
+        self,
+        operator: str,
+        operands: Sequence[str],
+        result: str = "",
+        attributes: Iterable[onnx.AttributeProto] = (),
+    ) -> str:
+        """Add a node; returns the name of its result, a new one by default."""
+        unique = f"{PREFIX}{next(self._numbers)}"
+        name = f"{unique}|{self._node.op_type}|{self._node.name}"
+        self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
+        self._nodes[-1].attribute.extend(attributes)
+        return result or unique
+
+
+def _graphs_inside(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from graphs_in(attribute)
+
+
+def _set(field: Any, entries: Iterable[Any]) -> None:
+    """Replace the entries of a repeated field of a protobuf."""
+    kept = list(entries)
+    del field[:]
+    field.extend(kept)
