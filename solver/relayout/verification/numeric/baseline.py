@@ -170,10 +170,12 @@ def _add_samples(
     if floats and not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
         names = [str(value.name) for value in floats]
         yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
-    for lift in _LIFTS:
+    # A mask has integers of 0 and 1; with others, scores of attention overflow.
+    masks = Plan(plan.extents, 2)
+    for drawn, lift in ((masks, None), *((plan, lift) for lift in _LIFTS)):
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
-        add([partial(draw_inputs, inputs, plan, seed + 3, lift)])
+        add([partial(draw_inputs, inputs, drawn, seed + 3, lift)])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
