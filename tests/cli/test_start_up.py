@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("ortools", "onnx", "onnx_ir", "onnxruntime", "numpy", "fastapi", "pydantic", "uvicorn", "sympy")
+HEAVY = (
+    *("ortools", "onnx", "onnx_ir", "onnxruntime", "numpy", "fastapi", "pydantic", "uvicorn", "sympy"),
+    *("importlib.metadata", "hashlib"),
+)
 
 
 @pytest.mark.parametrize("what", ["import relayout", "from relayout.cli import main; main(['--help'])"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +62,8 @@ def legalize_item(item: Item, progress: Callable[[str], None] = lambda step: Non
 
 def key_of(item: Item) -> str:
     """A hash of what the result depends on: model, files of weights beside it, backend, options, versions."""
+    import hashlib
+
     hashed = hashlib.sha256()
     with item.source.open("rb") as file:
         hashed.update(hashlib.file_digest(file, "sha256").digest())
@@ -89,6 +89,8 @@ def _code_of(request: Request) -> bytes:
 @cache
 def _versions() -> list[tuple[str, str]]:
     """The versions of relayout and of the distributions of all installed backends."""
+    from importlib.metadata import version
+
     from relayout.backend.registry import find_backends
 
     owners = {(each.distribution, each.version) for each in find_backends().values()}
