@@ -237,7 +237,8 @@ ChargeKind = Literal["operator", "decomposition", "reorder", "pad"]
 
 
 class Charge(Record, frozen=True, kw_only=True):
-    """A node that has a cost, with the `layout` of its first operand; the cost is in bytes of memory traffic.
+    """A node that has a cost, with the `layout` of its first operand, "" without one; the cost is in bytes of memory
+    traffic.
 
     An `operator` costs more than its best alternative, and so does a `decomposition`, which is written out in other
     operators of ONNX, as it does not take this layout. A `reorder` or `pad` is a conversion that the source has

@@ -86,11 +86,12 @@ def charges_of(
         if not (cost := each.chosen.cost):
             continue
         kind = _kind_of_charge(each, operators)
+        first = next(zip(each.ports, each.formats, strict=True), None)
         moved = sum(bytes_of(port.operand.tensor, f) for port, f in zip(each.ports, each.formats, strict=True))
         found.append(
             Charge(
                 node=each.label,
-                layout=format_text(plan.names, each.ports[0].operand, each.formats[0]),
+                layout=format_text(plan.names, first[0].operand, first[1]) if first is not None else "",
                 kind=kind,
                 bytes=moved if kind in ("reorder", "pad") else cost,
                 cost=cost,
