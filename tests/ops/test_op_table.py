@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from examples import EXAMPLES, Constant, Example, Input, examples_of
 from graphs import Net, assert_same_numbers, run
 from onnx import helper
 
 from relayout.legalization import legalize
+from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.ops import rows
+from relayout.ops.contributed import CONTRIBUTED
+from relayout.verification.operator_facts import is_contributed
 
 ORDERS = 7
 
@@ -148,3 +152,16 @@ def test_a_named_operator_computes_the_same_channels_last(example: Example) -> N
     # A kernel that is computed at run time is converted at run time.
     run_time = [given for given in example.inputs if isinstance(given, Input) and len(given.shape) == rank]
     assert report.after.transposes == len(run_time) - 1 or example.operator in ("MaxUnpool", "DeformConv", "GridSample")
+
+
+def test_each_contributed_operator_has_a_placeholder_in_inference_and_is_known_to_the_verifier() -> None:
+    contributed = [example for example in EXAMPLES if example.domain == CONTRIBUTED]
+    assert {example.operator for example in contributed} == {
+        row.operator for row in rows() if row.domain == CONTRIBUTED
+    }
+    for example in contributed:
+        (main, *_) = [given.shape for given in example.inputs if isinstance(given, Input)]
+        model = wrapped(example, tuple(range(len(main))))
+        (node,) = [each for each in ir.from_proto(model).graph if each.domain == CONTRIBUTED]
+        assert is_contributed(node), example.operator
+        assert insert_operator_placeholders(model), example.operator

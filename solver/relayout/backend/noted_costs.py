@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.backend.calls import MAX_COST
+from relayout.backend.interface import MOVES
 from relayout.layout.metadata_keys import NODE_COST_KEY
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["note_cost", "noted_cost"]
 
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_VIEWS = MOVES - {"Constant", "Pad", "Slice"}
 """The operators that a second run takes as a part of conversions, so that it charges no cost for them."""
 
 _LARGEST = len(str(MAX_COST))

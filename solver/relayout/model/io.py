@@ -206,8 +206,8 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
     proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
     proto = with_bodies(proto) if bodies else proto
+    replaced = insert_operator_placeholders(proto)
     for _ in range(ROUNDS):
-        replaced = insert_operator_placeholders(proto)
         inferred = infer_with_values(proto, infer, has_graphs=has_graphs)
         remove_operator_placeholders(inferred.proto.graph, replaced)
         if not inferred.is_ranked:
@@ -228,10 +228,14 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
         completed = complete_ranks(model.graph, model.opset_imports)
         if inferred.is_ranked or not completed:
             break
-        # What the rules know may let inference know more, as it would of the legal model.
+        # Ranks from the rules may make more shapes known, as they do when the legal model is read, which declares them.
         state_completed(completed, proto.graph)
         stated = known_dims(proto.graph)
-        if known_dims(infer(proto).graph) <= stated:
+        replaced = insert_operator_placeholders(proto)
+        trial = onnx.GraphProto()
+        trial.CopyFrom(infer(proto).graph)
+        remove_operator_placeholders(trial, replaced)
+        if known_dims(trial) <= stated:
             break
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)

@@ -45,7 +45,7 @@ class OperatorClasses:
         # Each value's type, numbered in order of appearance.
         self._types: dict[object, int] = {}
         self._values: dict[ir.Value | None, int] = {None: -1}
-        # What a signature has of an attribute or a shape, by identity: nodes and values share them.
+        # The parts of signatures for attributes and shapes, by identity: nodes share attributes, and values shapes.
         self._attributes: dict[int, tuple[ir.Attr, object]] = {}
         self._extents: dict[int, tuple[ir.Shape | None, tuple[Extent, ...] | None]] = {}
         self._known: dict[object, _Known] = {}
