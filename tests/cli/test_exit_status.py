@@ -180,6 +180,22 @@ def test_a_closed_pipe_is_no_failure(model: Path) -> None:
         assert "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closed", "status"),
+    [
+        ("legalize model.onnx -o out.onnx", "2>&-", 0),
+        ("legalize - -o out.onnx", "<&-", 2),
+        ("legalize model.onnx -o out.onnx", "0<&- 1>&- 2>&-", 0),
+        ("layout NHWC", ">&-", 2),
+    ],
+)
+def test_a_closed_stream_is_no_bug(arguments: str, closed: str, status: int, model: Path) -> None:
+    script = f'"$0" {arguments} {closed}'
+    done = subprocess.run(["sh", "-c", script, BIN], capture_output=True, text=True, cwd=model.parent)
+    assert done.returncode == status, done.stderr
+    assert "-o" not in arguments or status or transposes(model.parent / "out.onnx") == 2
+
+
 def test_a_model_comes_from_a_pipe_and_goes_into_one(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     command = f"'{BIN}' legalize - -b nhwc -o - -q | '{BIN}' verify - -b nhwc --against '{model}' -q"
     piped = ["bash", "-o", "pipefail", "-c", command]

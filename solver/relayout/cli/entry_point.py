@@ -16,6 +16,7 @@ __all__ = ["main", "run"]
 
 def run() -> int:
     """`main` for a process of its own, which ends with it: the return value is the process's exit status."""
+    _open_closed_streams()
     # NumPy starts a thread for each core, and by default it spins for a while before it sleeps.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # A search for garbage would visit all that was read and made. Verbs that run for long enable the collector.
@@ -24,6 +25,14 @@ def run() -> int:
     atexit.register(_end_at_once, ended)
     ended.append(main())
     return ended[0]
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed, so that no file gets their numbers: nothing is read, what
+    goes to stderr is lost, and writing a result to stdout is an error."""
+    for name, access, mode in (("stdin", os.O_RDWR, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_RDWR, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
 
 
 def _end_at_once(ended: Sequence[int]) -> None:
