@@ -55,6 +55,6 @@ def _property(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text from a file as plain Markdown in one line: no markup, no cell border."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~" else c for c in text if c.isprintable() or c == "\n")
-    return " ".join(escaped.split())
+    """Text from a file as plain Markdown in one line: no markup, no cell border, codes for what is not printable."""
+    coded = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~" else c for c in coded)

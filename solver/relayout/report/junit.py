@@ -66,7 +66,9 @@ def _name(cause: Cause) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace characters that XML 1.0 does not allow: node names come from files and may contain any."""
-    return "".join(
-        c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe") else "?" for c in text
-    )
+    """Write the codes of characters that XML 1.0 does not allow: names come from files and may contain any."""
+    return "".join(c if _is_allowed(c) else ascii(c)[1:-1] for c in text)
+
+
+def _is_allowed(c: str) -> bool:
+    return c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe")
