@@ -45,6 +45,7 @@ from relayout.report.schema import (
 )
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.deadline import Improved
+from relayout.solve.problem import Problem, with_least_conversions
 from relayout.solve.solver import Solution, solve
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ __all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
-    """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
+    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `is_direct`: the proof holds
+    where each tensor is converted from the format in which it is made."""
 
     formulation: Formulation
     solution: Solution
@@ -68,6 +70,7 @@ class Result(Struct, frozen=True):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
+    is_direct: bool
     choices: Mapping[str, DrawnChoice]
 
 
@@ -139,8 +142,19 @@ def run(
         tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(fixed)))),
         seconds,
         is_changed,
+        _is_direct(formulation.problem, solution, options, deadline),
         choices,
     )
+
+
+def _is_direct(problem: Problem, solution: Solution, options: Options, deadline: float | None) -> bool:
+    """Whether a conversion of a converted tensor might cost less, so that the proof is without such."""
+    least = with_least_conversions(problem)
+    if least is problem or solution.status != "optimal" or not solution.cost:
+        return False
+    left = None if deadline is None else max(deadline - perf_counter(), 0.001)
+    bound = solve(least, engine=options.engine, time_limit=left).bound
+    return bound is None or bound < solution.cost
 
 
 def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
@@ -219,7 +233,7 @@ def describe(
         status="optimal" if cost == bound else "feasible",
         cost=cost,
         bound=bound,
-        proof=proof_of(bound, scale.objective.unit),
+        proof=proof_of(bound, scale.objective.unit, is_direct=result.is_direct),
         objective=scale.objective.name,
         backend=backend.name,
         before=before,

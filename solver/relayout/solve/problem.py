@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.errors import InternalError
 
-__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
+__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of", "with_least_conversions"]
 
 Row = tuple[int | None, ...]
 
@@ -129,3 +130,20 @@ def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
             return None
         total += price
     return total
+
+
+def with_least_conversions(problem: Problem) -> Problem:
+    """The problem in which a conversion costs as little as any into its format: a lower bound on the cost where
+    conversions are made of converted items too. The same problem where all of an item's conversions cost the same."""
+    # Items of equal tensors share their rows.
+    rows = {id(item.conversion): item.conversion for item in problem.items}
+    least = {key: _least(each) for key, each in rows.items()}
+    if all(least[key] == each for key, each in rows.items()):
+        return problem
+    return Problem(problem.choices, tuple([replace(each, conversion=least[id(each.conversion)]) for each in problem.items]))
+
+
+def _least(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    others = ([cost for n, cost in enumerate(column) if n != own] for own, column in enumerate(zip(*rows, strict=True)))
+    least = [min((cost for cost in each if cost is not None), default=None) for each in others]
+    return tuple([tuple([0 if n == own else cost for n, cost in enumerate(least)]) for own in range(len(rows))])
