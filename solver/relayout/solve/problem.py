@@ -140,7 +140,9 @@ def with_least_conversions(problem: Problem) -> Problem:
     least = {key: _least(each) for key, each in rows.items()}
     if all(least[key] == each for key, each in rows.items()):
         return problem
-    return Problem(problem.choices, tuple([replace(each, conversion=least[id(each.conversion)]) for each in problem.items]))
+    return Problem(
+        problem.choices, tuple([replace(each, conversion=least[id(each.conversion)]) for each in problem.items])
+    )
 
 
 def _least(rows: tuple[Row, ...]) -> tuple[Row, ...]:
