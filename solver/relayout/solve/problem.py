@@ -146,6 +146,15 @@ def with_least_conversions(problem: Problem) -> Problem:
 
 
 def _least(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Rows that state only what is possible stay, and so does one from which nothing is."""
+    found = [[cost for n, cost in enumerate(row) if n != own and cost is not None] for own, row in enumerate(rows)]
+    if not any(map(any, found)):
+        return rows
     others = ([cost for n, cost in enumerate(column) if n != own] for own, column in enumerate(zip(*rows, strict=True)))
     least = [min((cost for cost in each if cost is not None), default=None) for each in others]
-    return tuple([tuple([0 if n == own else cost for n, cost in enumerate(least)]) for own in range(len(rows))])
+    return tuple(
+        [
+            tuple([0 if n == own else cost for n, cost in enumerate(least)]) if found[own] else row
+            for own, row in enumerate(rows)
+        ]
+    )
