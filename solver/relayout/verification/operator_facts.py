@@ -29,7 +29,6 @@ __all__ = [
     "declared_facts",
     "declared_layout_of",
     "enter_backend_operators",
-    "is_by_place",
     "is_contributed",
     "is_elementwise",
     "is_pooled",
@@ -194,12 +193,6 @@ def is_pooled(node: ir.Node) -> bool:
     """Whether `node` keeps two axes and reduces all others to extent 1, in any order."""
     facts = named(node)
     return facts is not None and facts.pooled
-
-
-def is_by_place(node: ir.Node) -> bool:
-    """Whether `node` reads no axis by name, but has attributes in the order of its layout."""
-    facts = named(node)
-    return facts is not None and facts.by_place
 
 
 def standard_names(rank: int) -> AxisNames:
