@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from relayout.errors import InternalError
 from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of, with_least_conversions
@@ -81,5 +82,8 @@ def test_conversions_of_converted_items_cost_no_less_than_the_least_conversions(
     uneven = Problem(tuple(Choice(name, (0,)) for name in "pab"), (item,))
     least = with_least_conversions(uneven)
     assert least.items[0].conversion == ((0, 2, 2, None), (1, 0, 2, None), (1, 2, 0, None), (1, 2, 2, 0))
-    # From 0 by way of 1: 8 + 2, of which the bound is 2 + 2.
+    # From 0 both cost 8 + 2 by way of 1, of which the bound is 2 + 2.
     assert (cost_of(uneven, (0, 0, 0)), cost_of(least, (0, 0, 0))) == (17, 4)
+    alone = Problem(uneven.choices, (replace(item, consumers=item.consumers[1:]),))
+    rows = ((0, 8, 9, None), (8, 0, 2, None), (9, 2, 0, None), (1, 9, 10, 0))
+    assert with_least_conversions(alone).items[0].conversion == rows

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain, product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -133,19 +134,33 @@ def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
 
 
 def with_least_conversions(problem: Problem) -> Problem:
-    """The problem in which a conversion costs as little as any into its format: a lower bound on the cost where
-    conversions are made of converted items too. The same problem where all of an item's conversions cost the same."""
-    # Items of equal tensors share their rows.
-    rows = {id(item.conversion): item.conversion for item in problem.items}
-    least = {key: _least(each) for key, each in rows.items()}
-    if all(least[key] == each for key, each in rows.items()):
-        return problem
-    return Problem(
-        problem.choices, tuple([replace(each, conversion=least[id(each.conversion)]) for each in problem.items])
-    )
+    """The problem in which a conversion costs no more than if it could be made of a converted item: a lower bound on
+    such solutions. For a single consumer it costs the cheapest chain, for several as little as any into its format.
+    The same problem where all of an item's conversions cost the same."""
+    known: dict[tuple[int, bool], tuple[Row, ...]] = {}
+    items = []
+    for item in problem.items:
+        # Items of equal tensors share their rows.
+        key = id(item.conversion), len(item.consumers) == 1
+        if key not in known:
+            known[key] = (_chained if key[1] else _cheapest)(item.conversion)
+        items.append(item if known[key] == item.conversion else replace(item, conversion=known[key]))
+    return Problem(problem.choices, tuple(items)) if tuple(items) != problem.items else problem
 
 
-def _least(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def _chained(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    least = [list(row) for row in rows]
+    if len(set(chain.from_iterable(rows)) - {0}) > 1:
+        for between, source in product(range(len(rows)), least):
+            first = source[between]
+            for target, second in enumerate(least[between] if first is not None else ()):
+                direct = source[target]
+                if first is not None and second is not None and (direct is None or first + second < direct):
+                    source[target] = first + second
+    return tuple(map(tuple, least))
+
+
+def _cheapest(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Rows that state only what is possible stay, and so does one from which nothing is."""
     found = [[cost for n, cost in enumerate(row) if n != own and cost is not None] for own, row in enumerate(rows)]
     if not any(map(any, found)):
