@@ -93,7 +93,8 @@ def run(
     progress("requirements")
     with _timed("build", seconds):
         found = candidates(model, backend, options, elements)
-        formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
+        objective, is_free = objective_named(options.objective), limit_of(backend, options)[1] is None
+        formulation = build(found, elements, backend, objective, host=backend.host(), reuses_copies=is_free)
     progress("solve")
     fixed: frozenset[Tensor] = frozenset()
     while True:
@@ -108,7 +109,7 @@ def run(
         fixed |= further
         with _timed("build", seconds):
             found = in_source_places(found, fixed)
-            formulation = build(found, elements, backend, objective_named(options.objective))
+            formulation = build(found, elements, backend, objective, reuses_copies=is_free)
     progress("rewrite")
     with _timed("rewrite", seconds):
         conversions, explanation = conversions_of(planned), None
