@@ -159,3 +159,13 @@ def test_what_cannot_be_computed_again_is_said() -> None:
     assert price is not None
     (reason,) = price.not_computed
     assert "inlined" in reason
+
+
+def test_conversions_of_a_tensor_without_elements_are_counted_and_compared() -> None:
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", (0, 4, 8, 8)), kernel_shape=[2, 2]))
+    _, report = relayout.legalize(net.model(), "nhwc", check=True)
+    assert report.account is not None
+    assert report.account.transposes == Entry(count=2, bytes=0, cost=0)
+    assert report.verification is not None
+    assert report.verification.passed

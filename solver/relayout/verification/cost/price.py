@@ -35,7 +35,7 @@ from relayout.layout.metadata_keys import (
 )
 from relayout.report.schema import Conversion, Entry, Finding, Price, Report
 from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
-from relayout.verification.counting import bytes_of, extent_counter, moved_bytes
+from relayout.verification.counting import bytes_of, extent_counter, moved_bytes, moves_axes
 from relayout.verification.devices import transferred
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
@@ -165,6 +165,10 @@ class _Found:
         shares = {"reorders": amount} if self.reordered else {"transposes": amount - padding, "pads": padding}
         return shares.get(part, 0)
 
+    def is_in(self, part: str) -> bool:
+        """Whether a part counts it; one of a tensor without elements is a transpose of 0 bytes."""
+        return self.share(part, self.bytes) > 0 if self.bytes else part == "transposes"
+
     def may_be(self, listed: Conversion) -> bool:
         is_reorder = listed.kind == "reorder"
         return is_reorder == bool(self.reordered) and (self.bytes, self.share("pads", self.bytes)) == (
@@ -239,7 +243,7 @@ class _Bill:
             if self.in_bytes:
                 cost = sum(transfer_cost_of(self._backend, n, *pair) for n, pair in zip(sizes, ends, strict=True))
             return _Part(len(sizes), sum(sizes), cost, cost)
-        own = [each for each in self._conversions if each.share(part, each.bytes)]
+        own = [each for each in self._conversions if each.is_in(part)]
         size = sum(each.share(part, each.bytes) for each in own)
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
@@ -269,7 +273,7 @@ class _Bill:
         for each in self._conversions:
             if each not in self._paired:
                 return f"; the report does not list {node_label(each.nodes[0])} ({each.bytes} bytes)"
-        own = [each for each in self._conversions if each.share(part, each.bytes)]
+        own = [each for each in self._conversions if each.is_in(part)]
         return f"; the first is {node_label(own[0].nodes[0])}" if own else ""
 
     def _found(self) -> Iterator[_Found]:
@@ -289,7 +293,7 @@ class _Bill:
         if (node.domain, node.op_type) in self._operators:
             return True
         if node.op_type == "Transpose":
-            return node.domain in _ONNX and moved_bytes(node, self._extent_of) > 0
+            return node.domain in _ONNX and moves_axes(node)
         return CONVERSION_KEY in node.metadata_props
 
     def _next(self, node: ir.Node) -> ir.Node | None:
