@@ -75,7 +75,7 @@ def build(
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
             rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
-            reuses = reuses_copies and len(rows) <= MOST_REUSED and _may_reuse(rows, producer)
+            reuses = reuses_copies and len(rows) <= MOST_REUSED and not copies_between(rows).are_direct
             items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
@@ -102,12 +102,6 @@ class _ScaledTables:
             )
             self._known[table] = self._equal.setdefault(rows, rows)
         return self._known[table]
-
-
-def _may_reuse(rows: _Rows, producer: Use) -> bool:
-    """Whether a copy of a copy can be cheaper than one from a format that is produced."""
-    copies = copies_between(rows)
-    return not all(map(copies.are_direct, set(producer.formats)))
 
 
 def _region_items(requirements: Requirements) -> Iterator[Item]:

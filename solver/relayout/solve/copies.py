@@ -7,7 +7,7 @@ Steiner problem in graphs", Dreyfus & Wagner 1971). A set of formats is an int w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 __all__ = ["FormatCopies", "copies_between", "members"]
 
@@ -22,17 +22,15 @@ class FormatCopies:
     def __init__(self, conversion: tuple[tuple[int | None, ...], ...]) -> None:
         self._conversion = conversion
         self._formats = range(len(conversion))
-        self._paths = [self._shortest_from(f) for f in self._formats]
         self._known: dict[tuple[int, int], _Tree | None] = {}
 
-    def are_direct(self, source: int) -> bool:
-        """Whether each format costs least from `source` itself, so that a copy of a copy saves nothing."""
+    @cached_property
+    def are_direct(self) -> bool:
+        """Whether each format costs the same from every other, so that a copy of a copy saves nothing."""
         for target in self._formats:
-            own = self._conversion[source][target]
-            for origin in self._formats:
-                other = self._conversion[origin][target]
-                if origin not in (source, target) and other is not None and (own is None or other < own):
-                    return False
+            prices = [row[target] for origin, row in enumerate(self._conversion) if origin != target]
+            if any(price != prices[0] for price in prices):
+                return False
         return True
 
     def cost(self, source: int, required: int) -> int | None:
@@ -65,6 +63,10 @@ class FormatCopies:
                 target = made[target]
             found |= {each: made[each] for each in reversed(path)}
         return [(origin, target) for target, origin in found.items()]
+
+    @cached_property
+    def _paths(self) -> list[dict[int, _Tree]]:
+        return [self._shortest_from(f) for f in self._formats]
 
     def _shortest_from(self, source: int) -> dict[int, _Tree]:
         """The cheapest way to each format that can be reached (Bellman & Ford)."""
