@@ -6,8 +6,6 @@ Each stage takes frozen data and returns frozen data. Only `rewrite` changes any
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -22,8 +20,8 @@ from relayout.errors import OutOfTimeError
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
-from relayout.formulate.plan import Plan, plan
-from relayout.formulate.source_places import in_source_places, moved_for_worse
+from relayout.formulate.plan import Plan
+from relayout.formulate.source_places import dearer_at_no_size
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
@@ -51,7 +49,7 @@ from relayout.report.schema import (
     Transfer,
 )
 from relayout.rewrite import is_placed, rewrite
-from relayout.solve.deadline import Improved
+from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.solver import Solution, solve
 
 if TYPE_CHECKING:
@@ -96,44 +94,32 @@ def run(
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
-    deadline = None if options.time_limit is None else perf_counter() + options.time_limit
-    seconds: dict[str, float] = {}
+    clock = Deadline(options.time_limit)
     warnings = warnings_of(model)
     progress("requirements")
-    with _timed("build", seconds):
-        found = candidates(model, backend, options, elements)
-        formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
+    found = candidates(model, backend, options, elements)
+    formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    fixed: frozenset[Tensor] = frozenset()
-    while True:
-        solution = solved(formulation, backend, options, deadline, improved)
-        for stage, spent in solution.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + spent
-        with _timed("rewrite", seconds):
-            planned = plan(formulation, solution)
-        further = frozenset() if backend.devices() else moved_for_worse(formulation, planned, elements) - fixed
-        if not further:
-            break
-        fixed |= further
-        with _timed("build", seconds):
-            found = in_source_places(found, fixed)
-            formulation = build(found, elements, backend, objective_named(options.objective))
+    answer = dearer_at_no_size(
+        formulation, elements, backend, lambda each: solved(each, backend, options, clock, improved)
+    )
+    formulation, solution, planned = answer.formulation, answer.solution, answer.plan
     progress("rewrite")
-    with _timed("rewrite", seconds):
-        conversions, explanation = conversions_of(planned), None
+    conversions, explanation = conversions_of(planned), None
+    clock.stage("rewrite")
     if options.limit is not None:
-        with _timed("explain", seconds):
-            is_proved = solution.status == "optimal" and found.is_complete
-            conversions, explanation = explained(
-                formulation, planned, conversions, proved=is_proved, limit=options.limit, deadline=deadline
-            )
-    with _timed("rewrite", seconds):
-        transfers, devices = transfers_of(planned), _placements(planned, backend)
-        charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
-        boundary = boundary_of(model.graph, planned)
-        choices = _drawn(formulation, solution) if draws_choices else {}
-        is_changed = not _is_in_place(planned, backend, elements)
-        nodes = nodes_of(planned, rewrite(model, backend, planned) if is_changed else {})
+        is_proved = solution.status == "optimal" and found.is_complete
+        conversions, explanation = explained(
+            formulation, planned, conversions, proved=is_proved, limit=options.limit, deadline=clock
+        )
+        clock.stage("explain")
+    transfers, devices = transfers_of(planned), _placements(planned, backend)
+    charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
+    boundary = boundary_of(model.graph, planned)
+    choices = _drawn(formulation, solution) if draws_choices else {}
+    is_changed = not _is_in_place(planned, backend, elements)
+    nodes = nodes_of(planned, rewrite(model, backend, planned) if is_changed else {})
+    clock.stage("rewrite")
     return Result(
         formulation,
         solution,
@@ -144,8 +130,8 @@ def run(
         devices,
         boundary,
         explanation,
-        tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(fixed)))),
-        seconds,
+        tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place)))),
+        clock.seconds,
         is_changed,
         nodes,
         choices,
@@ -178,20 +164,26 @@ def solved(
     formulation: Formulation,
     backend: Backend,
     options: Options,
-    deadline: float | None,
+    clock: Deadline,
     improved: Improved | None = None,
 ) -> Solution:
-    """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
+    """A solution with an assignment, before the clock's deadline. The clock counts what comes before as "build".
+
+    Raises InfeasibleError, OutOfTimeError.
+    """
+    clock.stage("build")
+    left = clock.left()
     source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
     option, limit = limit_of(backend, options)
     solution = solve(
         formulation.problem,
         engine=options.engine,
-        time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
+        time_limit=None if left is None else max(left, 0.001),
         hint=None if source is None else formulation.with_transfers(source),
         improved=None if improved is None else lambda cost, bound: improved(unpacked(cost), unpacked(bound)),
         max_conversions=limit,
     )
+    clock.include(solution.seconds)
     if solution.status == "infeasible":
         raise refusal(solution, formulation, limit, option)
     if solution.assignment is None:
@@ -292,10 +284,3 @@ def _spent_by_transposes(tensors: Tensors, elements: DimSizes) -> tuple[int, int
         if (operand := tensors.operands[node.outputs[0]]) is not None
     ]
     return len(bases), sum(2 * tensor_bytes(elements(base.shape), base.dtype) for base in bases)
-
-
-@contextmanager
-def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
-    start = perf_counter()
-    yield
-    seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - start

@@ -22,7 +22,7 @@ from http_server import Server, is_running, serving, wait_for, workers_of
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
-# About half a second of work.
+# A quarter to half of a second of work.
 LOOP = 200_000
 
 
@@ -49,7 +49,7 @@ def test_jobs_outlive_workers_and_servers(tmp_path: Path) -> None:
         states = [wait_until_ended(client, job)["state"] for job in left]
         assert states == ["succeeded"] * 4, server.log()
         # No loop of another length, whose answer would be known.
-        stopped = submit_loop(client, LOOP * 4 + 1)
+        stopped = submit_loop(client, LOOP * 10 + 1)
         wait_until_running(server, client, stopped)
         assert_request_is_told_and_server_ends(server, signal.SIGTERM)
         assert f"go back into the queue: {stopped}" in server.log()

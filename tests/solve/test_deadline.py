@@ -28,9 +28,12 @@ def test_no_limit_has_no_remaining_seconds() -> None:
 
 
 def test_the_seconds_of_a_stage_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 1.0, 3.0, 6.0])
+    times = iter([0.0, 1.0, 3.0, 6.0, 10.0, 11.0])
     monkeypatch.setattr("relayout.solve.deadline.perf_counter", lambda: next(times))
     deadline = Deadline()
     for name in ("build", "solve", "build"):
         deadline.stage(name)
     assert deadline.seconds == {"build": 4.0, "solve": 2.0}
+    deadline.include({"solve": 3.5})
+    deadline.stage("rewrite")
+    assert deadline.seconds == {"build": 4.0, "solve": 5.5, "rewrite": 1.0}

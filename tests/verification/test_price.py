@@ -191,3 +191,13 @@ def test_a_model_that_is_legal_already_has_the_nodes_of_its_conversions() -> Non
     assert again.SerializeToString() == made.SerializeToString()
     names = [{name for each in one.conversions for name in each.nodes or ()} for one in (report, second)]
     assert names[0] == names[1] == {node.output[0] for node in made.graph.node if node.op_type == "Transpose"}
+
+
+def test_conversions_of_a_tensor_without_elements_are_counted_and_compared() -> None:
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", (0, 4, 8, 8)), kernel_shape=[2, 2]))
+    _, report = relayout.legalize(net.model(), "nhwc", check=True)
+    assert report.account is not None
+    assert report.account.transposes == Entry(count=2, bytes=0, cost=0)
+    assert report.verification is not None
+    assert report.verification.passed

@@ -60,7 +60,8 @@ class DatabaseError(Exception):
 
 
 class _Interrupted(BaseException):
-    """The server stops in the middle of a job. Not an Exception, so that DBOS records no outcome."""
+    """A job ends without an outcome: the server stops, or the database takes none. Not an Exception, so that DBOS
+    records none, and the job runs again."""
 
 
 class Engine:
@@ -264,6 +265,8 @@ class Engine:
                 raise _Interrupted from None
             raise dbos_errors.DBOSWorkflowCancelledError(f"job {job} was cancelled") from None
         finally:
+            # It still runs where the database did not take an event.
+            future.cancel()
             del self._running[job]
 
     def _pending(self, server: str) -> list[str]:
@@ -294,7 +297,11 @@ _engine: Engine | None = None
 
 @DBOS.workflow(name=_WORKFLOW)
 def _run(arguments: dict[str, Any]) -> dict[str, Any]:
-    return _perform(arguments)
+    try:
+        return _perform(arguments)
+    except SQLAlchemyError as error:
+        _log.error("job %s: the database does not take its outcome: %s", DBOS.workflow_id, error)
+        raise _Interrupted from None
 
 
 @DBOS.step(name="relayout.work")

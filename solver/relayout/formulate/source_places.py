@@ -1,33 +1,67 @@
 """Extents that are computed while the model runs: conversions stay in place unless a move never costs more.
 
 A solution is the cheapest for the sizes that are assumed. At other sizes it may cost more than the source: one
-Transpose before two Slices replaces those behind them, and moves more where both parts are short. `moved_for_worse`
-finds the tensors concerned, and `in_source_places` leaves these as the source has them. The problem is then solved
-again.
+Transpose before two Slices replaces those behind them, and moves more where both parts are short. The tensors concerned
+then stay as the source has them, and the problem is built and solved again. One problem cannot say this: its costs are
+sums over single tensors, and at another size the costs of several tensors have to be compared with each other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from fractions import Fraction
 from math import prod
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
+from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
-from relayout.formulate.plan import Plan, plan_of
+from relayout.formulate.plan import Plan, plan, plan_of
 from relayout.model.tensor_sizes import DimSizes, OpenExtent
+from relayout.solve.solver import Solution
 
-__all__ = ["in_source_places", "moved_for_worse"]
+__all__ = ["Answer", "dearer_at_no_size"]
 
 _Key = tuple[OpenExtent, ...]
 
 
-def moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:
+class Answer(Struct, frozen=True):
+    """A problem, its solution and its plan. `in_place`: tensors whose every conversion is where the source has it."""
+
+    formulation: Formulation
+    solution: Solution
+    plan: Plan
+    in_place: frozenset[Tensor] = frozenset()
+
+
+def dearer_at_no_size(
+    formulation: Formulation, sizes: DimSizes, backend: Backend, solve: Callable[[Formulation], Solution]
+) -> Answer:
+    """The cheapest plan for the sizes assumed, among those that leave `Answer.in_place` as the source has it.
+
+    It costs at no size more bytes than the source. Exceptions are a source that is not legal or has nodes with a price,
+    an objective other than bytes, and several devices. `solve` gives a solution with an assignment. It is called once,
+    and again for each set of further tensors, so at most once more than there are tensors.
+    """
+    in_place: frozenset[Tensor] = frozenset()
+    while True:
+        solution = solve(formulation)
+        planned = plan(formulation, solution)
+        further = frozenset() if backend.devices() else _moved_for_worse(formulation, planned, sizes) - in_place
+        if not further:
+            return Answer(formulation, solution, planned, in_place)
+        in_place |= further
+        kept = _in_source_places(formulation.requirements, in_place)
+        formulation = build(kept, sizes, backend, formulation.scale.objective)
+
+
+def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:
     """The tensors whose conversions may make the plan cost more bytes than the source at some sizes.
 
     Empty where the plan never costs more, where the source is not legal, and where more than conversions has a price.
@@ -51,7 +85,7 @@ def moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) ->
     return beside.union(*(tensors[key] for key in dearer))
 
 
-def in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:
+def _in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:
     """The requirements without the alternatives that have one of these tensors in another format than the source, or
     whose own cost grows with it."""
     return replace(requirements, choices=tuple([_kept(choice, tensors) for choice in requirements.choices]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 __all__ = ["UNLIMITED", "Deadline", "ExpiredError", "Improved"]
@@ -34,6 +34,12 @@ class Deadline:
         now = perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
+
+    def include(self, seconds: Mapping[str, float]) -> None:
+        """Add the stages of a part that has just ended, which began at the last call."""
+        for name, spent in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        self._last = perf_counter()
 
     def found(self, cost: int | None, bound: int) -> None:
         """Tell the listener of a cost and a bound, if one of them is better than before."""

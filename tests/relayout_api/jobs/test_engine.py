@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 from http_server import wait_for
+from sqlalchemy.exc import OperationalError
 
 from relayout_api.jobs.engine import Engine, Events
 from relayout_api.settings import Settings
@@ -59,3 +61,29 @@ def test_jobs_of_one_second_run_in_their_order_and_ended_ones_are_deleted(engine
     assert [engine.find(job) is None for job in jobs] == [True] * 4 + [False]
     work.futures["c"].set_result({})
     wait_for(lambda: not engine.is_busy)
+
+
+def test_a_job_whose_outcome_the_database_refuses_once_runs_again(engine: Engine, work: Work) -> None:
+    refused = []
+
+    def refuse(connection: object, cursor: object, statement: str, *others: object) -> None:
+        if not refused and statement.startswith("INSERT") and "operation_outputs" in statement:
+            refused.append(statement)
+            raise OperationalError(statement, None, Exception("database or disk is full"))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", refuse)
+    try:
+        assert engine.submit("a", "caller", {"body": "body of a"})
+        wait_for(lambda: work.started == ["a"])
+        work.futures["a"].set_result({"cost": 1})
+        wait_for(lambda: refused and not engine.is_busy)
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", refuse)
+    for _ in range(2):
+        engine.take_over()
+    wait_for(lambda: work.started == ["a", "a"])
+    work.futures["a"].set_result({"cost": 2})
+    wait_for(lambda: (row := engine.find("a")) is not None and row.status == "SUCCESS")
+    row = engine.find("a")
+    assert row is not None
+    assert row.output == {"cost": 2}

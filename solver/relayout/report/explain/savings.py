@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.formulation import Formulation
@@ -13,6 +12,7 @@ from relayout.report.explain.conversions import name_of, required_layout
 from relayout.report.explain.relaxed_problem import Relaxation, Spent, spent
 from relayout.report.explain.requirement_trace import Requirement, requirements_behind
 from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving, SharedReason
+from relayout.solve.deadline import UNLIMITED, Deadline
 
 __all__ = ["explained"]
 
@@ -30,7 +30,7 @@ class _Savings:
     plan: Plan
     base: Spent
     limit: int
-    deadline: float | None
+    deadline: Deadline
     solved: dict[frozenset[TensorUse], tuple[Saving, Spent]] = field(default_factory=dict)
     unsolved: set[frozenset[TensorUse]] = field(default_factory=set)
 
@@ -40,7 +40,7 @@ class _Savings:
         if not key:
             return None
         if key not in self.solved:
-            left = None if self.deadline is None else self.deadline - perf_counter()
+            left = self.deadline.left()
             is_over = len(self.solved) >= self.limit or (left is not None and left <= 0)
             found = None if is_over else self.relaxation.spent_without(key, left)
             if found is None:
@@ -66,12 +66,12 @@ def explained(
     *,
     proved: bool,
     limit: int = LIMIT,
-    deadline: float | None = None,
+    deadline: Deadline = UNLIMITED,
 ) -> tuple[tuple[Conversion, ...], Explanation]:
     """The conversions with their reasons, and the reasons by kind.
 
     `conversions` are those of the plan, in order; `proved`: the plan is optimal. At most `limit` problems are solved,
-    and none is started after `deadline` (of `perf_counter`); the others are counted.
+    and none is started after `deadline`; the others are counted.
     """
     relaxation, planned = Relaxation(formulation), plan.conversions
     savings = _Savings(relaxation, plan, spent(formulation, plan, proved=proved), limit, deadline)

@@ -35,7 +35,7 @@ from relayout.layout.metadata_keys import (
 )
 from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report
 from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
-from relayout.verification.counting import bytes_of, extent_counter, moved_bytes
+from relayout.verification.counting import bytes_of, extent_counter, moved_bytes, moves_axes
 from relayout.verification.devices import transferred
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
@@ -171,10 +171,16 @@ class _Found:
         shares = {"reorders": amount} if self.reordered else {"transposes": amount - padding, "pads": padding}
         return shares.get(part, 0)
 
+    def is_in(self, part: str) -> bool:
+        """Whether a part counts it; one of a tensor without elements is a transpose of 0 bytes."""
+        return self.share(part, self.bytes) > 0 if self.bytes else part == "transposes"
+
     def is_as(self, listed: Conversion) -> bool:
-        kind = "reorder" if self.reordered else "transpose" if self.transposed else "pad"
-        own = kind, self.bytes, 0 if self.reordered else self.padded, max(1, self.passes)
-        return own == (listed.kind, listed.bytes, listed.padding, listed.passes)
+        """Whether it is the conversion of the report; without elements, the backend's own operator moves nothing."""
+        kind = "reorder" if self.reordered else "transpose" if self.passes else "pad"
+        sizes = self.bytes, 0 if self.reordered else self.padded, max(1, self.passes)
+        is_alike = kind == listed.kind or not self.bytes
+        return is_alike and sizes == (listed.bytes, listed.padding, listed.passes)
 
 
 class _Bill:
@@ -256,7 +262,7 @@ class _Bill:
             if self.in_bytes:
                 cost = sum(transfer_cost_of(self._backend, n, *pair) for n, pair in zip(sizes, ends, strict=True))
             return _Part(len(sizes), sum(sizes), cost, cost)
-        own = [each for each in self._conversions if each.share(part, each.bytes)]
+        own = [each for each in self._conversions if each.is_in(part)]
         size = sum(each.share(part, each.bytes) for each in own)
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
@@ -278,7 +284,7 @@ class _Bill:
         """The first contradiction, or else a conversion of this part, for the end of a message."""
         if part == "transfers":
             return "".join(f"; one is of {value.name} from {a} to {b}" for value, a, b in self._transfers[:1])
-        own = [f"the first is {node_label(e.nodes[0])}" for e in self._conversions if e.share(part, e.bytes)]
+        own = [f"the first is {node_label(e.nodes[0])}" for e in self._conversions if e.is_in(part)]
         return "".join(f"; {text}" for text in [*self.contradictions, *own][:1])
 
     def _converts(self, node: ir.Node) -> bool:
@@ -287,7 +293,7 @@ class _Bill:
         if (node.domain, node.op_type) in self._operators:
             return True
         if node.op_type == "Transpose":
-            return node.domain in _ONNX and moved_bytes(node, self._extent_of) > 0
+            return node.domain in _ONNX and moves_axes(node)
         return CONVERSION_KEY in node.metadata_props
 
     def _looked_up(
