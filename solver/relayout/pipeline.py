@@ -28,7 +28,14 @@ from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.explain.conversions import boundary_of, charges_of, conversions_of, transfers_of
+from relayout.report.explain.conversions import (
+    boundary_of,
+    charges_of,
+    conversions_of,
+    nodes_of,
+    transfers_of,
+    with_nodes,
+)
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import (
@@ -53,7 +60,8 @@ __all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
-    """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
+    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `nodes` are those that each
+    part of the plan became (see `nodes_of`)."""
 
     formulation: Formulation
     solution: Solution
@@ -67,6 +75,7 @@ class Result(Struct, frozen=True):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
+    nodes: Mapping[int, tuple[ir.Node, ...]]
     choices: Mapping[str, DrawnChoice]
 
 
@@ -111,8 +120,7 @@ def run(
     boundary = boundary_of(model.graph, planned)
     choices = _drawn(formulation, solution) if draws_choices else {}
     is_changed = not _is_in_place(planned, formulation.costs, backend, elements)
-    if is_changed:
-        rewrite(model, backend, planned)
+    nodes = nodes_of(planned, rewrite(model, backend, planned) if is_changed else {})
     clock.stage("rewrite")
     return Result(
         formulation,
@@ -127,6 +135,7 @@ def run(
         tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place)))),
         clock.seconds,
         is_changed,
+        nodes,
         choices,
     )
 
@@ -209,6 +218,7 @@ def describe(
     if not result.formulation.requirements.is_complete:
         # The solver's bound does not cover dropped formats.
         bound = 0
+    conversions, charges = with_nodes(result.plan, result.nodes, result.conversions, result.charges)
     return Report(
         status="optimal" if cost == bound else "feasible",
         cost=cost,
@@ -221,9 +231,9 @@ def describe(
         account=account_of(result.plan, scale.objective, result.charges),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
-        conversions=result.conversions,
+        conversions=conversions,
         transfers=result.transfers,
-        charges=result.charges,
+        charges=charges,
         devices=result.devices,
         explanation=result.explanation,
         solver=SolverFacts(
