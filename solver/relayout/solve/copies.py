@@ -91,20 +91,20 @@ class FormatCopies:
         if required & (required - 1) == 0:
             return self._paths[root].get(required.bit_length() - 1)
         best: _Tree | None = None
-        for hub, (cost, edges) in self._paths[root].items():
-            rest = self._tree(hub, required & ~(1 << hub)) if required >> hub & 1 else self._split(hub, required)
+        for via, (cost, edges) in self._paths[root].items():
+            rest = self._tree(via, required & ~(1 << via)) if required >> via & 1 else self._split(via, required)
             if rest is not None and (best is None or cost + rest[0] < best[0]):
                 best = cost + rest[0], edges | rest[1]
         return best
 
-    def _split(self, hub: int, required: int) -> _Tree | None:
-        """The cheapest copies of `required` from `hub` in two parts."""
+    def _split(self, via: int, required: int) -> _Tree | None:
+        """The cheapest copies of `required` from `via` in two parts."""
         lowest = required & -required
         others = required & ~lowest
         best: _Tree | None = None
         part = others
         while part:
-            one, other = self._tree(hub, part), self._tree(hub, required & ~part)
+            one, other = self._tree(via, part), self._tree(via, required & ~part)
             if one is not None and other is not None and (best is None or one[0] + other[0] < best[0]):
                 best = one[0] + other[0], one[1] | other[1]
             part = (part - 1) & others
