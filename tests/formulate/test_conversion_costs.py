@@ -154,32 +154,3 @@ def test_no_tiles_are_proposed_for_an_axis_whose_extent_only_a_view_knows() -> N
     legal, report = legalize(model, "x86-nchwc", output_layouts={model.graph.output[0].name: "any"})
     assert report.cost == 0
     assert_same_numbers(model, legal, {"x": np.random.default_rng(0).standard_normal((5, 3, 3), np.float32)})
-
-
-class CheapTurn(Backend):
-    """MaxPool on NHWC and AveragePool on HWNC data, between which a Transpose costs next to nothing."""
-
-    name = "cheap-turn"
-    turn = 8
-
-    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
-        return {"MaxPool": "NHWC", "AveragePool": "HWNC"}.get(node.op_type, "****")
-
-    nth_result_layout_requirements = nth_input_layout_requirements
-
-    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        return self.turn if {str(source), str(target)} == {"NHWC", "HWNC"} else None
-
-
-@pytest.mark.parametrize(("turn", "is_direct"), [(8, True), (10_000, False)])
-def test_the_proof_says_where_a_copy_of_a_copy_might_cost_less(turn: int, is_direct: bool) -> None:
-    backend = CheapTurn()
-    backend.turn = turn
-    net = Net()
-    x = net.input("x", (2, 4, 8, 8))
-    pools = [net.node(name, x, kernel_shape=[2, 2]) for name in ("MaxPool", "AveragePool")]
-    for pool in pools:
-        net.output(pool)
-    _, report = legalize(net.model(), backend, output_layouts=dict.fromkeys(pools, "any"))
-    assert report.status == "optimal"
-    assert report.proof.endswith("from the format in which it is made") == is_direct

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from relayout.errors import InternalError
-from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of, with_least_conversions
+from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of
 
 TWO = ((0, 3), (5, 0))
 
@@ -72,18 +71,3 @@ def test_a_conversion_matrix_is_checked(conversion: tuple[tuple[int | None, ...]
 def test_a_use_fits_its_choice_and_its_value(use: Use, fault: str) -> None:
     with pytest.raises(InternalError, match=fault):
         chain(use)
-
-
-def test_conversions_of_converted_items_cost_no_less_than_the_least_conversions() -> None:
-    problem = chain(Use(1, (1, 1)))
-    assert with_least_conversions(problem) is problem
-    rows = ((0, 8, 9, None), (8, 0, 2, None), (9, 2, 0, None), (1, None, None, 0))
-    item = Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (2,))), rows)
-    uneven = Problem(tuple(Choice(name, (0,)) for name in "pab"), (item,))
-    least = with_least_conversions(uneven)
-    assert least.items[0].conversion == ((0, 2, 2, None), (1, 0, 2, None), (1, 2, 0, None), (1, 2, 2, 0))
-    # From 0 both cost 8 + 2 by way of 1, of which the bound is 2 + 2.
-    assert (cost_of(uneven, (0, 0, 0)), cost_of(least, (0, 0, 0))) == (17, 4)
-    alone = Problem(uneven.choices, (replace(item, consumers=item.consumers[1:]),))
-    rows = ((0, 8, 9, None), (8, 0, 2, None), (9, 2, 0, None), (1, 9, 10, 0))
-    assert with_least_conversions(alone).items[0].conversion == rows

@@ -8,22 +8,24 @@ paid once for all consumers of that format:
     cost = sum over choices  costs[alternative]
          + sum over items   sum over {formats required} \\ {format produced} of conversion[produced][required]
 
+In an item with `reuses_copies`, a format may also be converted from a copy that was made before, required or not. Its
+term is the cost of the cheapest such copies (`relayout.solve.copies`).
+
 Costs are non-negative integers, so that sums and comparisons are exact. The pairwise special case is PBQP ("Nearly
 optimal register allocation with PBQP", Scholz & Eckstein 2002).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
-from itertools import chain, product
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from relayout.errors import InternalError
+from relayout.solve.copies import copies_between
 
-__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of", "with_least_conversions"]
+__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
 
 Row = tuple[int | None, ...]
 
@@ -51,19 +53,41 @@ class Use(Struct, frozen=True):
 class Item(Struct, frozen=True):
     """An item with `len(conversion)` formats; `conversion[f][g]` is the cost of the conversion from `f` to `g`.
 
-    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. Raises
-    InternalError if the matrix is not square, its diagonal is not 0 or a cost is negative.
+    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. `reuses_copies`:
+    a copy may be made from another copy. Raises InternalError if the matrix is not square, its diagonal is not 0 or a
+    cost is negative.
     """
 
     name: str
     producer: Use
     consumers: tuple[Use, ...]
     conversion: tuple[Row, ...]
+    reuses_copies: bool = False
 
     def __post_init__(self) -> None:
         fault = _fault_of(self.conversion)
         if fault:
             raise InternalError(fault, where=self.name, found=str(self.conversion))
+
+    def copies(self, source: int, required: Set[int]) -> Sequence[tuple[int, int]]:
+        """The cheapest conversions (from, to) to all formats required, in an order in which they can be made. Where one
+        cannot be made, all are from `source`."""
+        targets = sorted(required - {source})
+        if self.reuses_copies and targets:
+            edges = copies_between(self.conversion).edges(source, sum(1 << target for target in targets))
+            if edges is not None:
+                return edges
+        return [(source, target) for target in targets]
+
+    def cost_of(self, source: int, required: Set[int]) -> int | None:
+        """The cost of all formats required; None: one of them cannot be made."""
+        total = 0
+        for origin, target in self.copies(source, required):
+            price = self.conversion[origin][target]
+            if price is None:
+                return None
+            total += price
+        return total
 
 
 class Problem(Struct, frozen=True):
@@ -118,8 +142,8 @@ def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tupl
     for index, item in enumerate(problem.items):
         source = item.producer.formats[assignment[item.producer.choice]]
         wanted = {use.formats[assignment[use.choice]] for use in item.consumers}
-        for target in sorted(wanted - {source}):
-            yield index, source, target
+        for origin, target in item.copies(source, wanted):
+            yield index, origin, target
 
 
 def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
@@ -131,45 +155,3 @@ def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
             return None
         total += price
     return total
-
-
-def with_least_conversions(problem: Problem) -> Problem:
-    """The problem in which a conversion costs no more than if it could be made of a converted item: a lower bound on
-    such solutions. For a single consumer it costs the cheapest chain, for several as little as any into its format.
-    The same problem where all of an item's conversions cost the same."""
-    known: dict[tuple[int, bool], tuple[Row, ...]] = {}
-    items = []
-    for item in problem.items:
-        # Items of equal tensors share their rows.
-        key = id(item.conversion), len(item.consumers) == 1
-        if key not in known:
-            known[key] = (_chained if key[1] else _cheapest)(item.conversion)
-        items.append(item if known[key] == item.conversion else replace(item, conversion=known[key]))
-    return Problem(problem.choices, tuple(items)) if tuple(items) != problem.items else problem
-
-
-def _chained(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    least = [list(row) for row in rows]
-    if len(set(chain.from_iterable(rows)) - {0}) > 1:
-        for between, source in product(range(len(rows)), least):
-            first = source[between]
-            for target, second in enumerate(least[between] if first is not None else ()):
-                direct = source[target]
-                if first is not None and second is not None and (direct is None or first + second < direct):
-                    source[target] = first + second
-    return tuple(map(tuple, least))
-
-
-def _cheapest(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Rows that state only what is possible stay, and so does one from which nothing is."""
-    found = [[cost for n, cost in enumerate(row) if n != own and cost is not None] for own, row in enumerate(rows)]
-    if not any(map(any, found)):
-        return rows
-    others = ([cost for n, cost in enumerate(column) if n != own] for own, column in enumerate(zip(*rows, strict=True)))
-    least = [min((cost for cost in each if cost is not None), default=None) for each in others]
-    return tuple(
-        [
-            tuple([0 if n == own else cost for n, cost in enumerate(least)]) if found[own] else row
-            for own, row in enumerate(rows)
-        ]
-    )
