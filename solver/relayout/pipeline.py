@@ -51,6 +51,7 @@ from relayout.report.schema import (
 )
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.deadline import Deadline, Improved
+from relayout.solve.problem import leaves_copies_out
 from relayout.solve.solver import Solution, solve
 
 if TYPE_CHECKING:
@@ -223,7 +224,9 @@ def describe(
         status="optimal" if cost == bound else "feasible",
         cost=cost,
         bound=bound,
-        proof=proof_of(bound, scale.objective.unit),
+        proof=proof_of(
+            bound, scale.objective.unit, is_direct=cost > 0 and leaves_copies_out(result.formulation.problem)
+        ),
         objective=scale.objective.name,
         backend=backend.name,
         before=before,

@@ -87,6 +87,11 @@ def test_two_transposes_are_taken_where_the_backend_says_that_they_cost_less_tha
     assert_same_numbers(source, legal)
     again, second = legalize(legal, Turns())
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+    _, limited = legalize(source, Turns(), max_conversions=9)
+    assert limited.cost == 1030
+    # The proof is not over models with copies of copies: this one has no more than nine conversions.
+    without = ", with each tensor converted from the format in which it is made"
+    assert (without in limited.proof, without in report.proof) == (True, False)
 
 
 @pytest.mark.parametrize("operators", [("MaxPool", "AveragePool"), ("AveragePool", "MaxPool")])

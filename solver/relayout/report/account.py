@@ -55,10 +55,14 @@ def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> A
     )
 
 
-def proof_of(bound: int, unit: str) -> str:
-    """What the bound proves: of the total, and over the formats in reach of the requirements and the graph."""
+def proof_of(bound: int, unit: str, *, is_direct: bool = False) -> str:
+    """What the bound proves: of the total, and over the formats in reach of the requirements and the graph.
+
+    `is_direct`: a conversion of a converted tensor might cost less.
+    """
     least = f"{bound} bytes" if unit == "bytes" else f"{bound} conversions"
-    return f"no legal model costs less than {least}, over the formats in reach"
+    direct = ", with each tensor converted from the format in which it is made" if is_direct else ""
+    return f"no legal model costs less than {least}, over the formats in reach{direct}"
 
 
 def _bytes(entries: Iterable[PlannedConversion | Charge]) -> int:

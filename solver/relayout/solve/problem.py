@@ -25,7 +25,7 @@ from msgspec import Struct
 from relayout.errors import InternalError
 from relayout.solve.copies import copies_between
 
-__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
+__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of", "leaves_copies_out"]
 
 Row = tuple[int | None, ...]
 
@@ -155,3 +155,11 @@ def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
             return None
         total += price
     return total
+
+
+def leaves_copies_out(problem: Problem) -> bool:
+    """Whether a copy might cost less from another copy in an item that reuses none."""
+    # Items of equal tensors share their rows.
+    rows = {id(item.conversion): item.conversion for item in problem.items if not item.reuses_copies}
+    columns = (column for each in rows.values() for column in zip(*each, strict=True))
+    return any(len({price for price in column if price}) > 1 for column in columns)
