@@ -39,7 +39,7 @@ from relayout.candidates.fixed_node import (
     rewritten_lowering,
 )
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
-from relayout.candidates.iteration_space import IndexingMapsCache
+from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.subgraph_values import CrossingValue, may_cross
@@ -67,7 +67,6 @@ class SeedContext(Struct, frozen=True, eq=False):
     names: AxisNames
     tensors: Tensors
     elements: Pricing
-    maps: IndexingMapsCache
     prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
@@ -379,7 +378,7 @@ def _seed_free(
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
     axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
     operands = _operands(own, axes_of)
-    maps = context.maps.of(rule, operands)
+    maps = indexing_maps(rule, operands)
     free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
@@ -421,7 +420,7 @@ def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     def accepts(order: MemoryFormat) -> _Answer:
         return tuple((requirement, pieces.lowering(order), 0) for requirement in free)
 
-    maps = context.maps.of(pieces.rule, pieces.operands)
+    maps = indexing_maps(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
 
 
@@ -441,7 +440,7 @@ def _seed_edge(
     own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
-    maps = context.maps.of(edge.rule, operands)
+    maps = indexing_maps(edge.rule, operands)
     value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
     orders = [space.source_order(), *value.required_orders()]
