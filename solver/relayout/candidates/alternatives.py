@@ -255,7 +255,7 @@ class NodePorts(Struct, frozen=True, eq=False):
     ports: tuple[Port, ...]
     region_edge: RegionEdge | None = None
 
-    def rule(self, tensors: Tensors) -> Rule | None:
+    def rule_in(self, tensors: Tensors) -> Rule | None:
         """The rule of the node, or of the region edge."""
         if self.region_edge is not None:
             return self.region_edge.rule

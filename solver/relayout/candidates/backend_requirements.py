@@ -43,17 +43,6 @@ class Requirement:
     inside a node have no requirements.
     """
 
-    __slots__ = (
-        "_ports",
-        "boxes",
-        "implementation",
-        "implementation_index",
-        "is_empty",
-        "is_tiled",
-        "layouts",
-        "shown",
-    )
-
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...], implementation_index: int = 0) -> None:
         self.implementation = implementation
         self.implementation_index = implementation_index

@@ -20,24 +20,6 @@ InsertionRule = Callable[[Axes, int], int | None]
 class IndexingMaps:
     """The maps between an iteration space and its operands. Equal spaces share them and their cached results."""
 
-    __slots__ = (
-        "_companions",
-        "_extended",
-        "_formats",
-        "_insertion_rule",
-        "_lacking",
-        "_merged",
-        "_multiples",
-        "_named",
-        "_operands",
-        "_padded",
-        "_partners",
-        "_permutable",
-        "_tileable",
-        "extents",
-        "is_partial",
-    )
-
     def __init__(
         self,
         extents: tuple[Extent, ...],
