@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from relayout.backend.interface import Implementation, element_size
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
-    AlternativeList,
+    Alternative,
     FixedLowering,
     FreeLowering,
     NodeAlternatives,
@@ -25,6 +25,7 @@ from relayout.candidates.alternatives import (
     label_of,
     ports_of,
     region_edge_ports,
+    with_alternatives,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
@@ -44,7 +45,6 @@ from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.subgraph_values import CrossingValue, may_cross
 from relayout.candidates.tensors import Operand, Tensors
-from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
@@ -192,22 +192,22 @@ def list_alternatives(
 
 
 def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
-    found = AlternativeList(seed.node)
-
-    def add(
+    def alternative(
         met: Requirement,
         lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
         elidable_bytes: int = 0,
-    ) -> None:
-        cost, device = met.implementation.cost + extra, met.implementation.device
-        found.add(formats, lowering, cost, met.shown, device, elidable_bytes, met.implementation_index)
+    ) -> tuple[Alternative, Sequence[str]]:
+        own = met.implementation
+        made = seed.node.alternative(
+            formats, lowering, own.cost + extra, own.device, elidable_bytes, met.implementation_index
+        )
+        return made, met.shown
 
-    for requirement, lowering, formats in seed.fixed:
-        add(requirement, lowering, formats)
-    for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
-        add(*shuffled)
+    found = [alternative(*each) for each in seed.fixed]
+    if seed.shuffle is not None:
+        found += [alternative(*each) for each in candidates.shuffled[seed.shuffle]]
     for own in seed.spaces:
         for answer, operand_formats in candidates.orders[own.space].values():
             given = iter(operand_formats)
@@ -218,8 +218,8 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
             for requirement, lowering, extra in answer:
                 boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
-                    add(requirement, lowering, boxed, extra, own.elidable_bytes)
-    return found.listed()
+                    found.append(alternative(requirement, lowering, boxed, extra, own.elidable_bytes))
+    return with_alternatives(seed.node, found)
 
 
 def _port_dims(
@@ -352,7 +352,7 @@ def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Req
             format_ = port.format_in(dims)
             if format_ is None:
                 # The layout's factors do not nest in the axes of the tensor.
-                regrouped = nearest_regrouped(port.operand.value, context.tensors)
+                regrouped = context.tensors.nearest_regrouped(port.operand.value)
                 if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
                 are_all = False

@@ -134,18 +134,17 @@ class RewriteContext:
 
     def insert_before(self, node: ir.Node | None, *, front: bool = False) -> None:
         """Insert the emitted nodes before `node`; without one at the graph's end, or with `front` at its front."""
-        emitted, self.emitter.emitted = self.emitter.emitted, []
-        if not emitted:
-            return
-        if node is not None:
-            self.graph.insert_before(node, emitted)
-        elif front and self._first is not None:
-            self.graph.insert_before(self._first, emitted)
-        else:
+        emitted, before = self._emitted(), self._first if front else node
+        if before is None:
             self.graph.extend(emitted)
+        elif emitted:
+            self.graph.insert_before(before, emitted)
 
     def insert_after(self, node: ir.Node) -> None:
         """Insert the emitted nodes after `node`."""
-        emitted, self.emitter.emitted = self.emitter.emitted, []
-        if emitted:
+        if emitted := self._emitted():
             self.graph.insert_after(node, emitted)
+
+    def _emitted(self) -> list[ir.Node]:
+        emitted, self.emitter.emitted = self.emitter.emitted, []
+        return emitted
