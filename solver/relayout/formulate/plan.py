@@ -175,12 +175,12 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
     conversions: list[PlannedConversion] = []
     transfers: list[PlannedTransfer] = []
     for def_use in formulation.def_use:
-        if def_use.transfers is None:
-            conversions += _conversions(formulation, def_use, assignment)
-        else:
+        if def_use.transfers is not None:
             own = _between_devices(formulation, def_use, def_use.transfers, assignment)
             conversions += own[0]
             transfers += own[1]
+        elif len(def_use.formats) > 1:
+            conversions += _conversions(formulation, def_use, assignment)
     return Plan(
         requirements.tensors,
         requirements.names,

@@ -31,15 +31,25 @@ def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, l
         return None
     extents = operand_extents(planned)
 
-    def layouts_of(axis_names: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
-        return [
-            None if names is None or dims is None else layout_string(dims, names, extents.get((is_result, index)))
-            for index, (names, dims) in enumerate(zip(axis_names, own, strict=True))
-        ]
+    def written(
+        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
+    ) -> tuple[tuple[str | None, ...], tuple[OperandConversion | None, ...]]:
+        """The layouts of the operands of one side, and their conversions to ONNX's order."""
+        layouts: list[str | None] = []
+        conversions: list[OperandConversion | None] = []
+        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
+            known = extents.get((is_result, index))
+            if names is None or native is None or dims is None:
+                layouts.append(None)
+                conversions.append(None)
+                continue
+            layouts.append(layout_string(dims, names, known))
+            conversions.append(permuted(dims, tuple([native.index(letter) for letter in names]), known))
+        return tuple(layouts), tuple(conversions)
 
-    inputs = layouts_of(rule.inputs, lowering.inputs, False)
-    results = layouts_of(rule.outputs, lowering.outputs, True)
-    if inputs == list(rule.native_inputs) and results == list(rule.native_outputs):
+    inputs, read = written(rule.inputs, rule.native_inputs, lowering.inputs, False)
+    results, given = written(rule.outputs, rule.native_outputs, lowering.outputs, True)
+    if (inputs, results) == (rule.native_inputs, rule.native_outputs):
         return onnx_operator(node)
     if lowering.changes_nothing:
         return None
@@ -54,25 +64,7 @@ def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, l
     if result != data:
         layouts.append(("out_layout", result))
 
-    def conversions(
-        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
-    ) -> tuple[OperandConversion | None, ...]:
-        found: list[OperandConversion | None] = []
-        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
-            if names is None or native is None or dims is None:
-                found.append(None)
-            else:
-                positions = tuple(native.index(letter) for letter in names)
-                found.append(permuted(dims, positions, extents.get((is_result, index))))
-        return tuple(found)
-
-    return function_call(
-        context,
-        node,
-        layouts,
-        conversions(rule.inputs, rule.native_inputs, lowering.inputs, False),
-        conversions(rule.outputs, rule.native_outputs, lowering.outputs, True),
-    )
+    return function_call(context, node, layouts, read, given)
 
 
 def packed_operator(

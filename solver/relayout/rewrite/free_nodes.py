@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import onnx_ir as ir
 from msgspec.structs import replace
 
-from relayout.candidates.alternatives import FreeLowering, Port, in_source
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, Port, in_source
+from relayout.candidates.free_node import operand_dims
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import OperandConversion
-from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
+from relayout.ops import NO_EDIT, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
 from relayout.rewrite.annotations import forget
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.function_calls import (
-    Operator,
-    function_call,
-    layout_string,
-    onnx_operator,
-    operand_extents,
-    permuted,
-)
+from relayout.rewrite.fixed_nodes import packed_operator
+from relayout.rewrite.function_calls import Operator, layout_string, onnx_operator
 from relayout.rewrite.wiring import Wiring
 
 __all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise"]
@@ -51,22 +44,10 @@ def free_operator(
     if rule.allows(lowering.axes) and (layout == native or not lowering.asked):
         return onnx_operator(node), _edit(rule, lowering)
     assert layout is not None  # only an order that a backend requires by a layout has such an operator
-    positions = tuple(native.index(letter) for letter in rule.axis_names)
-    extents = operand_extents(planned)
-
-    def conversions(sides: Sequence[Axes | None], *, is_result: bool) -> tuple[OperandConversion | None, ...]:
-        return tuple(
-            None
-            if axes is None or len(axes) != len(positions)
-            else permuted(lowering.dims, positions, extents.get((is_result, index)))
-            for index, axes in enumerate(sides)
-        )
-
-    inputs, results = conversions(rule.inputs, is_result=False), conversions(rule.outputs, is_result=True)
-    operator = function_call(context, node, (("data_layout", layout),), inputs, results)
-    # The operator inside the function, its attributes and its constants are in ONNX's order.
-    inner = tuple(rule.axis_names.index(letter) for letter in native)
-    return operator, rule.edit(inner) if rule.axis_names != native else None
+    inputs, outputs = (
+        tuple([operand_dims(axes, lowering.dims) for axes in each]) for each in (rule.inputs, rule.outputs)
+    )
+    return packed_operator(context, planned, rule, FixedLowering(inputs, outputs))
 
 
 def _edit(rule: Free, lowering: FreeLowering) -> Edit:
