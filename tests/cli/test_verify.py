@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -163,6 +164,7 @@ def test_a_folder_of_models_is_one_run_and_a_bad_one_does_not_stop_it(model: Pat
     (folder / "deep").mkdir()
     (folder / "deep" / "cut.onnx").write_bytes(model.read_bytes()[:-40])
     (folder / "other.json").write_text("{}")
+    os.mkfifo(folder / "pipe.onnx")
     said = run("verify", folder, "--backend", "onnx", "--report", folder / "junit.xml", "--report", folder / "all.json")
     assert said.status == 2
     assert "1 .json" in said.err

@@ -181,11 +181,12 @@ class Composite(Backend):
     def able(self, node: ir.Node) -> dict[str, int]:
         """The devices that may run `node`, and its cost there beyond that of the device's own backend.
 
-        A node that was written for a device stays there, unless its operator only moves data.
+        A node that was written for a device stays there. If it only moves data it may move to any device, as the
+        conversion that it was written for.
         """
         own = node.metadata_props.get(DEVICE_KEY)
-        if own in self._devices and own == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in MOVES:
-            return {own: 0}
+        if own in self._devices and own == node.metadata_props.get(WRITTEN_KEY):
+            return dict.fromkeys(self._devices if node.op_type in MOVES else (own,), 0)
         allowed = next((a.devices for a in self._assignments if a.nodes(node)), dict.fromkeys(self._devices, 0))
         found = {
             name: allowed[name]

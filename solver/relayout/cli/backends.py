@@ -232,12 +232,12 @@ def _check_lines(report: BackendReport) -> list[str]:
         lines.append(f"error: {faults[0]}")
         others = [fault.graph for fault in faults[1:]]
         if others:
-            lines += wrap(f"and in {len(others)} more: {', '.join(others[:6])}{', ...' * (len(others) > 6)}", WIDTH,
-                          initial_indent="  ", subsequent_indent="  ")  # fmt: skip
+            lines += _first_names(f"  and in {len(others)} more: ", others)
     reasons: dict[str, list[str]] = {}
     for graph, reason in report.not_compared.items():
         reasons.setdefault(reason, []).append(graph)
-    lines += [f"not compared, {reason}: {', '.join(names)}" for reason, names in reasons.items()]
+    for reason, names in reasons.items():
+        lines += _first_names(f"{len(names)} not compared, {reason}: ", names)
     if report.infeasible:
         lines.append(f"no legal model, as allowed: {', '.join(report.infeasible)}")
     count = len(report.faults)
@@ -245,6 +245,11 @@ def _check_lines(report: BackendReport) -> list[str]:
     unseen = len(report.not_compared)
     left = f", numbers compared in {report.graphs - unseen} of them" if unseen else ""
     return [*lines, f"{report.graphs} graph{'s' * (report.graphs != 1)}{left}, backend {report.backend}: {verdict}"]
+
+
+def _first_names(text: str, names: list[str]) -> list[str]:
+    shown = [*names[:6], "..."] if len(names) > 6 else names
+    return wrap(text + ", ".join(shown), WIDTH, subsequent_indent="  ")
 
 
 @backends.command()

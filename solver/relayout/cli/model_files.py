@@ -48,4 +48,6 @@ def _walked(folder: Path) -> Iterator[Path]:
         raise InputError("the folder cannot be read", where=where, found=error.strerror or str(error)) from error
 
     for path, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(path, name) for name in names)
+        # A pipe would never end. A link to nothing is an error later.
+        files = (Path(path, name) for name in names)
+        yield from (file for file in files if file.is_file() or not file.exists())

@@ -19,7 +19,7 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import Nesting, nesting_of
 
-__all__ = ["bytes_of", "count", "extent_counter", "moved_bytes"]
+__all__ = ["bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
 
 _UNKNOWN = 64
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -149,15 +149,21 @@ def moved_bytes(transpose: ir.Node, extent_of: ExtentOf) -> int:
     """The bytes that a Transpose moves: none if it moves only axes of extent 1."""
     read, result = transpose.inputs[0], transpose.outputs[0]
     value = result if read is None or read.shape is None else read
-    moved = bytes_of(value, extent_of)
+    return bytes_of(value, extent_of) if moves_axes(transpose) else 0
+
+
+def moves_axes(transpose: ir.Node) -> bool:
+    """Whether a Transpose moves axes of another extent than 1."""
+    read, result = transpose.inputs[0], transpose.outputs[0]
+    value = result if read is None or read.shape is None else read
     if value.shape is None:
-        return moved
+        return True
     rank = len(value.shape)
     perm = transpose.attributes["perm"].as_ints() if "perm" in transpose.attributes else list(range(rank))[::-1]
     if sorted(perm) != list(range(rank)):
-        return moved
+        return True
     long = [axis for n, axis in enumerate(perm) if value.shape[n if value is result else axis] != 1]
-    return moved if any(a > b for a, b in pairwise(long)) else 0
+    return any(a > b for a, b in pairwise(long))
 
 
 def _nodes(graph: ir.Graph, nesting: Nesting) -> Iterator[ir.Node]:

@@ -200,3 +200,12 @@ def test_values_of_a_vector_are_propagated_through_an_added_and_removed_axis() -
     net.output(net.node("Expand", net.input("y", (1, 1)), net.node("Squeeze", shape, net.constant([0]))))
     (value,) = read_model(net.model()).graph.outputs
     assert value.shape == ["n", 3]
+
+
+def test_a_normalization_has_its_operands_shape_where_a_reader_tells_no_more_than_the_rank() -> None:
+    net = Net(opset=21)
+    image = net.conv(net.input("x", (1, 8, 6, 8)), 8, 16)
+    normal = net.node("GroupNormalization", image, net.weight(16), net.weight(16), num_groups=2)
+    net.output(net.conv(normal, 16, 8))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[normal] == shapes[image] == "[1,16,6,8]"

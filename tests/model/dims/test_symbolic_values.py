@@ -84,6 +84,20 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+@pytest.mark.parametrize(("policy", "is_known"), [("stretch", True), ("not_larger", False)])
+def test_a_resize_to_the_sizes_of_another_tensor_has_its_dims(policy: str, is_known: bool) -> None:
+    net = Net()
+    image = net.conv(net.input("x", ("n", 3, "h", "w")), 3, 8)
+    small = net.node("MaxPool", image, kernel_shape=[2, 2], strides=[2, 2])
+    sizes = net.node("Slice", net.node("Shape", image), net.constant([2]), net.constant([4]))
+    sizes = net.node("Concat", net.node("Shape", small, end=2), sizes, axis=0)
+    sized = net.node("Resize", small, "", "", sizes, mode="nearest", keep_aspect_ratio_policy=policy)
+    net.output(net.node("Concat", sized, image, axis=1))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert (shapes[sized] == shapes[image]) == is_known
+    assert (list(shapes.values())[-1] == "[n,16,h,w]") == is_known
+
+
 def test_names_with_dots_are_names() -> None:
     net = Net()
     net.output(net.node("MaxPool", net.input("x", (1, 3, "ids.2", 8)), kernel_shape=[2, 2], strides=[2, 2]))

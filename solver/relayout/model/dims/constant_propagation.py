@@ -294,7 +294,7 @@ def _adds_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
 
 
 def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The results with their first input's shape for which onnx infers none.
+    """The results with their first input's shape for which onnx infers none, or no more than a rank.
 
     onnx infers them from a function body, which exists only if the operator's inputs are fully known.
     """
@@ -304,9 +304,15 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     for node in graph.node:
         if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):
             source, result = known.get(node.input[0]), node.output[0]
-            if source is not None and result not in known:
+            if source is not None and (result not in known or (_is_open(known[result]) and not _is_open(source))):
                 hints.append(onnx.ValueInfoProto(name=result, type=source.type))
     return hints
+
+
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    """Whether no extent of the value is known."""
+    dims = value.type.tensor_type.shape.dim
+    return all(not dim.dim_value and (not dim.dim_param or dim.dim_param.startswith(GENERATED)) for dim in dims)
 
 
 class _Kind(NamedTuple):

@@ -65,7 +65,7 @@ class Symbols:
     """What a graph's shape arithmetic computes from the dims of values and from constants.
 
     `values` has the results of shape arithmetic. `shapes` has, for the result of each operator that one of them gives
-    a shape (Reshape, Expand, Slice, Range), its shape by symbols and its shape in the graph.
+    a shape (Reshape, Expand, Slice, Resize, Range), its shape by symbols and its shape in the graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
@@ -156,7 +156,8 @@ class Symbols:
 
     def _given_shape(self, node: onnx.NodeProto) -> _Dims | None:
         source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
-        if source is None or any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute):
+        stated = [each for each in node.attribute if each.name in _PLAIN]
+        if source is None or any(onnx.helper.get_attribute_value(each) != _PLAIN[each.name] for each in stated):
             return None
         return _SHAPED[node.op_type](source, given)
 
@@ -265,6 +266,11 @@ def _tile(source: _Dims, given: _Operands) -> _Dims | None:
     if repeats is None or len(source) != len(repeats):
         return None
     return tuple(_product(pair) for pair in zip(source, repeats, strict=True))
+
+
+def _resized(source: _Dims, given: _Operands) -> _Dims | None:
+    """The shape of a Resize that has sizes."""
+    return _elements(given[3]) if len(given) > 3 else None
 
 
 def _filled(source: _Dims, given: _Operands) -> _Dims | None:
@@ -551,7 +557,10 @@ _SHAPED: dict[str, Callable[[_Dims, _Operands], _Dims | None]] = {
     "Expand": _expand,
     "Range": _range,
     "Reshape": _reshape,
+    "Resize": _resized,
     "Slice": _sliced,
     "Tile": _tile,
 }
 """The shape of the result, from the shape of the first operand and the elements of all."""
+_PLAIN = {"allowzero": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"}
+"""Attributes of these that must be absent or have this value: with another the shape is another."""

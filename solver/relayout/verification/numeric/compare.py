@@ -86,7 +86,10 @@ def compare(
             for trial, feed in zip(baseline.trials, feeds, strict=True)
         ]
         differences, float64 = in_float64(differences, failed, pairs, exactly)
+    # All is known of a result of no elements.
+    empty = {str(value.name) for value in original.graph.outputs if 0 in (value.shape or ())}
     blind = {each.name for each in differences if not has_numbers([sample[sources[each.name]] for sample in right])}
+    blind -= empty
     left_out = {
         **dict.fromkeys(sorted({str(value.name) for value in original.graph.outputs} & drawn), _RANDOM),
         **prepared.left_out,

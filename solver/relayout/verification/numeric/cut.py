@@ -90,6 +90,8 @@ def cut(model: ir.Model, operators: Operators, feedable: Set[str] | None = None)
     graph.outputs.clear()
     graph.outputs.extend(kept)
     for node in reversed(gone):
+        for each in (each for body in graphs_of(node) for each in body.all_nodes()):
+            each.resize_inputs(0)
         graph.remove(node, safe=True)
     graph.inputs.extend(given)
     made = {str(value.name) for node in graph for value in node.outputs}
