@@ -69,7 +69,8 @@ class IndexingMaps:
         self.is_partial = len(operands) > 1 and not any(wide <= set(positions) for _, _, positions in self._operands)
         self._lacking = lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
         every = range(len(operands))
-        self._partners = [
+        # For each operand, those whose formats say more of an order than its own: one of the two lacks axes.
+        self.partners = [
             [n for n in every if n != index and (self.is_partial or lacking[index] != lacking[n])] for index in every
         ]
 
@@ -157,10 +158,6 @@ class IndexingMaps:
                 return None
             found.append(format_)
         return tuple(found)
-
-    def partners(self, index: int) -> list[int]:
-        """The operands whose formats say more of an order than that of operand `index`: one of the two lacks axes."""
-        return self._partners[index]
 
     def merged_orders(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat

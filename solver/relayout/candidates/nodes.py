@@ -141,14 +141,16 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
+        if node not in tensors.region_edges:
+            found.append(_shared_seed(context, node))
+            continue
         implementations = _stated(context, node)
-        found.append(_shared_seed(context, node, implementations))
-        if node in tensors.region_edges:
-            edges = tensors.region_edges[node] if may_cross(implementations) else ()
-            found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
-            for inner in graphs_of(node):
-                _seed_graph(inner, context, found)
-            found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
+        found.append(_seed_node(context, node, implementations))
+        edges = tensors.region_edges[node] if may_cross(implementations) else ()
+        found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
+        for inner in graphs_of(node):
+            _seed_graph(inner, context, found)
+        found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
 
 
 def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
@@ -261,35 +263,26 @@ class _Placed(Struct, frozen=True, eq=False):
     are_all: bool
 
 
-def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
+def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     """The node's seed, copied from its prototype where there is one."""
-    key = _likeness(context, node, implementations)
-    if key is None:
-        return _seed_node(context, node, implementations)
-    own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
-    key = (*key, *[_port_key(context, port) for port in own.ports])
+    tensors, checker, rule = context.tensors, context.checker, context.tensors.rules.get(node)
+    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
+    if is_elidable or checker.is_conversion(node):
+        return _seed_node(context, node, _stated(context, node))
+    stated = None if checker.is_shared else _stated(context, node)
+    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
+    if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
+        return _seed_node(context, node, stated)
+    own = NodePorts(label_of(node), node, ports_of(node, tensors))
+    likeness = noted_cost(node) if stated is None else stated
+    key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
     if prototype is not None:
         return prototype.like(own)
-    made = _seed_node(context, node, implementations)
+    made = _seed_node(context, node, _stated(context, node) if stated is None else stated)
     if not (made.has_boxes or made.is_partial):
         context.prototypes[key] = made
     return made
-
-
-def _likeness(
-    context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
-) -> tuple[object, ...] | None:
-    """The key that nodes of one prototype share besides their ports; None for a node that cannot share one."""
-    tensors, rule = context.tensors, context.tensors.rules.get(node)
-    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
-    if is_elidable or node in tensors.region_edges or context.checker.is_conversion(node):
-        return None
-    if context.checker.is_shared:
-        return tensors.classes[node], noted_cost(node)
-    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
-    is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
-    return None if is_asked_again else (tensors.classes[node], implementations)
 
 
 def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import Alternative, in_source
 from relayout.candidates.tensors import Operand
-from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.formulate.plan import Plan
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
@@ -66,10 +66,6 @@ class RewriteContext:
             for value, operand in self.tensors.operands.items()
             if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
-
-    def insertion_graph(self, conversion: PlannedConversion) -> ir.Graph:
-        """The graph that the conversion is emitted in."""
-        return self.insertion_graphs.get(conversion, self.model.graph)
 
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
