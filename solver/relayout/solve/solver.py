@@ -52,13 +52,6 @@ class Solution(Struct, frozen=True):
     is_direct: bool = False
     fewest_conversions: int | None = None
 
-    @property
-    def gap(self) -> float | None:
-        """(cost - bound) / cost: 0.0 if optimal, None without a cost or a bound."""
-        if self.cost is None or self.bound is None:
-            return None
-        return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
-
 
 def solve(
     problem: Problem,
