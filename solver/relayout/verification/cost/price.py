@@ -12,7 +12,7 @@ computed for such a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,7 +55,8 @@ def check_price(
     account = report.account
     if report.status not in ("optimal", "feasible") or account is None:
         return [], None
-    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions)
+    present = [each.node for each in report.charges if each.kind == "pad"]
+    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions, present)
     findings, unknown, computed = [], [], 0
     for part in _PARTS:
         found, claimed = bill.part(part), getattr(account, part)
@@ -178,7 +179,8 @@ class _Found:
 
 
 class _Bill:
-    """The costs of the conversions, transfers and implementations of a legal model. `listed` are those of a report."""
+    """The costs of the conversions, transfers and implementations of a legal model. `listed` are those of a report, and
+    `present` its nodes that were in the source already, each a conversion of its own."""
 
     def __init__(
         self,
@@ -188,9 +190,10 @@ class _Bill:
         dims: Mapping[str, int],
         objective: str,
         listed: Sequence[Conversion],
+        present: Collection[str] = (),
     ) -> None:
         self.in_bytes = objective == "bytes"
-        self._index, self._backend, self._listed = index, backend, listed
+        self._index, self._backend, self._listed, self._present = index, backend, listed, frozenset(present)
         self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
         self._operators = conversion_operators_of(backend)
         self._conversions = list(self._found())
@@ -299,16 +302,19 @@ class _Bill:
     def _next(self, node: ir.Node) -> ir.Node | None:
         """The node that converts this one's result further and alone reads it, perhaps through a Reshape."""
         device = node.metadata_props.get(DEVICE_KEY)
-        for _ in range(2):
+        for _ in range(0 if self._is_present(node) else 2):
             (use, *others) = [*node.outputs[0].uses(), *[None] * node.outputs[0].is_graph_output()] or [None]
             if use is None or others or use.idx or use.node.metadata_props.get(DEVICE_KEY) != device:
                 return None
             node = use.node
             if self._converts(node):
-                return node
+                return None if self._is_present(node) else node
             if node.op_type != "Reshape" or node.domain not in _ONNX:
                 return None
         return None
+
+    def _is_present(self, node: ir.Node) -> bool:
+        return f"{node.op_type} '{node.name or node.outputs[0].name}'" in self._present
 
     def _of(self, nodes: Sequence[ir.Node]) -> _Found:
         source = nodes[0].inputs[0]
