@@ -93,9 +93,9 @@ class _ScaledTables:
 
     def of(self, table: CostTable) -> _Rows:
         if table not in self._known:
-            price = self._scale.price
+            price, unit = self._scale.price, self._scale.objective.unit
             rows = tuple(
-                tuple([price(each.cost, each.passes) if each is not None else None for each in row])
+                tuple([price(each.cost, each.count(unit)) if each is not None else None for each in row])
                 for row in table.rows
             )
             self._known[table] = self._equal.setdefault(rows, rows)

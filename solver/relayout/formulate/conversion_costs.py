@@ -44,6 +44,11 @@ class ConversionCost(Struct, frozen=True):
     passes: int
     by_backend: bool = False
 
+    def count(self, unit: str) -> int:
+        """Its share of the number of conversions. A pad alone is one only where these are the `unit` of the cost: where
+        bytes are, one that is in the model already and one that is added count alike."""
+        return self.passes if unit == "transposes" or self.bytes > self.padding or not self.padding else 0
+
 
 _NOTHING = ConversionCost(0, 0, 0, 0)
 

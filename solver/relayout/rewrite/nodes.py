@@ -11,6 +11,7 @@ from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of
+from relayout.layout.metadata_keys import NODE_COST_KEY
 from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rewrite.context import RewriteContext
@@ -76,6 +77,8 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         register_results(context, planned, node, form.wiring)
     if edit is not None:
         _edit(context, node, edit)
+    if NODE_COST_KEY in node.metadata_props:
+        note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
         _gather(context, node, edit.gather)
