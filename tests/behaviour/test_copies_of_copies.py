@@ -14,7 +14,7 @@ from legalization_checks import operators as operators_in
 from onnx import TensorProto, helper
 
 from relayout import legalize
-from relayout.backend import Backend, Implementation, TensorType, load_backend
+from relayout.backend import Assignment, Backend, Composite, Device, Implementation, Nodes, TensorType, load_backend
 from relayout.layout.layout import Layout
 
 PADDED = """
@@ -34,6 +34,7 @@ inputs = ["NHWC"]
 results = ["NHWC"]
 """
 ORDERS = {"MaxPool": Layout.parse("NHWC"), "AveragePool": Layout.parse("NWHC")}
+TO_A = Assignment({"a": 0}, Nodes(operators=("*Pool",)))
 # The bytes of 3 channels of 8 x 8, and of the 16 that they are filled up to.
 SMALL, LARGE = 4 * 3 * 64, 4 * 16 * 64
 
@@ -72,6 +73,16 @@ def test_the_copy_without_padding_is_made_once(tmp_path: Path) -> None:
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
 
 
+@pytest.mark.parametrize(("most", "passed"), [(2, True), (1, False)])
+def test_a_pad_does_not_count_as_a_transpose(most: int, passed: bool, tmp_path: Path) -> None:
+    path = tmp_path / "padded.toml"
+    path.write_text(PADDED)
+    _, report = legalize(padded_result(), load_backend(str(path)), max_transposes=most)
+    assert (report.status, report.after.transposes) == ("optimal", 2)
+    assert report.verification is not None
+    assert report.verification.passed == passed
+
+
 def test_two_transposes_are_taken_where_the_backend_says_that_they_cost_less_than_one() -> None:
     net = Net()
     value = net.conv(net.input("x", (2, 4, 6, 8)), 4, 4)
@@ -87,11 +98,11 @@ def test_two_transposes_are_taken_where_the_backend_says_that_they_cost_less_tha
     assert_same_numbers(source, legal)
     again, second = legalize(legal, Turns())
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
-    _, limited = legalize(source, Turns(), max_conversions=9)
-    assert limited.cost == 1030
-    # The proof is not over models with copies of copies: this one has no more than nine conversions.
+    _, spread = legalize(source, Composite([Device("a", Turns), Device("b", "onnx")], [TO_A], host="a"))
+    assert spread.cost == 1030
+    # With several devices the proof is not over models with copies of copies, such as the one before.
     without = ", with each tensor converted from the format in which it is made"
-    assert (without in limited.proof, without in report.proof) == (True, False)
+    assert (without in spread.proof, without in report.proof) == (True, False)
 
 
 @pytest.mark.parametrize("operators", [("MaxPool", "AveragePool"), ("AveragePool", "MaxPool")])
