@@ -34,7 +34,12 @@ from relayout.layout.metadata_keys import (
     WRITTEN_FOR_KEY,
 )
 from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report
-from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
+from relayout.verification.cost.stated_prices import (
+    charges_for_orders,
+    numbered_price,
+    prices_conversions,
+    stated_prices,
+)
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes, moves_axes
 from relayout.verification.devices import transferred
 from relayout.verification.model_index import ModelIndex
@@ -65,11 +70,11 @@ def check_price(
         computed += min(max(found.least, claimed.cost), found.most)
         if not is_counted and (reason := bill.is_elsewhere or bill.is_unnamed(part)):
             unknown.append(f"the {part} of the model ({found}) may be others: {reason}")
-        elif not is_counted or (not is_priced and not found.unpriced):
+        elif not is_counted or not (is_priced or found.unpriced or found.numbered):
             message = f"the {part} are not those that the report charges{bill.first_other(part)}"
             findings.append(_error(message, str(found), _words(claimed)))
-        elif found.unpriced:
-            unknown.append(f"the price of the {part}: {found.unpriced}")
+        elif found.unpriced or not is_priced:
+            unknown.append(f"the price of the {part}: {found.unpriced or found.numbered}")
     if bill.contradictions and not findings:
         reason = bill.is_inlined if bill.is_missing else bill.is_elsewhere or bill.is_unnamed("reorders")
         if not reason:
@@ -132,13 +137,14 @@ def check_recorded_price(
 @dataclass(frozen=True)
 class _Part:
     """One part of the account as the model has it. The cost may depend on the names of axes; `unpriced` says why it is
-    not known."""
+    not known, `numbered` why it is known only by the numbers of axes."""
 
     count: int
     bytes: int
     least: int
     most: int
     unpriced: str = ""
+    numbered: str = ""
 
     def __str__(self) -> str:
         cost = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
@@ -165,20 +171,20 @@ class _Found:
     def bytes(self) -> int:
         return self.reordered or self.transposed + self.padded
 
-    def share(self, part: str, amount: int) -> int:
-        """The share of a part in an amount for the whole conversion, by bytes."""
-        padding = amount * self.padded // self.bytes if self.bytes else 0
-        shares = {"reorders": amount} if self.reordered else {"transposes": amount - padding, "pads": padding}
-        return shares.get(part, 0)
+    def size(self, part: str) -> int:
+        """Its bytes in a part of the account."""
+        if self.reordered:
+            return self.reordered if part == "reorders" else 0
+        return {"transposes": self.transposed, "pads": self.padded}.get(part, 0)
 
     def is_in(self, part: str) -> bool:
         """Whether a part counts it; one of a tensor without elements is a transpose of 0 bytes."""
-        return self.share(part, self.bytes) > 0 if self.bytes else part == "transposes"
+        return self.size(part) > 0 if self.bytes else part == "transposes"
 
     def is_as(self, listed: Conversion) -> bool:
         """Whether it is the conversion of the report; without elements, the backend's own operator moves nothing."""
         kind = "reorder" if self.reordered else "transpose" if self.passes else "pad"
-        sizes = self.bytes, 0 if self.reordered else self.padded, max(1, self.passes)
+        sizes = self.bytes, self.size("pads"), max(1, self.passes)
         is_alike = kind == listed.kind or not self.bytes
         return is_alike and sizes == (listed.bytes, listed.padding, listed.passes)
 
@@ -207,6 +213,7 @@ class _Bill:
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
         self._devices = [backend.at(device) for device in backend.devices()] or [backend]
+        self._numbered: set[_Found] = set()
         self.contradictions: list[str] = []
         """The differences between the conversions that the report lists and the nodes that it names for them."""
         self.is_missing = False
@@ -263,22 +270,19 @@ class _Bill:
                 cost = sum(transfer_cost_of(self._backend, n, *pair) for n, pair in zip(sizes, ends, strict=True))
             return _Part(len(sizes), sum(sizes), cost, cost)
         own = [each for each in self._conversions if each.is_in(part)]
-        size = sum(each.share(part, each.bytes) for each in own)
+        size = sum(each.size(part) for each in own)
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
             # A conversion that pads and transposes counts as a transpose.
             whole = sum(not each.passes for each in own) if part == "pads" else count
             return _Part(count, size, whole, whole)
-        prices = [(each, self._prices[each]) for each in own]
-        unpriced = [each for each, known in prices if not known]
-        why = ""
-        if unpriced:
-            others = f" and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
-            first = node_label(unpriced[0].nodes[0])
-            why = f"the backend states prices, and the layouts of {first}{others} have no names"
-        least = sum(each.share(part, min(known, default=0)) for each, known in prices)
-        most = sum(each.share(part, max(known, default=0)) for each, known in prices)
-        return _Part(count, size, least, most, why)
+        if part == "pads":
+            return _Part(count, size, size, size)
+        prices = [self._prices[each] for each in own]
+        least, most = sum(min(known, default=0) for known in prices), sum(max(known, default=0) for known in prices)
+        unpriced = _without_names([each for each in own if not self._prices[each]])
+        numbered = _without_names([each for each in own if each in self._numbered])
+        return _Part(count, size, least, most, unpriced, numbered)
 
     def first_other(self, part: str) -> str:
         """The first contradiction, or else a conversion of this part, for the end of a message."""
@@ -371,16 +375,35 @@ class _Bill:
         return {each: self._priced(each) for each in self._conversions}
 
     def _priced(self, found: _Found) -> tuple[int, ...]:
-        """The prices of a conversion, by named and by numbered axes; none if the backend cannot be asked."""
-        device = found.nodes[0].metadata_props.get(DEVICE_KEY, "")
-        backend = self._backend.at(device) if device in self._backend.devices() else self._backend
-        if not prices_conversions(backend) or not (found.transposed or found.reordered):
-            return (found.bytes,)
-        if len(found.nodes) > 1:
+        """The prices of a conversion but for the zeros that it adds or removes, by named and by numbered axes; none if
+        the backend cannot be asked."""
+        backend, moved = self._backend_of(found.nodes[0]), found.reordered or found.transposed
+        if not moved or not prices_conversions(backend):
+            return (moved,)
+        turns = [node for node in found.nodes if found.reordered or node.op_type == "Transpose"]
+        if found.listed is None or (found.reordered and len(turns) > 1):
             return ()
-        made = found.nodes[-1].outputs[0]
-        stated = stated_prices(backend, found.nodes[0], found.source, made, found.listed, self._extent_of)
-        return tuple(sorted({cost if cost is not None else found.bytes for cost in stated}))
+        if len(turns) > 1:
+            by_number = [cost for node in turns for cost in numbered_price(backend, node, self._extent_of)]
+            self._numbered.add(found)
+            return (moved if None in by_number else sum(cost or 0 for cost in by_number),)
+        read = found.source if found.reordered else turns[0].inputs[0]
+        assert read is not None
+        ends = found.source, found.nodes[-1].outputs[0]
+        stated = stated_prices(backend, turns[0], read, ends, found.listed, self._extent_of)
+        return tuple(sorted({moved if cost is None else cost for cost in stated}))
+
+    def _backend_of(self, node: ir.Node) -> Backend:
+        device = node.metadata_props.get(DEVICE_KEY, "")
+        return self._backend.at(device) if device in self._backend.devices() else self._backend
+
+
+def _without_names(found: Sequence[_Found]) -> str:
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    first = node_label(found[0].nodes[0])
+    return f"the backend states prices, and the layouts of {first}{others} have no names here"
 
 
 def _words(entry: Entry) -> str:
