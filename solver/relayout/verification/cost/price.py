@@ -12,6 +12,7 @@ computed for such a reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,7 @@ from relayout.layout.metadata_keys import (
     OBJECTIVE_KEY,
     WRITTEN_FOR_KEY,
 )
-from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report
+from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report, Transfer
 from relayout.verification.cost.stated_prices import (
     charges_for_orders,
     numbered_price,
@@ -61,7 +62,7 @@ def check_price(
     account = report.account
     if report.status not in ("optimal", "feasible") or account is None:
         return [], None
-    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions, report.charges)
+    bill = _Bill(index, backend, charges, dims or {}, report.objective, report)
     findings, unknown, computed = [], [], 0
     for part in _PARTS:
         found, claimed = bill.part(part), getattr(account, part)
@@ -190,8 +191,7 @@ class _Found:
 
 
 class _Bill:
-    """The costs of the conversions, transfers and implementations of a legal model. `listed` are the conversions of a
-    report, and `charged` its nodes with a cost."""
+    """The costs of the conversions, transfers and implementations of a legal model."""
 
     def __init__(
         self,
@@ -200,8 +200,7 @@ class _Bill:
         charges: Charges,
         dims: Mapping[str, int],
         objective: str,
-        listed: Sequence[Conversion] = (),
-        charged: Sequence[Charge] = (),
+        report: Report | None = None,
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend = index, backend
@@ -218,7 +217,10 @@ class _Bill:
         """The differences between the conversions that the report lists and the nodes that it names for them."""
         self.is_missing = False
         """Whether the report names a node that the model does not have."""
+        listed, charged = (report.conversions, report.charges) if report is not None else ((), ())
         self._conversions = list(self._looked_up(converting, listed, charged))
+        if report is not None:
+            self._compare_transfers(report.transfers)
 
     @property
     def charged(self) -> tuple[int, int]:
@@ -254,7 +256,7 @@ class _Bill:
     @property
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
-        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.nodes):
+        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.noted):
             return "some are written out in others, and counted as noted there (`relayout.node_cost`)"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
@@ -292,13 +294,12 @@ class _Bill:
         return "".join(f"; {text}" for text in [*self.contradictions, *own][:1])
 
     def _converts(self, node: ir.Node) -> bool:
-        if not node.inputs or node.inputs[0] is None or node.inputs[0] in self._constants:
-            return False
-        if (node.domain, node.op_type) in self._operators:
-            return True
-        if node.op_type == "Transpose":
-            return node.domain in _ONNX and moves_axes(node)
-        return CONVERSION_KEY in node.metadata_props
+        kind = node.domain, node.op_type
+        may_convert = kind in self._operators or (node in self._index.noted and CONVERSION_KEY in node.metadata_props)
+        if not may_convert and node.op_type == "Transpose":
+            may_convert = node.domain in _ONNX and moves_axes(node)
+        read = node.inputs[0] if may_convert and node.inputs else None
+        return read is not None and read not in self._constants
 
     def _looked_up(
         self, left: dict[ir.Node, None], listed: Sequence[Conversion], charged: Sequence[Charge]
@@ -346,6 +347,17 @@ class _Bill:
             if names_all:
                 self.contradictions.append(f"the report does not list {node_label(node)} ({found.bytes} bytes)")
             yield found
+
+    def _compare_transfers(self, listed: Sequence[Transfer]) -> None:
+        made, claimed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for value, source, target in self._transfers:
+            made[source, target] += bytes_of(value, self._extent_of)
+        for each in listed:
+            claimed[each.from_, each.to] += each.bytes
+        for a, b in sorted({*made, *claimed}):
+            if made[a, b] != claimed[a, b]:
+                text = f"the transfers from {a} to {b} move {made[a, b]} bytes, and the report lists {claimed[a, b]}"
+                self.contradictions.append(text)
 
     def _of(
         self, nodes: Sequence[ir.Node], named: Collection[ir.Node] = (), listed: Conversion | None = None
