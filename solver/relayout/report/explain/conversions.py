@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import chain
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -15,7 +14,7 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
-from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import extents_of
 from relayout.report.schema import BoundaryValue, Charge, ChargeKind, Conversion, ConversionKind, RequiredBy, Transfer
@@ -65,8 +64,7 @@ def with_nodes(
     for node in plan.tensors.rules if plan.conversions and not written else ():
         operand = plan.tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
         if operand is not None:
-            order = normal_form(tuple(chain.from_iterable(operand.view.axes)), operand.tensor.extents)
-            views.setdefault((operand.tensor, order), []).append(node)
+            views.setdefault((operand.tensor, operand.source_format), []).append(node)
 
     def of(planned: PlannedConversion | PlannedNode, kept: Sequence[ir.Node | None]) -> dict[str, tuple[str, ...]]:
         nodes = [node for node in written.get(id(planned), kept) if node is not None and node.graph is not None]

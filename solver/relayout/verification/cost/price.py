@@ -5,6 +5,11 @@ the backend's own, and each copy from one device to another, with the bytes that
 of a conversion unless the backend states another: then it is asked again, about the tensor that was found and the
 layouts that the report lists for it. The cost of a node's implementation is asked while requirements are checked.
 
+The report names the nodes that each conversion became. They are looked up: each node that converts must belong to one
+conversion, and each conversion must be its nodes, by kind and bytes. A report of an earlier version names none, and the
+sums are compared alone. Several Transposes of one conversion are priced by the numbers of their axes: the layouts
+between them have no names here, so that another price is not refused, but said not to be computed.
+
 The model does not show what it costs to write an operator out in others, which counts as its writer has noted it, or to
 run it in another order, nor sizes that are known only when it runs. `Price.not_computed` says which part was not
 computed for such a reason.
@@ -81,7 +86,7 @@ def check_price(
         if not reason:
             message = "the conversions are not those that the report lists"
             findings.append(_error(message, "the nodes that it names", bill.contradictions[0]))
-        elif not unknown:
+        elif not any(reason in each for each in unknown):
             unknown.append(f"the conversions of the model may be others: {reason}")
     finding, reason = _check_operators(bill, account.operators)
     if bill.in_bytes:
