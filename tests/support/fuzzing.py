@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from equivalence import Failure, first_difference, node_texts, one_line, raised_at
+from equivalence import Failure, first_difference, node_texts, one_line, raised_at, refused_by_checker
 from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
@@ -68,7 +68,7 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
         return []
     shapes = _shapes(graph.model), _shapes(legalized[0])
     case = _Case(graph, settings, *legalized, run(graph.model, graph.feeds), *shapes)
-    found = _unchecked(case.legal, "checker")
+    found = refused_by_checker(case.legal, "checker")
     found += _numbers(case, case.legal, "numbers")
     found += _accounts(case)
     found += _verified(case, numeric=deep)
@@ -107,15 +107,6 @@ class _Case:
     @property
     def all_ranks_known(self) -> bool:
         return all(shape is not None for shape in (*self.source_shapes, *self.legal_shapes))
-
-
-def _unchecked(model: onnx.ModelProto, kind: str) -> list[Failure]:
-    """A failure if onnx's checker rejects the model."""
-    try:
-        onnx.checker.check_model(model, full_check=True)
-    except Exception as error:
-        return [Failure(kind, one_line(error))]
-    return []
 
 
 def _legalized(model: onnx.ModelProto, settings: Settings) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
@@ -252,7 +243,7 @@ def _second_backend(case: _Case) -> list[Failure]:
         return [] if second == "x86-nchwc" else [_crash("elsewhere", error)]
     except Exception as error:
         return [_crash("elsewhere", error)]
-    return _unchecked(moved, "checker, elsewhere") or _numbers(case, moved, f"numbers, {first} then {second}")
+    return refused_by_checker(moved, "checker, elsewhere") or _numbers(case, moved, f"numbers, {first} then {second}")
 
 
 def _verified(case: _Case, *, numeric: bool) -> list[Failure]:

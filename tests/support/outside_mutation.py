@@ -11,14 +11,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
+from graphs import session
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-
-from relayout.model.runtime import import_onnxruntime
-
-onnxruntime = import_onnxruntime()
 
 __all__ = ["KINDS", "Mutant", "differs", "mutants"]
 
@@ -309,7 +307,8 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(one, other, rtol=0.0, atol=1e-5 * scale, equal_nan=True))
 
 
-def _session(model: ModelProto, forced: bool | None) -> onnxruntime.InferenceSession | None:  # type: ignore[name-defined]
+def _session(model: ModelProto, forced: bool | None) -> Any:
+    """The model in onnxruntime with the branch of its Ifs `forced`; None where it does not run."""
     runnable = ModelProto()
     runnable.CopyFrom(model)
     if forced is not None:
@@ -325,11 +324,8 @@ def _session(model: ModelProto, forced: bool | None) -> onnxruntime.InferenceSes
             body = [helper.make_node("Sin", ["a"], ["s"]), helper.make_node("Sub", ["s", "b"], ["c"])]
         opset = [each for each in runnable.opset_import if each.domain == ""]
         runnable.functions.append(helper.make_function("acme", operator, names, ["c"], body, opset))
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(runnable.SerializeToString(), options, ["CPUExecutionProvider"])
+        return session(runnable)
     except Exception:
         return None
 
