@@ -34,20 +34,6 @@ _NOTHING: Traffic = ()
 class FreeNode:
     """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached."""
 
-    __slots__ = (
-        "_answers",
-        "_axes",
-        "_checker",
-        "_choice",
-        "_devices",
-        "_elements",
-        "_letters",
-        "_maps",
-        "_reach",
-        "_rule",
-        "_suggested",
-    )
-
     def __init__(
         self,
         choice: NodePorts,
