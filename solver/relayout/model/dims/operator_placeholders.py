@@ -71,6 +71,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
         return
     values = (*graph.input, *graph.value_info)
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         written = _Writer(node, opset, numbers).written(ranks) if node.domain == CONTRIBUTED else ()
@@ -107,6 +108,10 @@ class _Writer:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
+        elif operator == "FusedMatMul" and not self._integer("transBatchA") and not self._integer("transBatchB"):
+            sides = [(self._read(0), self._integer("transA")), (self._read(1), self._integer("transB"))]
+            if all(name in ranks for name, flag in sides if flag):
+                self._add("MatMul", [self._swapped(*side, ranks) for side in sides], self._result(0))
         return self._nodes
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
@@ -130,7 +135,17 @@ class _Writer:
         self._add(operator, read, self._result(0))
 
     def _is_channels_last(self) -> bool:
-        return "channels_last" in self._attributes and self._attributes["channels_last"].i == 1
+        return self._integer("channels_last") == 1
+
+    def _integer(self, attribute: str) -> int:
+        return self._attributes[attribute].i if attribute in self._attributes else 0
+
+    def _swapped(self, operand: str, flag: int, ranks: Mapping[str, int]) -> str:
+        """The operand with its last two axes swapped where the flag says so."""
+        if not flag or ranks[operand] < 2:
+            return operand
+        perm = [*range(ranks[operand])[:-2], ranks[operand] - 1, ranks[operand] - 2]
+        return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
 
     def _perms(self, rank: int | None) -> tuple[list[int], list[int]] | None:
         """The permutations from channels last to channels second and back; None where the rank is not known."""
