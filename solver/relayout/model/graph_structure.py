@@ -9,8 +9,8 @@ import onnx
 from msgspec import Struct, field
 
 from relayout.errors import InputError
-from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import check_node
+from relayout.model.proto_graphs import graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
 __all__ = ["Surroundings", "check_body", "check_graph", "declare", "duplicate"]

@@ -17,7 +17,7 @@ from onnx import helper
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
-from relayout.model.shape_inference import subgraphs_of
+from relayout.model.proto_graphs import subgraphs_of
 
 __all__ = ["deduce_permutations"]
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.shape_inference import subgraphs_of
+from relayout.model.proto_graphs import nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 
 __all__ = ["FUNCTION_DOMAIN", "inline", "normalize"]
@@ -75,8 +75,7 @@ def _align_opsets(proto: onnx.ModelProto) -> None:
             wanted = versions.get(opset.domain, opset.version)
             if all(
                 since(node.op_type, node.domain, opset.version) == since(node.op_type, node.domain, wanted)
-                for graph in subgraphs_of(onnx.GraphProto(node=function.node))
-                for node in graph.node
+                for node in nodes_inside(function.node)
                 if node.domain == opset.domain
             ):
                 opset.version = wanted

@@ -7,14 +7,14 @@ relayout relies on these checks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import nodes_inside
 from relayout.model.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "Structure", "check_structure"]
@@ -167,15 +167,7 @@ def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, o
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionId]:
     """How often these nodes, and those in graphs inside them, name each operator or function."""
-    return Counter((_domain(node.domain), node.op_type, node.overload) for node in _all_nodes(nodes))
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in graphs_in(attribute):
-                yield from _all_nodes(graph.node)
+    return Counter((_domain(node.domain), node.op_type, node.overload) for node in nodes_inside(nodes))
 
 
 def _domain(domain: str) -> str:
