@@ -23,7 +23,7 @@ from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
 from relayout.model.external_data import Folder
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
-from relayout.model.reading import WARNINGS_KEY, Opened, model_from, normalized, without_weights
+from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -75,7 +75,7 @@ def read_model(
     """
     try:
         # Nothing keeps what a stage does not return: most memory is needed in the last one.
-        light = without_weights(_open(source, external_data, digest), convert_opset=convert_opset)
+        light = detached(_open(source, external_data, digest), convert_opset=convert_opset)
         return model_from(normalized(light, bodies=bodies))
     except RelayoutError:
         raise

@@ -29,10 +29,12 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
     `notes`."""
     _name_opsets(proto)
-    used: set[str] = set()
+    used = {domain for domain, *_ in structure.kinds}
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
-        used |= _name_standard(graph.node)
-        _split_overloads(graph.node)
+        if "ai.onnx" in used:
+            _name_standard(graph.node)
+        if FUNCTION_DOMAIN in used:
+            _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _clear_invalid_extents(info.type)
     for function in proto.functions:
@@ -81,15 +83,11 @@ def _align_opsets(proto: onnx.ModelProto) -> None:
                 opset.version = wanted
 
 
-def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Give the standard domain its shorter name; return the domains of the nodes."""
-    used = set()
+def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give the standard domain its shorter name."""
     for node in nodes:
-        domain = node.domain
-        if domain == "ai.onnx":
-            domain = node.domain = ""
-        used.add(domain)
-    return used
+        if node.domain == "ai.onnx":
+            node.domain = ""
 
 
 def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:

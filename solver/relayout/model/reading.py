@@ -3,7 +3,7 @@
 | stage | result |
 |---|---|
 | `io.read_model` opens the source | `Opened`: a protobuf or an `onnx_ir.Model` |
-| `without_weights` | `Light`: a checked protobuf without large constants, and these |
+| `detached` | `Light`: a checked protobuf without large constants, and these |
 | `normalized` | `Light` in canonical form |
 | `model_from`, by `infer_in_rounds` | `onnx_ir.Model` with the types of all values and its constants |
 """
@@ -24,8 +24,8 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Inferred
+from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.external_data import Folder
-from relayout.model.inference_rounds import infer_in_rounds
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
@@ -38,7 +38,7 @@ from relayout.model.typed_values import model_of
 from relayout.model.weights import Weights, attach, detach, detach_from_model
 from relayout.ops import nested_graphs
 
-__all__ = ["WARNINGS_KEY", "Light", "Opened", "model_from", "normalized", "without_weights"]
+__all__ = ["WARNINGS_KEY", "Light", "Opened", "detached", "model_from", "normalized"]
 
 WARNINGS_KEY = "relayout.warnings"
 
@@ -65,7 +65,7 @@ class Light(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def without_weights(opened: Opened, *, convert_opset: bool) -> Light:
+def detached(opened: Opened, *, convert_opset: bool) -> Light:
     """The source's structure checked, its large constants detached. `convert_opset` is as in `read_model`."""
     source, folder, digest = opened.model, opened.folder, opened.digest
     if isinstance(source, ir.Model):
@@ -83,7 +83,7 @@ def normalized(light: Light, *, bodies: bool) -> Light:
     """The canonical form of a model. `bodies`: an operator of the domain `relayout` without a body gets one."""
     notes = [*light.notes]
     proto, structure = normalize(light.proto, light.structure, notes)
-    proto = deduce_permutations(proto, infer_shapes, has_graphs=structure.has_graphs)
+    proto = deduce_permutations(proto, infer_shapes, structure.kinds)
     proto = with_bodies(proto) if bodies else proto
     return replace(light, proto=proto, structure=structure, notes=tuple(notes))
 

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
-from relayout.model.dims.operator_placeholders import replaced_operator
-from relayout.model.inference_placeholders import (
+from relayout.model.dims.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
     hide,
@@ -27,6 +26,7 @@ from relayout.model.inference_placeholders import (
     misread_operands,
     needs_placeholders,
 )
+from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import graphs_inside, subgraphs_of
 from relayout.model.tensor_types import check_type, is_absent

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
-from relayout.model.rank_completion import complete_ranks, known_dims, state_completed
+from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
 
 __all__ = ["infer_in_rounds"]
 
