@@ -15,9 +15,10 @@ from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
-from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
+from relayout.candidates.tensors import Operand, Tensor, Tensors, collect_tensors
 from relayout.errors import OutOfTimeError
 from relayout.formulate.build import build
+from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
 from relayout.formulate.plan import Plan
@@ -27,7 +28,14 @@ from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.explain.conversions import boundary_of, charges_of, conversions_of, transfers_of
+from relayout.report.explain.conversions import (
+    boundary_of,
+    charges_of,
+    conversions_of,
+    nodes_of,
+    transfers_of,
+    with_nodes,
+)
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import (
@@ -52,7 +60,8 @@ __all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
-    """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
+    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `nodes` are those that each
+    part of the plan became (see `nodes_of`)."""
 
     formulation: Formulation
     solution: Solution
@@ -66,6 +75,7 @@ class Result(Struct, frozen=True):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
+    nodes: Mapping[int, tuple[ir.Node, ...]]
     choices: Mapping[str, DrawnChoice]
 
 
@@ -89,7 +99,8 @@ def run(
     warnings = warnings_of(model)
     progress("requirements")
     found = candidates(model, backend, options, elements)
-    formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
+    objective, is_limited = objective_named(options.objective), limit_of(backend, options)[1] is not None
+    formulation = build(found, elements, backend, objective, host=backend.host(), reuses_copies=not is_limited)
     progress("solve")
     answer = dearer_at_no_size(
         formulation, elements, backend, lambda each: solved(each, backend, options, clock, improved)
@@ -108,9 +119,8 @@ def run(
     charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
     boundary = boundary_of(model.graph, planned)
     choices = _drawn(formulation, solution) if draws_choices else {}
-    is_changed = not _is_in_place(planned, backend, elements)
-    if is_changed:
-        rewrite(model, backend, planned)
+    is_changed = not _is_in_place(planned, formulation.costs, backend, elements)
+    nodes = nodes_of(planned, rewrite(model, backend, planned) if is_changed else {})
     clock.stage("rewrite")
     return Result(
         formulation,
@@ -125,6 +135,7 @@ def run(
         tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place)))),
         clock.seconds,
         is_changed,
+        nodes,
         choices,
     )
 
@@ -207,6 +218,7 @@ def describe(
     if not result.formulation.requirements.is_complete:
         # The solver's bound does not cover dropped formats.
         bound = 0
+    conversions, charges = with_nodes(result.plan, result.nodes, result.conversions, result.charges)
     return Report(
         status="optimal" if cost == bound else "feasible",
         cost=cost,
@@ -219,9 +231,9 @@ def describe(
         account=account_of(result.plan, scale.objective, result.charges),
         assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
-        conversions=result.conversions,
+        conversions=conversions,
         transfers=result.transfers,
-        charges=result.charges,
+        charges=charges,
         devices=result.devices,
         explanation=result.explanation,
         solver=SolverFacts(
@@ -246,15 +258,22 @@ def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
     )
 
 
-def _is_in_place(planned: Plan, backend: Backend, elements: DimSizes) -> bool:
-    """Whether the source already is the plan: it changes no node, and the source's view ops spend as much as the
-    conversions."""
+def _is_in_place(planned: Plan, costs: ConversionCosts, backend: Backend, elements: DimSizes) -> bool:
+    """Whether the source already is the plan: it changes no node, and the source's view ops spend and cost as much as
+    the conversions."""
     tensors = planned.tensors
     if not planned.keeps_nodes or tensors.cancelling or any(map(_is_unread, tensors.dead)):
         return False
-    if (len(planned.conversions), planned.bytes) != _spent_by_transposes(tensors, elements):
+    turns = list(_turns(tensors))
+    spent = sum(2 * tensor_bytes(elements(turned.tensor.base.shape), turned.tensor.base.dtype) for _, turned in turns)
+    if (len(planned.conversions), planned.bytes) != (len(turns), spent):
         return False
-    return not backend.devices() or is_placed(planned)
+    if backend.devices():
+        return is_placed(planned)
+    if not costs.are_stated:
+        return True
+    stated = [costs.of(turned.tensor, read.source_format, turned.source_format) for read, turned in turns]
+    return sum(each.cost for each in stated if each is not None) == sum(each.cost for each in planned.conversions)
 
 
 def _is_unread(node: ir.Node) -> bool:
@@ -262,15 +281,12 @@ def _is_unread(node: ir.Node) -> bool:
     return not any(value.uses() or value.is_graph_output() for value in node.outputs)
 
 
-def _spent_by_transposes(tensors: Tensors, elements: DimSizes) -> tuple[int, int]:
-    """The number of Transposes of data that are views, and the bytes that they move.
-
-    Each is priced by its base tensor, like a conversion, because a Reshape in between may have lost a dim's name.
-    """
-    bases = [
-        operand.tensor.base
-        for node, rule in tensors.rules.items()
-        if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
-        if (operand := tensors.operands[node.outputs[0]]) is not None
-    ]
-    return len(bases), sum(2 * tensor_bytes(elements(base.shape), base.dtype) for base in bases)
+def _turns(tensors: Tensors) -> Iterator[tuple[Operand, Operand]]:
+    """The Transposes of data that are views, each as what it reads and what it gives. Both are views of one tensor, by
+    whose size a Transpose is priced, like a conversion: a Reshape in between may have lost a dim's name."""
+    for node, rule in tensors.rules.items():
+        if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes:
+            read = tensors.operands[node.inputs[0]] if node.inputs[0] is not None else None
+            turned = tensors.operands[node.outputs[0]]
+            if read is not None and turned is not None:
+                yield read, turned

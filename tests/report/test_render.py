@@ -99,7 +99,7 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "verification",
         "warnings",
     ]
-    conversion = ["value", "from", "to", "kind", "bytes", "passes", "padding", "producer"]
+    conversion = ["value", "from", "to", "kind", "bytes", "passes", "padding", "nodes", "producer"]
     assert list(written["conversions"][0]) == [*conversion, "required_by", "saved", "reasons"]
     assert written["conversions"][0]["required_by"] == [{"node": "conv1", "operand": 0, "layout": "NCHW"}]
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of
 
 
-def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Problem:
+def random_problem(draw: Random, most: int = 6, most_formats: int = 3, *, reuses: bool = False) -> Problem:
     """A problem of up to `most` choices of 1 to 3 alternatives, and up to `most` + 2 values.
 
     Values may have several consumers. One choice may use a value twice, even its producer, and may produce several
     values. Some conversions do not exist. The consumers of one value may all read another one, whose formats have other
-    indices.
+    indices. With `reuses` the copies of some values are reused.
     """
     missing = draw.choice((0.0, 0.0, 0.15, 0.4))
     choices = [
@@ -45,13 +45,13 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
             tuple(0 if f == g else None if draw.random() < missing else draw.randint(0, 6) for g in range(formats))
             for f in range(formats)
         )
-        values.append(Item(f"v{v}", use(formats), tuple(consumers), conversion))
+        values.append(Item(f"v{v}", use(formats), tuple(consumers), conversion, reuses and draw.random() < 0.5))
     return Problem(tuple(choices), tuple(values))
 
 
-def problems(most: int = 6, most_formats: int = 3) -> st.SearchStrategy[Problem]:
+def problems(most: int = 6, most_formats: int = 3, *, reuses: bool = False) -> st.SearchStrategy[Problem]:
     """Random problems for hypothesis. A failing example shows the seed."""
-    return st.integers(0, 2**32).map(lambda seed: random_problem(Random(seed), most, most_formats))
+    return st.integers(0, 2**32).map(lambda seed: random_problem(Random(seed), most, most_formats, reuses=reuses))
 
 
 def cheapest(problem: Problem, max_conversions: int | None = None) -> int | None:

@@ -161,6 +161,38 @@ def test_what_cannot_be_computed_again_is_said() -> None:
     assert "inlined" in reason
 
 
+@pytest.mark.parametrize("name", ["transposes", "own operators", "devices"])
+def test_each_conversion_is_the_nodes_that_the_report_names(name: str) -> None:
+    made, report, backend, options = legal(name)
+    moving = [each for each in report.conversions if each.bytes]
+    named = [result for each in moving for result in each.nodes or ()]
+    assert len(named) == len({*named}) >= len(moving) > 0
+    first, *others = report.conversions
+    assert first.nodes
+    wrong = {
+        "has no node": (first.model_copy(update={"nodes": ("nothing",)}), *others),
+        "is no node": (first.model_copy(update={"nodes": ()}), *others),
+        "bytes) is": (first.model_copy(update={"bytes": first.bytes + 4}), *others),
+        "does not list": tuple(others),
+    }
+    if others:
+        wrong["is no node "] = (first, others[0].model_copy(update={"nodes": first.nodes}), *others[1:])
+    for message, conversions in wrong.items():
+        (finding,) = errors(made, backend, options, report.model_copy(update={"conversions": conversions}))
+        assert message in (finding.found or ""), (finding, message)
+    # A report of an earlier version names none: then the sums are compared.
+    earlier = [each.model_copy(update={"nodes": None}) for each in report.conversions]
+    assert errors(made, backend, options, report.model_copy(update={"conversions": earlier})) == []
+
+
+def test_a_model_that_is_legal_already_has_the_nodes_of_its_conversions() -> None:
+    made, report, backend, _ = legal("transposes")
+    again, second = relayout.legalize(made, backend, **CASES["transposes"]()[2])
+    assert again.SerializeToString() == made.SerializeToString()
+    names = [{name for each in one.conversions for name in each.nodes or ()} for one in (report, second)]
+    assert names[0] == names[1] == {node.output[0] for node in made.graph.node if node.op_type == "Transpose"}
+
+
 def test_conversions_of_a_tensor_without_elements_are_counted_and_compared() -> None:
     net = Net()
     net.output(net.node("MaxPool", net.input("x", (0, 4, 8, 8)), kernel_shape=[2, 2]))

@@ -196,10 +196,7 @@ class Port(Struct, frozen=True):
     @property
     def source_format(self) -> MemoryFormat:
         """The format of the operand's tensor when the operand's axes are as in the source."""
-        view = self.operand.view
-        format_ = view.to_base(source_order(len(view.axes)))
-        assert format_ is not None  # whole axes of a view always nest
-        return format_
+        return self.operand.source_format
 
     def is_source_format(self, format_: MemoryFormat) -> bool:
         """Whether the source graph has the tensor in this format, including annotated black boxes."""

@@ -52,6 +52,13 @@ class Operand(Struct, frozen=True):
     view: View
     value: ir.Value
 
+    @property
+    def source_format(self) -> MemoryFormat:
+        """The format of the tensor when the axes of the operand are as in the source."""
+        format_ = self.view.to_base(source_order(len(self.view.axes)))
+        assert format_ is not None  # whole axes of a view always nest
+        return format_
+
     def boxes(self, format_: MemoryFormat) -> tuple[Box, ...]:
         """The black boxes of a format of the tensor, on the operand's own axes."""
         boxes = boxes_of(format_)

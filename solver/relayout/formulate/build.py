@@ -17,11 +17,15 @@ from relayout.formulate.objective import Objective, Scale
 from relayout.formulate.tie_breaks import MOST_CHANGES, changes
 from relayout.formulate.transfers import State, Stated, TransferChoices
 from relayout.layout.memory_format import MemoryFormat
+from relayout.solve.copies import copies_between
 from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["build"]
 
 _Rows = tuple[tuple[int | None, ...], ...]
+
+MOST_REUSED = 10
+"""A tensor of more formats is converted from the produced one alone: the sets of its copies would be too many."""
 
 
 def build(
@@ -31,11 +35,13 @@ def build(
     objective: Objective,
     *,
     host: str | None = None,
+    reuses_copies: bool = True,
 ) -> Formulation:
     """The problem of choosing every node's alternative at the least cost of nodes, conversions and transfers.
 
     `elements` counts the elements of a shape, with a size assumed for each symbolic dim. `host` is the device of the
-    graph's inputs and outputs; if None, any device is possible.
+    graph's inputs and outputs; if None, any device is possible. `reuses_copies`: a copy of a tensor that stays at one
+    device may be made from another copy, where that can be cheaper.
     """
     devices = backend.devices()
     if devices:
@@ -69,7 +75,8 @@ def build(
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
             rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
-            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows))
+            reuses = reuses_copies and len(rows) <= MOST_REUSED and not copies_between(rows).are_direct
+            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
     items += _region_items(requirements)
@@ -167,7 +174,8 @@ def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[
             costs.transfer(chain.tensor, f, p, q) for f in chain.formats for p in devices for q in devices if p != q
         }
         charges |= conversions | transfers
-        copies = min(formats - 1, len(chain.consumers)) * len(devices) + len(devices) - 1
+        # A copy that no consumer reads may lead to one that is.
+        copies = (formats - 1) * len(devices) + len(devices) - 1
         most_bytes += copies * max(conversions) + (len(devices) - 1) * formats * max(transfers, default=0)
         most_conversions += copies * max(table.most_passes for table in tables)
     most = {

@@ -92,6 +92,15 @@ class ConversionCosts:
         self._distinct_sizes: dict[_Size, _Size] = {}
         self._tables: dict[object, CostTable] = {}
 
+    @property
+    def are_stated(self) -> bool:
+        """Whether a backend states costs of conversions."""
+        return bool(self._own)
+
+    def of(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionCost | None:
+        """The cost of one conversion at the only device; None: impossible."""
+        return self.table(tensor, "", (source, target)).rows[0][1]
+
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""
         return tensor_bytes(padded_elements(self._size_of(tensor).elements, format_, tensor.extents), tensor.base.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from relayout.formulate.objective import Objective
 from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import RegionEdge, RegionPort, Rule
+from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
 __all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
@@ -85,8 +86,9 @@ class PlannedNode(Struct, frozen=True):
 
 
 class PlannedConversion(Struct, frozen=True):
-    """A conversion of `tensor` at a device, from the format produced or received there to the format that `consumers`
-    read. `serves` also includes the consumers at other devices to which `target` is transferred.
+    """A conversion of `tensor` at a device, from the format produced or received there, or from another copy, to the
+    format that `consumers` read. `serves` also includes the consumers of copies made from this one, and those at other
+    devices to which `target` is transferred. A copy that is only an origin of others has their consumers.
 
     `cost` is its charge; it reads and writes `bytes` in `passes` passes, `padding` of them without a Transpose.
     `by_backend`: it is a native operator of the backend.
@@ -194,9 +196,10 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
     requirements = formulation.requirements
     conversions: list[PlannedConversion] = []
     transfers: list[PlannedTransfer] = []
-    for def_use in formulation.def_use:
+    items = dict(zip(formulation.provenance, formulation.problem.items, strict=True))
+    for index, def_use in enumerate(formulation.def_use):
         if def_use.transfers is None:
-            conversions += _conversions(formulation, def_use, assignment)
+            conversions += _conversions(formulation, def_use, items.get(index), assignment)
         else:
             own = _between_devices(formulation, def_use, def_use.transfers, assignment)
             conversions += own[0]
@@ -239,8 +242,11 @@ def _with_fewest_devices(formulation: Formulation, assignment: Sequence[int]) ->
     return tuple(picked)
 
 
-def _conversions(formulation: Formulation, def_use: DefUse, assignment: Sequence[int]) -> Iterator[PlannedConversion]:
-    """The conversions of a tensor that stays at one device, one for each format that consumers read."""
+def _conversions(
+    formulation: Formulation, def_use: DefUse, item: Item | None, assignment: Sequence[int]
+) -> Iterator[PlannedConversion]:
+    """The conversions of a tensor that stays at one device, one for each format that consumers read, and those to
+    formats from which these are made."""
     producer = formulation.chosen(def_use.producer, assignment)
     produced = producer.formats[def_use.producer.port]
     wanted: dict[MemoryFormat, list[TensorUse]] = {}
@@ -248,8 +254,29 @@ def _conversions(formulation: Formulation, def_use: DefUse, assignment: Sequence
         target = formulation.chosen(use, assignment).formats[use.port]
         if target != produced:
             wanted.setdefault(target, []).append(use)
+    origins = _origins(def_use, item, produced, wanted)
+    served: dict[MemoryFormat, list[TensorUse]] = {}
     for target, consumers in wanted.items():
-        yield _conversion(formulation, def_use, producer.device, produced, target, consumers, consumers)
+        path = [target]
+        while origins.get(path[-1], produced) != produced:
+            path.append(origins[path[-1]])
+        for each in reversed(path):
+            served.setdefault(each, []).extend(consumers)
+    for target, serves in served.items():
+        origin = origins.get(target, produced)
+        consumers = wanted.get(target, serves)
+        yield _conversion(formulation, def_use, producer.device, origin, target, consumers, serves)
+
+
+def _origins(
+    def_use: DefUse, item: Item | None, produced: MemoryFormat, wanted: Collection[MemoryFormat]
+) -> dict[MemoryFormat, MemoryFormat]:
+    """The format that each copy is made from, where that may be another copy."""
+    if item is None or not item.reuses_copies:
+        return {}
+    formats = def_use.formats
+    copies = item.copies(formats.index(produced), set(map(formats.index, wanted)))
+    return {formats[target]: formats[origin] for origin, target in copies}
 
 
 def _between_devices(

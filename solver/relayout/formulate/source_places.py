@@ -58,7 +58,8 @@ def dearer_at_no_size(
             return Answer(formulation, solution, planned, in_place)
         in_place |= further
         kept = _in_source_places(formulation.requirements, in_place)
-        formulation = build(kept, sizes, backend, formulation.scale.objective)
+        reuses = any(item.reuses_copies for item in formulation.problem.items)
+        formulation = build(kept, sizes, backend, formulation.scale.objective, reuses_copies=reuses)
 
 
 def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:

@@ -314,11 +314,10 @@ def _cost_around(items: Sequence[Item], assignment: Sequence[int]) -> int | None
     total = 0
     for item in items:
         source = item.producer.formats[assignment[item.producer.choice]]
-        for target in {use.formats[assignment[use.choice]] for use in item.consumers} - {source}:
-            price = item.conversion[source][target]
-            if price is None:
-                return None
-            total += price
+        price = item.cost_of(source, {use.formats[assignment[use.choice]] for use in item.consumers})
+        if price is None:
+            return None
+        total += price
     return total
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Account",
     "BoundaryValue",
+    "Charge",
     "Conversion",
     "ConversionKind",
     "DevicePlacement",
@@ -182,7 +183,8 @@ class Conversion(Record, frozen=True, kw_only=True):
     `kind` is a `transpose`, with Reshapes and a Pad where the format needs them; a `pad`, which only pads or crops; the
     backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. `passes` is the number of Transposes,
     two where tiles do not nest. The totals count the bytes of transposes only: `padding` is the part of `bytes` that
-    pads and crops move. In an explanation, `saved` is the saving without the requirements in `required_by`, and
+    pads and crops move. `nodes` are those of the legal model that it became, each by its first result; None in a report
+    of an earlier version. In an explanation, `saved` is the saving without the requirements in `required_by`, and
     `reasons` are the single requirements behind the conversion, the largest saving first.
     """
 
@@ -193,6 +195,7 @@ class Conversion(Record, frozen=True, kw_only=True):
     bytes: Count
     passes: Annotated[int, AtLeast(1)] = 1
     padding: Count = 0
+    nodes: tuple[str, ...] | None = None
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()
     saved: Saving | None = None
@@ -242,7 +245,8 @@ class Charge(Record, frozen=True, kw_only=True):
 
     An `operator` costs more than its best alternative, and so does a `decomposition`, which is written out in other
     operators of ONNX, as it does not take this layout. A `reorder` or `pad` is a conversion that the source has
-    already: it reads and writes `bytes`. The bytes of the other kinds are their cost.
+    already: it reads and writes `bytes`. The bytes of the other kinds are their cost. `nodes` are those of the legal
+    model that it became, as for a `Conversion`.
     """
 
     node: str
@@ -250,6 +254,7 @@ class Charge(Record, frozen=True, kw_only=True):
     kind: ChargeKind = "operator"
     bytes: Count
     cost: Count
+    nodes: tuple[str, ...] | None = None
 
 
 class DevicePlacement(Record, frozen=True, kw_only=True):

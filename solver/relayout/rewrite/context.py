@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -25,9 +25,12 @@ from relayout.rewrite.conversion_sites import insertion_graphs
 from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims, flat
 
-__all__ = ["RewriteContext"]
+__all__ = ["RewriteContext", "Written"]
 
 _T = TypeVar("_T")
+
+Written = dict[int, Sequence[ir.Node]]
+"""The nodes that each conversion of the plan, and each replaced node, became; by the identity of the planned one."""
 
 
 class RewriteContext:
@@ -43,6 +46,7 @@ class RewriteContext:
         self.constants = Constants(self.tensors, self.emitter)
         self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
         self.insertion_graphs = insertion_graphs(plan, model.graph)
+        self.written: Written = {}
         self._first = next(iter(self.graph), None)
         self._laid: dict[tuple[int, Dims], tuple[Dims, ir.Shape | None]] = {}
         self._shared: dict[tuple[int, int, Hashable], tuple[object, ...]] = {}

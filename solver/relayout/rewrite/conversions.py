@@ -31,19 +31,11 @@ def convert_results(context: RewriteContext, node: ir.Node, planned: PlannedNode
 def convert(context: RewriteContext, tensor: Tensor) -> None:
     """Emit the tensor's conversions of the current graph, each in the dimensions of its first consumer."""
     for conversion in context.plan.conversions_of.get(tensor, ()):
-        if context.insertion_graph(conversion) is not context.graph or _written_by_backend(context, conversion):
+        if context.insertion_graph(conversion) is not context.graph:
             continue
-        source = context.copies.first(tensor, conversion.source)
-        dims = _first_dims(context, conversion)
-        *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
-        # A consumer of other dimensions reads the value before the final Reshape.
-        same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
-        context.copies.add(tensor, conversion.target, copy, *same, emitted=True)
-        axes = _axes_of(copy.dims, len(tensor.extents))
-        if axes is not None:
-            base = context.tensors.operands[tensor.base]
-            assert base is not None
-            context.annotate(copy.value, base, tuple((Atom(axis),) for axis in axes), conversion.target)
+        emitted = len(context.emitter.emitted)
+        (_write_by_backend if conversion.by_backend else _write)(context, conversion)
+        context.written[id(conversion)] = context.emitter.emitted[emitted:]
 
 
 def convert_from_outside(context: RewriteContext) -> None:
@@ -55,10 +47,24 @@ def convert_from_outside(context: RewriteContext) -> None:
         convert(context, tensor)
 
 
-def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) -> bool:
-    """Write the conversion with the backend's native operator, if it has one."""
-    if not conversion.by_backend:
-        return False
+def _write(context: RewriteContext, conversion: PlannedConversion) -> None:
+    """Write the conversion with the operators of ONNX."""
+    tensor = conversion.tensor
+    source = context.copies.first(tensor, conversion.source)
+    dims = _first_dims(context, conversion)
+    *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
+    # A consumer of other dimensions reads the value before the final Reshape.
+    same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
+    context.copies.add(tensor, conversion.target, copy, *same, emitted=True)
+    axes = _axes_of(copy.dims, len(tensor.extents))
+    if axes is not None:
+        base = context.tensors.operands[tensor.base]
+        assert base is not None
+        context.annotate(copy.value, base, tuple((Atom(axis),) for axis in axes), conversion.target)
+
+
+def _write_by_backend(context: RewriteContext, conversion: PlannedConversion) -> None:
+    """Write the conversion with the backend's native operator."""
     backend, tensor = context.backend.at(conversion.device), conversion.tensor
     base = context.tensors.operands[tensor.base]
     query = conversion_query(context.plan.names, base, conversion.source, conversion.target)
@@ -72,7 +78,6 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     if reordering.cost is not None:
         note_cost(writer.nodes, reordering.cost)
     context.copies.add(tensor, conversion.target, writer.defined[0], emitted=True)
-    return True
 
 
 def _first_dims(context: RewriteContext, conversion: PlannedConversion) -> Dims:

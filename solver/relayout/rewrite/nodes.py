@@ -76,6 +76,7 @@ def _replace_node(
 ) -> None:
     """Replace the node by those that the writer has emitted, for the cost of all of them."""
     note_cost(writer.nodes, planned.chosen.cost)
+    context.written[id(planned)] = writer.nodes
     for port, format_ in planned.results():
         physical = writer.defined.get(port.index)
         if physical is None:

@@ -28,6 +28,7 @@ def certificate_of(
                 "producer": _use(item.producer),
                 "consumers": [_use(use) for use in item.consumers],
                 "conversion": [list(row) for row in item.conversion],
+                "reuses_copies": item.reuses_copies,
             }
             for item in problem.items
         ],

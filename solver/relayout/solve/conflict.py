@@ -61,7 +61,8 @@ def feasibility_problem(problem: Problem, *, counted: bool) -> Problem:
             asked = tuple([tuple([_asked(price, counted=counted) for price in row]) for row in item.conversion])
             known[item.conversion] = asked, any(price != 0 for row in asked for price in row)
         conversion, matters = known[item.conversion]
-        items.append(Item(item.name, item.producer, item.consumers if matters else (), conversion))
+        consumers = item.consumers if matters else ()
+        items.append(Item(item.name, item.producer, consumers, conversion, item.reuses_copies))
     return Problem(tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices]), tuple(items))
 
 
@@ -106,7 +107,7 @@ def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
             formats = len(item.conversion)
             choices.append(Choice(item.name, (0,) * formats))
             producer = Use(len(choices) - 1, tuple(range(formats)))
-        items.append(Item(item.name, producer, consumers, item.conversion))
+        items.append(Item(item.name, producer, consumers, item.conversion, item.reuses_copies))
     return Problem(tuple(choices), tuple(items))
 
 
@@ -141,7 +142,7 @@ def soft_problem(
         producer, *consumers = (
             adapted(Requirement(v, k), use, formats) for k, use in enumerate((item.producer, *item.consumers))
         )
-        items.append(Item(item.name, producer, tuple(consumers), item.conversion))
+        items.append(Item(item.name, producer, tuple(consumers), item.conversion, item.reuses_copies))
     return Problem(tuple(choices), tuple(items)), adapters
 
 

@@ -8,6 +8,7 @@ are auxiliary set variables. The minimum of the sum of all tables is the minimum
 - any other item gets a **set variable**: its states are the sets of formats that consumers may want, with a table of
   conversion costs to the producer, and a table of 0 or FORBIDDEN to each consumer;
 - if there are too many such sets, the formats are split into parts with one set variable each, down to single formats.
+  The sets of an item that reuses copies stay whole, because its cost is no sum over formats.
 
 Items with the same consumers share a set variable. Where all consumers of one item also read another, the set
 variable of the second only has to contain that of the first: a network in which every layer reads all earlier ones is a
@@ -16,6 +17,7 @@ chain. Equal tables are one object, because networks repeat their blocks."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache, reduce
 from itertools import pairwise
 from operator import and_
@@ -24,8 +26,8 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Deadline
-from relayout.solve.network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
-from relayout.solve.problem import Choice, Item, Problem, Use
+from relayout.solve.network import LARGEST, Masks, Network, allowed, direct, priced, vector
+from relayout.solve.problem import Choice, Item, Problem, Row, Use
 
 __all__ = ["check_range", "most_of", "network_of"]
 
@@ -64,8 +66,12 @@ def check_range(problem: Problem) -> None:
 def most_of(problem: Problem) -> int:
     """An upper bound on the cost of any assignment."""
     most = sum([max(choice.costs) for choice in problem.choices])
-    for conversion, times in Counter([item.conversion for item in problem.items]).items():
-        most += times * max([sum(filter(None, row)) for row in conversion])
+    for (conversion, reuses), times in Counter([(i.conversion, i.reuses_copies) for i in problem.items]).items():
+        rows: Iterable[Row] = conversion
+        if reuses:
+            # Each format is made at most once, from any other.
+            rows = [tuple([max(filter(None, column), default=0) for column in zip(*conversion, strict=True)])]
+        most += times * max([sum(filter(None, row)) for row in rows])
     return most
 
 
@@ -80,7 +86,7 @@ class _Part(Struct, frozen=True):
 class _Deferred(Struct, frozen=True):
     """An item with a set variable: bit `d` of its sets is format `order[d]`."""
 
-    conversion: Conversion
+    item: Item
     producer: int | None
     produces: tuple[int, ...]
     order: tuple[int, ...]
@@ -106,6 +112,8 @@ class _Builder:
         # Each set variable is a node of a trie whose edges are (parent, consumer, sets that the consumer wants).
         self.trie: dict[tuple[int, int, Masks], int] = {(0, -1, ()): 0}
         self.deferred: dict[int, list[_Deferred]] = {}
+        # The set variables of items that reuse copies, and those that they extend.
+        self.whole: set[int] = set()
 
     def formats(self, use: Use) -> tuple[int, ...]:
         alternatives = self.restricted.get(use.choice)
@@ -120,7 +128,7 @@ class _Builder:
         if always:
             # Wanted under every assignment, so the cost depends on the producer alone.
             role = produces, (always,) * len(produces)
-            self.network.add((producer,), self.direct(conversion, 0, (role,)))
+            self.network.add((producer,), self.direct(conversion, 0, (role,), reuses_copies=item.reuses_copies))
         if not wants:
             return
         fixed = produces.count(produces[0]) == len(produces)
@@ -130,14 +138,17 @@ class _Builder:
             cells *= len(self.network.unary[x])
         if len(scope) < 3 or (len(scope) == 3 and cells <= WIDE_CELLS):
             roles = tuple([(None if fixed or x != producer else produces, wants.get(x)) for x in scope])
-            self.network.add(scope, self.direct(conversion, produces[0], roles))
+            self.network.add(scope, self.direct(conversion, produces[0], roles, reuses_copies=item.reuses_copies))
         elif fixed:
-            self.defer(conversion, None, produces[:1], wants)
+            self.defer(item, None, produces[:1], wants)
         else:
-            self.defer(conversion, producer, produces, wants)
+            self.defer(item, producer, produces, wants)
 
     def wants(self, item: Item) -> tuple[dict[int, Masks], int]:
-        """The sets of formats that each consumer's states want, without those wanted in every state; and the latter."""
+        """The sets of formats that each consumer's states want, without those wanted in every state; and the latter.
+
+        Where copies are reused the cost is no sum of these two, so they are only separate if one of them is empty.
+        """
         wants: dict[int, Masks] = {}
         for use in item.consumers:
             masks = self.masks(self.formats(use))
@@ -149,12 +160,13 @@ class _Builder:
             always |= masks[0] if len(masks) == 1 else reduce(and_, masks)
         if always:
             rest = {c: tuple([mask & ~always for mask in masks]) for c, masks in wants.items()}
-            wants = {c: masks for c, masks in rest.items() if any(masks)}
+            rest = {c: masks for c, masks in rest.items() if any(masks)}
+            if rest and item.reuses_copies:
+                return wants, 0
+            wants = rest
         return wants, always
 
-    def defer(
-        self, conversion: Conversion, producer: int | None, produces: tuple[int, ...], wants: dict[int, Masks]
-    ) -> None:
+    def defer(self, item: Item, producer: int | None, produces: tuple[int, ...], wants: dict[int, Masks]) -> None:
         # Formats are numbered in order of appearance, the last consumer first. Then two items share a prefix in the
         # trie where the consumers of one are the last consumers of the other.
         order: dict[int, int] = {}
@@ -162,7 +174,9 @@ class _Builder:
         for c in sorted(wants, reverse=True):
             renamed = tuple([_renamed(mask, order) for mask in wants[c]])
             step = self.trie.setdefault((step, c, renamed), len(self.trie))
-        self.deferred.setdefault(step, []).append(_Deferred(conversion, producer, produces, tuple(order)))
+            if item.reuses_copies:
+                self.whole.add(step)
+        self.deferred.setdefault(step, []).append(_Deferred(item, producer, produces, tuple(order)))
 
     def add_set_variables(self, deadline: Deadline) -> None:
         """Add the set variables, each after those that it contains."""
@@ -173,19 +187,21 @@ class _Builder:
         for step, (before, _, masks) in enumerate(steps[1:], start=1):
             deadline.check()
             have = sets[before]
-            if len(have) <= self.set_states:
+            is_whole = step in self.whole
+            if is_whole or len(have) <= self.set_states:
                 have = frozenset([old | mask for old in have for mask in masks])
             # Past the limit only the union is kept: the formats are then split into parts.
-            sets.append(have if len(have) <= self.set_states else have | {reduce(int.__or__, (*have, *masks))})
+            is_kept = is_whole or len(have) <= self.set_states
+            sets.append(have if is_kept else have | {reduce(int.__or__, (*have, *masks))})
             nearest.append(step if step in self.deferred else nearest[before])
             if step in self.deferred:
-                parts[step] = self.set_variable(sets[step])
+                parts[step] = self.set_variable(sets[step], is_whole=is_whole)
                 self.link(parts[step], parts[nearest[before]], steps, step, nearest[before])
                 for item in self.deferred[step]:
                     self.read(item, parts[step])
 
-    def set_variable(self, sets: frozenset[int]) -> list[_Part]:
-        if len(sets) <= self.set_states:
+    def set_variable(self, sets: frozenset[int], *, is_whole: bool) -> list[_Part]:
+        if is_whole or len(sets) <= self.set_states:
             return [self.part(-1, tuple(sorted(sets)))]
         # Parts of equal size, each small enough to have a state for every subset of its formats.
         formats = max(sets).bit_length()
@@ -217,13 +233,16 @@ class _Builder:
                 if table.any():
                     self.network.add((consumer, part.variable), table)
 
-    def read(self, item: _Deferred, parts: list[_Part]) -> None:
+    def read(self, deferred: _Deferred, parts: list[_Part]) -> None:
+        item = deferred.item
         for part in parts:
-            table = self.priced(item.conversion, item.produces, item.order, part.sets)
-            if item.producer is None:
+            table = self.priced(
+                item.conversion, deferred.produces, deferred.order, part.sets, reuses_copies=item.reuses_copies
+            )
+            if deferred.producer is None:
                 self.network.add((part.variable,), table[0])
             else:
-                self.network.add((item.producer, part.variable), table)
+                self.network.add((deferred.producer, part.variable), table)
 
 
 def _renamed(mask: int, order: dict[int, int]) -> int:

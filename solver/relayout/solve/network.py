@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from relayout.solve.copies import copies_between, members
 from relayout.solve.problem import Row
 
 __all__ = [
@@ -109,7 +110,13 @@ def _price_of(prices: Row, source: int, wanted: int) -> int:
     return total
 
 
-def direct(conversion: Conversion, source: int, roles: tuple[Role, ...]) -> Table:
+def _price_with_copies(conversion: Conversion, source: int, wanted: int) -> int:
+    """The cost of every format of the set `wanted`, each converted from `source` or from another copy."""
+    price = copies_between(conversion).cost(source, wanted)
+    return FORBIDDEN if price is None else price
+
+
+def direct(conversion: Conversion, source: int, roles: tuple[Role, ...], *, reuses_copies: bool = False) -> Table:
     """The conversion costs of one item for every combination of states of its choices, one axis a choice.
 
     A role is (the format that each state produces, the set that each state wants), either may be None. `source` is the
@@ -124,12 +131,25 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...]) -> Tabl
                 wanted |= wants[state]
             if produces is not None:
                 produced = produces[state]
-        cells.append(_price_of(conversion[produced], produced, wanted))
+        if reuses_copies:
+            cells.append(_price_with_copies(conversion, produced, wanted))
+        else:
+            cells.append(_price_of(conversion[produced], produced, wanted))
     return vector(cells).reshape(sizes)
 
 
-def priced(conversion: Conversion, produces: tuple[int, ...], order: tuple[int, ...], sets: Masks) -> Table:
+def priced(
+    conversion: Conversion,
+    produces: tuple[int, ...],
+    order: tuple[int, ...],
+    sets: Masks,
+    *,
+    reuses_copies: bool = False,
+) -> Table:
     """The cost of every wanted set (columns) from each format of the producer (rows); bit `d` is format `order[d]`."""
+    if reuses_copies:
+        wanted = [sum(1 << order[d] for d in members(each)) for each in sets]
+        return vector([[_price_with_copies(conversion, source, each) for each in wanted] for source in produces])
     rows = []
     for source in produces:
         row = tuple([conversion[source][target] for target in order])

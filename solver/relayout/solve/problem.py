@@ -8,18 +8,22 @@ paid once for all consumers of that format:
     cost = sum over choices  costs[alternative]
          + sum over items   sum over {formats required} \\ {format produced} of conversion[produced][required]
 
+In an item with `reuses_copies`, a format may also be converted from a copy that was made before, required or not. Its
+term is the cost of the cheapest such copies (`relayout.solve.copies`).
+
 Costs are non-negative integers, so that sums and comparisons are exact. The pairwise special case is PBQP ("Nearly
 optimal register allocation with PBQP", Scholz & Eckstein 2002).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 
 from msgspec import Struct
 
 from relayout.errors import InternalError
+from relayout.solve.copies import copies_between
 
 __all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
 
@@ -49,19 +53,41 @@ class Use(Struct, frozen=True):
 class Item(Struct, frozen=True):
     """An item with `len(conversion)` formats; `conversion[f][g]` is the cost of the conversion from `f` to `g`.
 
-    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. Raises
-    InternalError if the matrix is not square, its diagonal is not 0 or a cost is negative.
+    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. `reuses_copies`:
+    a copy may be made from another copy. Raises InternalError if the matrix is not square, its diagonal is not 0 or a
+    cost is negative.
     """
 
     name: str
     producer: Use
     consumers: tuple[Use, ...]
     conversion: tuple[Row, ...]
+    reuses_copies: bool = False
 
     def __post_init__(self) -> None:
         fault = _fault_of(self.conversion)
         if fault:
             raise InternalError(fault, where=self.name, found=str(self.conversion))
+
+    def copies(self, source: int, required: Set[int]) -> Sequence[tuple[int, int]]:
+        """The cheapest conversions (from, to) to all formats required, in an order in which they can be made. Where one
+        cannot be made, all are from `source`."""
+        targets = sorted(required - {source})
+        if self.reuses_copies and targets:
+            edges = copies_between(self.conversion).edges(source, sum(1 << target for target in targets))
+            if edges is not None:
+                return edges
+        return [(source, target) for target in targets]
+
+    def cost_of(self, source: int, required: Set[int]) -> int | None:
+        """The cost of all formats required; None: one of them cannot be made."""
+        total = 0
+        for origin, target in self.copies(source, required):
+            price = self.conversion[origin][target]
+            if price is None:
+                return None
+            total += price
+        return total
 
 
 class Problem(Struct, frozen=True):
@@ -116,8 +142,8 @@ def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tupl
     for index, item in enumerate(problem.items):
         source = item.producer.formats[assignment[item.producer.choice]]
         wanted = {use.formats[assignment[use.choice]] for use in item.consumers}
-        for target in sorted(wanted - {source}):
-            yield index, source, target
+        for origin, target in item.copies(source, wanted):
+            yield index, origin, target
 
 
 def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:

@@ -181,25 +181,38 @@ def solve_whole(
 
 
 def _add_value(model: _Model, item: Item) -> list[cp_model.IntVar]:
-    """Add one item: each conversion makes one copy for all consumers. Returns the copies that have a cost."""
+    """Add one item: each conversion makes one copy for all consumers. Returns the copies that have a cost.
+
+    If copies are reused, each is also made from another copy, and their numbers ascend, so that none is made of itself.
+    """
     produced = _by_format(model, item.producer)
     wanted = [_by_format(model, use) for use in item.consumers]
+    formats = range(len(item.conversion))
+    targets = list(formats) if item.reuses_copies else sorted({target for use in wanted for target in use})
+    sources = list(formats) if item.reuses_copies else list(produced)
+    available = {target: list(produced.get(target, ())) for target in formats}
+    numbers = [model.model.new_int_var(0, len(formats), "") for _ in formats] if item.reuses_copies else []
+    copies: list[tuple[int, cp_model.IntVar]] = []
     counted: list[cp_model.IntVar] = []
-    for target in sorted({target for use in wanted for target in use}):
-        available = list(produced.get(target, ()))
-        for source, literals in produced.items():
+    for target in targets:
+        for source in sources:
             price = item.conversion[source][target]
             if source == target or price is None:
                 continue
             copy = model.model.new_bool_var("")
-            model.model.add(copy <= model.sum(literals))
-            available.append(copy)
+            copies.append((source, copy))
+            available[target].append(copy)
+            if numbers:
+                model.model.add(numbers[target] > numbers[source]).only_enforce_if(copy)
             if price:
                 model.terms.append((copy, price))
                 counted.append(copy)
-        for use in wanted:
-            if target in use:
-                model.model.add(model.sum(use[target]) <= model.sum(available))
+    for source, copy in copies:
+        origins = available[source] if item.reuses_copies else produced[source]
+        model.model.add(copy <= model.sum(origins))
+    for use in wanted:
+        for target, literals in use.items():
+            model.model.add(model.sum(literals) <= model.sum(available[target]))
     return counted
 
 

@@ -6,7 +6,8 @@ A certificate is JSON:
      "choices": [[cost, ...], ...],                 a decision each, with the own cost of every alternative
      "items": [{"producer": [choice, [format, ...]],       the format that each alternative of the choice produces
                 "consumers": [[choice, [format, ...]], ...],  and the format that each alternative requires
-                "conversion": [[cost or null, ...], ...]}, ...],   from (row) to (column); null: impossible
+                "conversion": [[cost or null, ...], ...],     from (row) to (column); null: impossible
+                "reuses_copies": true or false}, ...],        whether a copy may be made from another copy
      "assignment": [alternative, ...],              the answer
      "cost": cost,                                  what it costs
      "bound": cost,                                 what no assignment undercuts, as claimed,
@@ -14,7 +15,8 @@ A certificate is JSON:
      "unit": [weight, divisor]}                     in the objective's unit a cost is cost // weight * divisor
 
     cost = sum of costs[alternative] over choices
-         + for each item, the sum of conversion[produced][required] over the different formats required
+         + for each item, the sum of conversion[produced][required] over the different formats required,
+           or if copies are reused, the least cost at which these are made one by one, each from any that is there
 
 The checker shares no code with the solver. It writes an item as a variable of its own, whose states are the sets of
 formats required, and eliminates one variable after the other, always the one that leaves the smallest table (bucket
@@ -29,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -43,6 +46,7 @@ Tables = dict[tuple[int, ...], Table]
 _NEVER = 1 << 60
 _LARGEST_TABLE = 1 << 16
 _MOST_BRANCHES = 2000
+_MOST_REUSED = 12
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def check(certificate: Mapping[str, Any]) -> Verdict:
     cost, count = _cost(certificate)
     claimed_cost, claimed = int(certificate["cost"]), int(certificate["bound"])
     most = None if certificate.get("most") is None else int(certificate["most"])
+    if most is not None and any(item.get("reuses_copies") for item in certificate["items"]):
+        return Verdict(cost, 0, 0, "conversions of copies are not counted one by one, and a limit on them is claimed")
     if cost != claimed_cost:
         return Verdict(cost, 0, 0, f"the answer costs {cost}, and {claimed_cost} is claimed")
     if most is not None and count > most:
@@ -102,10 +108,10 @@ def _cost(certificate: Mapping[str, Any]) -> tuple[int, int]:
     for item in certificate["items"]:
         choice, formats = item["producer"]
         produced = formats[chosen[choice]]
-        for required in {formats[chosen[choice]] for choice, formats in item["consumers"]} - {produced}:
-            price = item["conversion"][produced][required]
-            total += _NEVER if price is None else int(price)
-            count += price != 0
+        required = frozenset(formats[chosen[choice]] for choice, formats in item["consumers"])
+        row = item["conversion"][produced]
+        total += _price(bool(item.get("reuses_copies")), item["conversion"], produced, required)
+        count += sum(row[each] != 0 for each in required - {produced})
     return total, count
 
 
@@ -138,14 +144,40 @@ def _tables(certificate: Mapping[str, Any], extra: int) -> tuple[Tables, list[in
         prices = [
             [None if each is None else int(each) + extra * (each != 0) for each in row] for row in item["conversion"]
         ]
-        rows = [[_price(prices[produced], produced, state) for state in states] for produced in formats]
+        reuses = bool(item.get("reuses_copies"))
+        rows = [[_price(reuses, prices, produced, state) for state in states] for produced in formats]
         _add(tables, {choice: 0, shared[key]: 1}, np.array(rows, np.int64))
     return tables, sizes
 
 
-def _price(row: Sequence[int | None], produced: int, required: frozenset[int]) -> int:
-    prices = [row[each] for each in required if each != produced]
-    return _NEVER if None in prices else sum(int(price) for price in prices if price is not None)
+def _price(reuses: bool, prices: Sequence[Sequence[int | None]], produced: int, required: frozenset[int]) -> int:
+    """The cost of the formats required, from the one produced."""
+    if reuses:
+        return _least(tuple(map(tuple, prices)), produced)[sum(1 << each for each in required)]
+    row = [prices[produced][each] for each in required if each != produced]
+    return _NEVER if None in row else sum(int(price) for price in row if price is not None)
+
+
+@lru_cache(maxsize=1024)
+def _least(prices: tuple[tuple[int | None, ...], ...], produced: int) -> list[int]:
+    """For each set of formats, one bit each, the least cost of having them: one after the other is made from any that
+    is there, in every order."""
+    if len(prices) > _MOST_REUSED:
+        raise ValueError(f"copies of {len(prices)} formats are reused, and at most {_MOST_REUSED} can be")
+    formats, sets = range(len(prices)), range(1 << len(prices))
+    least = [_NEVER] * len(sets)
+    least[1 << produced] = 0
+    for made in sets:
+        here = [f for f in formats if made >> f & 1]
+        for g in formats:
+            known = [price for f in here if (price := prices[f][g]) is not None]
+            if g not in here and known:
+                more = made | 1 << g
+                least[more] = min(least[more], least[made] + int(min(known)))
+    for made in reversed(sets):
+        # More formats than these are no harm.
+        least[made] = min(least[made], *(least[made | 1 << g] for g in formats))
+    return least
 
 
 def _add(tables: Tables, axes: Mapping[int, int], table: Table) -> None:

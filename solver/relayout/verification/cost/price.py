@@ -12,7 +12,7 @@ computed for such a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,7 +33,7 @@ from relayout.layout.metadata_keys import (
     OBJECTIVE_KEY,
     WRITTEN_FOR_KEY,
 )
-from relayout.report.schema import Conversion, Entry, Finding, Price, Report
+from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report
 from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes, moves_axes
 from relayout.verification.devices import transferred
@@ -44,6 +44,7 @@ __all__ = ["check_price", "check_recorded_price"]
 
 _ONNX = ("", "ai.onnx")
 _PARTS = ("transposes", "reorders", "pads", "transfers")
+_FILLERS = ("Concat", "Pad")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"
 
 
@@ -55,7 +56,7 @@ def check_price(
     account = report.account
     if report.status not in ("optimal", "feasible") or account is None:
         return [], None
-    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions)
+    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions, report.charges)
     findings, unknown, computed = [], [], 0
     for part in _PARTS:
         found, claimed = bill.part(part), getattr(account, part)
@@ -69,6 +70,13 @@ def check_price(
             findings.append(_error(message, str(found), _words(claimed)))
         elif found.unpriced:
             unknown.append(f"the price of the {part}: {found.unpriced}")
+    if bill.contradictions and not findings:
+        reason = bill.is_inlined if bill.is_missing else bill.is_elsewhere or bill.is_unnamed("reorders")
+        if not reason:
+            message = "the conversions are not those that the report lists"
+            findings.append(_error(message, "the nodes that it names", bill.contradictions[0]))
+        elif not unknown:
+            unknown.append(f"the conversions of the model may be others: {reason}")
     finding, reason = _check_operators(bill, account.operators)
     if bill.in_bytes:
         computed += min(max(bill.charged[0], account.operators.cost), bill.charged[1])
@@ -104,7 +112,7 @@ def check_recorded_price(
     if not text.isdecimal() or facts.get(BACKEND_KEY) != backend.name:
         return [], None
     recorded = int(text)
-    bill = _Bill(index, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"), ())
+    bill = _Bill(index, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"))
     found = [bill.part(part) for part in _PARTS]
     own = bill.charged if bill.in_bytes else (0, 0)
     least, most = sum(each.least for each in found) + own[0], sum(each.most for each in found) + own[1]
@@ -139,17 +147,15 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The nodes that convert one tensor, in order, from `source` to `result`, and their bytes by kind."""
+    """One conversion: the nodes that convert, in order, the tensor that the first reads, and the bytes by kind.
+    `listed` is the conversion of the report that names these nodes; None where a node was found by itself."""
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
     transposed: int
     padded: int
     reordered: int
-
-    @property
-    def result(self) -> ir.Value:
-        return self.nodes[-1].outputs[0]
+    listed: Conversion | None = None
 
     @property
     def passes(self) -> int:
@@ -161,7 +167,7 @@ class _Found:
 
     def share(self, part: str, amount: int) -> int:
         """The share of a part in an amount for the whole conversion, by bytes."""
-        padding = amount * self.padded // self.bytes if self.bytes and not self.reordered else 0
+        padding = amount * self.padded // self.bytes if self.bytes else 0
         shares = {"reorders": amount} if self.reordered else {"transposes": amount - padding, "pads": padding}
         return shares.get(part, 0)
 
@@ -169,16 +175,17 @@ class _Found:
         """Whether a part counts it; one of a tensor without elements is a transpose of 0 bytes."""
         return self.share(part, self.bytes) > 0 if self.bytes else part == "transposes"
 
-    def may_be(self, listed: Conversion) -> bool:
-        is_reorder = listed.kind == "reorder"
-        return is_reorder == bool(self.reordered) and (self.bytes, self.share("pads", self.bytes)) == (
-            listed.bytes,
-            listed.padding,
-        )
+    def is_as(self, listed: Conversion) -> bool:
+        """Whether it is the conversion of the report; without elements, the backend's own operator moves nothing."""
+        kind = "reorder" if self.reordered else "transpose" if self.passes else "pad"
+        sizes = self.bytes, 0 if self.reordered else self.padded, max(1, self.passes)
+        is_alike = kind == listed.kind or not self.bytes
+        return is_alike and sizes == (listed.bytes, listed.padding, listed.passes)
 
 
 class _Bill:
-    """The costs of the conversions, transfers and implementations of a legal model. `listed` are those of a report."""
+    """The costs of the conversions, transfers and implementations of a legal model. `listed` are the conversions of a
+    report, and `charged` its nodes with a cost."""
 
     def __init__(
         self,
@@ -187,18 +194,24 @@ class _Bill:
         charges: Charges,
         dims: Mapping[str, int],
         objective: str,
-        listed: Sequence[Conversion],
+        listed: Sequence[Conversion] = (),
+        charged: Sequence[Charge] = (),
     ) -> None:
         self.in_bytes = objective == "bytes"
-        self._index, self._backend, self._listed = index, backend, listed
+        self._index, self._backend = index, backend
         self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
         self._operators = conversion_operators_of(backend)
-        self._conversions = list(self._found())
-        self.charges = {node: cost for node, cost in charges.items() if not self._converts(node)}
+        converting = dict.fromkeys(filter(self._converts, index.nodes))
+        self.charges = {node: cost for node, cost in charges.items() if node not in converting}
         known = backend.devices()
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
         self._devices = [backend.at(device) for device in backend.devices()] or [backend]
+        self.contradictions: list[str] = []
+        """The differences between the conversions that the report lists and the nodes that it names for them."""
+        self.is_missing = False
+        """Whether the report names a node that the model does not have."""
+        self._conversions = list(self._looked_up(converting, listed, charged))
 
     @property
     def charged(self) -> tuple[int, int]:
@@ -206,10 +219,16 @@ class _Bill:
         return sum(least for least, _ in self.charges.values()), sum(most for _, most in self.charges.values())
 
     @property
+    def is_inlined(self) -> str:
+        """Why the nodes of the model are others than those charged; "" if they are not."""
+        is_inlined = INLINED_KEY in self._index.model.metadata_props
+        return "the bodies of operators are inlined, with Transposes of their own" if is_inlined else ""
+
+    @property
     def is_elsewhere(self) -> str:
         """Why conversions in the model may be others than those charged, or of other sizes; "" if they are the same."""
-        if INLINED_KEY in self._index.model.metadata_props:
-            return "the bodies of operators are inlined, with Transposes of their own"
+        if self.is_inlined:
+            return self.is_inlined
         values = [each.source for each in self._conversions] + [value for value, _, _ in self._transfers]
         unsized = [value for value in values if value.shape is None or not value.shape.is_static()]
         return f"the size of {unsized[0].name} is known only at run time" if unsized else ""
@@ -256,36 +275,17 @@ class _Bill:
         if unpriced:
             others = f" and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
             first = node_label(unpriced[0].nodes[0])
-            why = f"the backend states prices, and the layouts between the steps of {first}{others} have no names"
+            why = f"the backend states prices, and the layouts of {first}{others} have no names"
         least = sum(each.share(part, min(known, default=0)) for each, known in prices)
         most = sum(each.share(part, max(known, default=0)) for each, known in prices)
         return _Part(count, size, least, most, why)
 
     def first_other(self, part: str) -> str:
-        """The first conversion that only the report has, or only the model, for the end of a message."""
+        """The first contradiction, or else a conversion of this part, for the end of a message."""
         if part == "transfers":
             return "".join(f"; one is of {value.name} from {a} to {b}" for value, a, b in self._transfers[:1])
-        left = {id(each) for each in self._paired.values()}
-        for listed in self._listed:
-            if listed.kind not in ("folded", "reshape") and id(listed) not in left:
-                way = f"from {listed.from_} to {listed.to} ({listed.bytes} bytes)"
-                return f"; the model has no {listed.kind} of {listed.value} {way}"
-        for each in self._conversions:
-            if each not in self._paired:
-                return f"; the report does not list {node_label(each.nodes[0])} ({each.bytes} bytes)"
-        own = [each for each in self._conversions if each.is_in(part)]
-        return f"; the first is {node_label(own[0].nodes[0])}" if own else ""
-
-    def _found(self) -> Iterator[_Found]:
-        begun: set[ir.Node] = set()
-        for node in self._index.nodes:
-            if node in begun or not self._converts(node):
-                continue
-            nodes = [node]
-            while (after := self._next(nodes[-1])) is not None:
-                nodes.append(after)
-            begun.update(nodes)
-            yield self._of(nodes)
+        own = [f"the first is {node_label(e.nodes[0])}" for e in self._conversions if e.is_in(part)]
+        return "".join(f"; {text}" for text in [*self.contradictions, *own][:1])
 
     def _converts(self, node: ir.Node) -> bool:
         if not node.inputs or node.inputs[0] is None or node.inputs[0] in self._constants:
@@ -296,62 +296,75 @@ class _Bill:
             return node.domain in _ONNX and moves_axes(node)
         return CONVERSION_KEY in node.metadata_props
 
-    def _next(self, node: ir.Node) -> ir.Node | None:
-        """The node that converts this one's result further and alone reads it, perhaps through a Reshape."""
-        device = node.metadata_props.get(DEVICE_KEY)
-        for _ in range(2):
-            (use, *others) = [*node.outputs[0].uses(), *[None] * node.outputs[0].is_graph_output()] or [None]
-            if use is None or others or use.idx or use.node.metadata_props.get(DEVICE_KEY) != device:
-                return None
-            node = use.node
-            if self._converts(node):
-                return node
-            if node.op_type != "Reshape" or node.domain not in _ONNX:
-                return None
-        return None
+    def _looked_up(
+        self, left: dict[ir.Node, None], listed: Sequence[Conversion], charged: Sequence[Charge]
+    ) -> Iterator[_Found]:
+        """The conversions of the report by the nodes that it names, then each of the nodes `left` by itself."""
+        present = [each for each in charged if each.kind in ("reorder", "pad")]
+        every: list[Conversion | Charge] = [*listed, *present]
+        of_name: dict[str, list[ir.Node]] = {name: [] for each in every for name in each.nodes or ()}
+        for node in self._index.nodes if of_name else ():
+            if node.outputs[0].name in of_name:
+                of_name[node.outputs[0].name].append(node)
 
-    def _of(self, nodes: Sequence[ir.Node]) -> _Found:
-        source = nodes[0].inputs[0]
-        assert source is not None
-        sizes = {"transposed": 0, "padded": 0, "reordered": 0}
+        def claimed(names: Sequence[str]) -> tuple[list[ir.Node], list[ir.Node]]:
+            """The nodes of these names, and those of them that convert and that no other entry has."""
+            named = []
+            for name in names:
+                # The branches of an If may use the same name.
+                named += [*[node for node in of_name[name] if node in left], *of_name[name]][:1]
+                if not of_name[name]:
+                    self.is_missing = True
+                    self.contradictions.append(f"the model has no node that makes {name}, which the report names")
+            own = [node for node in named if node in left]
+            for node in own:
+                del left[node]
+            return named, own
+
+        for each in listed:
+            if each.nodes is None:
+                continue
+            named, own = claimed(each.nodes)
+            found = self._of(own, named, each) if own else None
+            if found is not None:
+                yield found
+            if not (found.is_as(each) if found is not None else each.kind in ("folded", "reshape")):
+                about = f"the {each.kind} of {each.value} from {each.from_} to {each.to} ({each.bytes} bytes)"
+                nodes = ", ".join(map(node_label, own)) or "no node"
+                size = found.bytes if found is not None else 0
+                self.contradictions.append(f"{about} is {nodes} ({size} bytes) in the model")
+        for charge in present:
+            named, own = claimed(charge.nodes or ())
+            yield from [self._of([node], named) for node in own]
+        names_all = all(each.nodes is not None for each in every)
+        for node in left:
+            found = self._of([node])
+            if names_all:
+                self.contradictions.append(f"the report does not list {node_label(node)} ({found.bytes} bytes)")
+            yield found
+
+    def _of(
+        self, nodes: Sequence[ir.Node], named: Collection[ir.Node] = (), listed: Conversion | None = None
+    ) -> _Found:
+        """The conversion by these nodes. One of all that are `named` may fill its operand up first."""
+        transposed = padded = reordered = 0
+        source: ir.Value | None = None
         for node in nodes:
-            if (node.domain, node.op_type) in self._operators:
-                sizes["reordered"] += self._through(node.inputs[0], node)
+            read, made, is_own = node.inputs[0], node.outputs[0], (node.domain, node.op_type) in self._operators
+            assert read is not None
+            filler = read.producer()
+            if filler is not None and filler in named and filler.op_type in _FILLERS and filler not in nodes:
+                read = filler.inputs[0] or read
+            size = bytes_of(read, self._extent_of) + bytes_of(made, self._extent_of)
+            if is_own:
+                reordered += size
             elif node.op_type == "Transpose":
-                sizes["transposed"] += 2 * moved_bytes(node, self._extent_of)
+                transposed += 2 * moved_bytes(node, self._extent_of)
             else:
-                sizes["padded"] += self._through(node.inputs[0], node)
-        filler = source.producer()
-        if sizes["reordered"] and filler is not None and not self._is_listed(source, sizes["reordered"]):
-            # A backend may fill its operand up first, as a part of the conversion.
-            whole = self._through(filler.inputs[0], nodes[-1]) if filler.op_type in ("Concat", "Pad") else 0
-            if filler.inputs[0] is not None and self._is_listed(filler.inputs[0], whole):
-                source, sizes["reordered"] = filler.inputs[0], whole
-        return _Found(tuple(nodes), source, **sizes)
-
-    def _is_listed(self, source: ir.Value, size: int) -> bool:
-        """Whether the report lists a reorder of this value that reads and writes so many bytes."""
-        own = [each for each in self._listed if each.kind == "reorder" and each.bytes == size]
-        return any(_has_name(source.name or "", each) for each in own)
-
-    def _through(self, read: ir.Value | None, node: ir.Node) -> int:
-        return sum(bytes_of(value, self._extent_of) for value in (read, node.outputs[0]) if value is not None)
-
-    @cached_property
-    def _paired(self) -> dict[_Found, Conversion]:
-        """The listed conversion that each one in the model is: of as many bytes, and of its name if one has it."""
-        pairs: dict[_Found, Conversion] = {}
-        left = [each for each in self._listed if each.kind not in ("folded", "reshape")]
-        for by_name in (True, False):
-            for each in self._conversions:
-                fit = None
-                if each not in pairs:
-                    fitting = (one for one in left if each.may_be(one) and (not by_name or _is_named(each, one)))
-                    fit = next(fitting, None)
-                if fit is not None:
-                    pairs[each] = fit
-                    left = [one for one in left if one is not fit]
-        return pairs
+                padded += size
+            source = source or read
+        assert source is not None
+        return _Found(tuple(nodes), source, transposed, padded, reordered, listed)
 
     @cached_property
     def _prices(self) -> dict[_Found, tuple[int, ...]]:
@@ -365,18 +378,9 @@ class _Bill:
             return (found.bytes,)
         if len(found.nodes) > 1:
             return ()
-        stated = stated_prices(
-            backend, found.nodes[0], found.source, found.result, self._paired.get(found), self._extent_of
-        )
+        made = found.nodes[-1].outputs[0]
+        stated = stated_prices(backend, found.nodes[0], found.source, made, found.listed, self._extent_of)
         return tuple(sorted({cost if cost is not None else found.bytes for cost in stated}))
-
-
-def _is_named(found: _Found, listed: Conversion) -> bool:
-    return any(_has_name(value.name or "", listed) for value in (found.source, found.result))
-
-
-def _has_name(name: str, listed: Conversion) -> bool:
-    return name == listed.value or name.startswith(f"{listed.value}_laid")
 
 
 def _words(entry: Entry) -> str:
