@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import graphs_in, graphs_inside
+from relayout.model.proto_graphs import graphs_in, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -54,13 +54,9 @@ def _is_missed(tensor: onnx.TensorProto) -> bool:
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            for subgraph in graphs_in(attribute):
-                yield from _constants(subgraph)
+    for each in subgraphs_of(graph):
+        yield from each.initializer
+        yield from (attribute.t for node in each.node for attribute in node.attribute if attribute.HasField("t"))
 
 
 def _insert(graph: onnx.GraphProto) -> None:
