@@ -1,12 +1,13 @@
-"""The graphs and nodes inside the nodes of a protobuf."""
+"""The graphs and nodes inside the nodes of a protobuf, and a copy of a part of one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import onnx
 
-__all__ = ["graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+__all__ = ["copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
 
 
 def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
@@ -36,3 +37,16 @@ def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for graph in graphs_inside([node]):
             yield from nodes_inside(graph.node)
+
+
+def copy_fields(source: Any, target: Any, *, left_out: str) -> None:
+    """Copy the fields of a message into another of its type, all but one."""
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

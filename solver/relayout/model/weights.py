@@ -16,6 +16,7 @@ from onnx_ir import serde
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of, share
 from relayout.model.external_data import Folder, adopt_external
+from relayout.model.proto_graphs import copy_fields
 from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
 from relayout.model.tensor_types import is_absent
 
@@ -42,8 +43,8 @@ def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[on
         proto.graph.ClearField("initializer")
     else:
         light = onnx.ModelProto()
-        _copy_fields(proto, light, "graph")
-        _copy_fields(proto.graph, light.graph, "initializer")
+        copy_fields(proto, light, left_out="graph")
+        copy_fields(proto.graph, light.graph, left_out="initializer")
     weights: Weights = {}
     inside: list[onnx.TensorProto] = []
     for tensor in constants:
@@ -187,15 +188,3 @@ def _is_small(data_type: int, dims: Sequence[int]) -> bool:
     is_vector = len(dims) < 2 and data_type in _INTEGERS
     most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT
     return math.prod(dims) * ir.DataType(data_type).bitwidth <= 8 * most
-
-
-def _copy_fields(source: Any, target: Any, left_out: str) -> None:
-    for field, value in source.ListFields():
-        if field.name == left_out:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(target, field.name).CopyFrom(value)
-        else:
-            setattr(target, field.name, value)

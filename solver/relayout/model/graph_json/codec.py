@@ -86,7 +86,8 @@ def _graph(body: GraphBody, made: _Made, where: str, depth: int) -> onnx.GraphPr
         if metadata and constant.name not in inputs:
             shown = ValueJson(name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=metadata)
             proto.value_info.append(_value(shown, where))
-    proto.node.extend(_node(node, index, made, where, depth) for index, node in enumerate(body.nodes))
+    for index, node in enumerate(body.nodes):
+        _write_node(proto.node.add(), node, index, made, where, depth)
     _put(proto.metadata_props, body.metadata)
     return proto
 
@@ -104,7 +105,7 @@ def _value(value: ValueJson, where: str) -> onnx.ValueInfoProto:
     return proto
 
 
-def _node(node: NodeJson, index: int, made: _Made, where: str, depth: int) -> onnx.NodeProto:
+def _write_node(proto: onnx.NodeProto, node: NodeJson, index: int, made: _Made, where: str, depth: int) -> None:
     where = f"{where}, node '{node.name}' ({node.op})" if node.name else f"{where}, node {index} ({node.op})"
 
     def subgraph(data: object, place: str) -> onnx.GraphProto:
@@ -114,7 +115,9 @@ def _node(node: NodeJson, index: int, made: _Made, where: str, depth: int) -> on
             )
         return _graph(validate(GraphBody, data, place), made, place, depth + 1)
 
-    proto = onnx.NodeProto(op_type=node.op, input=node.inputs, output=node.outputs)
+    proto.op_type = node.op
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
     for part in ("name", "domain", "overload"):
         if text := getattr(node, part):
             setattr(proto, part, text)
@@ -131,7 +134,6 @@ def _node(node: NodeJson, index: int, made: _Made, where: str, depth: int) -> on
                 made.attributes[key] = attribute
         proto.attribute.append(attribute)
     _put(proto.metadata_props, node.metadata)
-    return proto
 
 
 def _is_short(given: Any) -> bool:
