@@ -6,7 +6,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 from fastapi import Request
@@ -31,7 +31,7 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
-# Bytes that are decompressed at once, while other requests wait.
+# Bytes that are decompressed or parsed at once, while other requests wait.
 _PIECE = 1 << 20
 
 
@@ -98,7 +98,10 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
         return body, None
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        yield bytes(body.view())
+        view = body.view()
+        for start in range(0, len(view), _PIECE):
+            yield bytes(view[start : start + _PIECE])
+            await anyio.sleep(0)
 
     expected = "a form with the files `model` and, to compare with, `against`"
     try:
@@ -106,18 +109,23 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
         raise MalformedBodyError(expected, str(error)[:200]) from None
-    if not parser.is_whole:
-        await form.close()
-        raise MalformedBodyError(expected, "a form without its last boundary")
-    names = [name for name, _ in form.multi_items()]
-    found = {name: await file.read() for name, file in form.multi_items() if isinstance(file, UploadFile)}
-    await form.close()
-    if sorted(names) not in (["model"], ["against", "model"]):
-        raise UsageError("the form has other files", where="body", expected=expected, found=", ".join(names) or "none")
-    whole = Body()
-    for name in ("model", "against"):
-        whole.add(found.get(name, b""))
-    return whole, len(found["model"]) if "against" in found else None
+    async with AsyncExitStack() as open_:
+        open_.push_async_callback(form.close)
+        if not parser.is_whole:
+            raise MalformedBodyError(expected, "a form without its last boundary")
+        names = sorted(name for name, _ in form.multi_items())
+        if names not in (["model"], ["against", "model"]):
+            found = ", ".join(names) or "none"
+            raise UsageError("the form has other files", where="body", expected=expected, found=found)
+        whole, sizes = Body(), []
+        # The model first.
+        for name in reversed(names):
+            file = form[name]
+            assert isinstance(file, UploadFile)
+            while piece := await file.read(_PIECE):
+                whole.add(piece)
+            sizes.append(whole.size)
+    return whole, sizes[0] if len(sizes) == 2 else None
 
 
 class Bodies:

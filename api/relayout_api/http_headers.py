@@ -1,4 +1,4 @@
-"""Middleware for headers: those that protect a browser, what a caller accepts, and HEAD, which wants headers alone."""
+"""Headers: entity tags, and middleware for those that protect a browser, what a caller accepts, and HEAD."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Gzip", "HeadAsGet", "SecurityHeaders"]
+__all__ = ["Gzip", "HeadAsGet", "SecurityHeaders", "is_known", "tag_of"]
 
 # RFC 9110, section 12.5.3: a weight of 0 is a refusal.
 _NO_GZIP = re.compile(r"\bgzip\s*;\s*q\s*=\s*0(\.0{0,3})?\s*(,|$)", re.IGNORECASE)
@@ -21,6 +22,16 @@ _HEADERS = {
     # The page has a policy of its own.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+
+
+def tag_of(digest: str) -> str:
+    """The header ETag of an answer: weak, because the answer may be compressed on its way (RFC 9110, section 8.8.3)."""
+    return f'W/"{digest}"'
+
+
+def is_known(request: Request, digest: str) -> bool:
+    """Whether the caller has the answer of this digest: If-None-Match, which compares weakly (section 13.1.2)."""
+    return f'"{digest}"' in ", ".join(request.headers.getlist("if-none-match"))
 
 
 class SecurityHeaders:

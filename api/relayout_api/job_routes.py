@@ -13,6 +13,7 @@ from relayout.errors import UsageError
 from relayout_api import openapi
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, files_in
+from relayout_api.http_headers import is_known, tag_of
 from relayout_api.jobs.jobs import Jobs
 from relayout_api.jobs.schema import Job, JobList, Verb
 from relayout_api.pieces import Pieces
@@ -126,7 +127,7 @@ def _jobs(request: Request) -> Jobs:
 
 
 def _result(request: Request, content: memoryview, media: str, digest: str) -> Response:
-    headers = {"ETag": f'"{digest}"'}
-    if headers["ETag"] in ", ".join(request.headers.getlist("if-none-match")):
+    headers = {"ETag": tag_of(digest)}
+    if is_known(request, digest):
         return Response(status_code=304, headers=headers)
     return Pieces(content, media_type=media if media in (JSON, ONNX) else ONNX, headers=headers)

@@ -93,77 +93,21 @@ def _errors(*names: str) -> dict[int | str, dict[str, Any]]:
 
 
 def _takes(content: dict[str, Any]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": content}}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
-def _says(description: str, content: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": content}
+def _operation(
+    tag: str, summary: str, description: str, content: dict[str, Any], *errors: str, is_result: bool = False
+) -> dict[str, Any]:
+    """An endpoint with the answer 200 and these kinds of problems; `is_result`: the caller may have it already."""
+    known = {304: {"description": "The caller has it"}} if is_result else {}
+    answer = {"description": description, "content": content}
+    return {"tags": [tag], "summary": summary, "responses": {200: answer, **known, **_errors(*errors)}}
 
 
-_READ = ("not-found", "starting", "internal")
-SUBMIT: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "Submit a job",
-    "status_code": 202,
-    "openapi_extra": _takes(
-        {
-            JSON: {
-                "schema": {"anyOf": [_ref(LegalizeRequest), _ref(VerifyRequest), _ref(ExplainRequest)]},
-                "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
-            },
-            ONNX: {"schema": {"type": "string", "format": "binary"}},
-        }
-    ),
-    "responses": {
-        202: {
-            "description": "The job is accepted",
-            "content": _json(Job),
-            "headers": {"Location": {"description": "the path of the job", "schema": {"type": "string"}}},
-        },
-        **_errors(*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space"),
-    },
-}
-JOBS: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "The jobs",
-    "responses": {200: _says("A page", _json(JobList)), **_errors("invalid-options", "starting", "internal")},
-}
-JOB: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "A job",
-    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
-}
-CANCEL: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "Cancel a job",
-    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
-}
-_RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
-JOB_REPORT: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "The report of a job",
-    "responses": {
-        200: _says("The report", _json(Report)),
-        304: {"description": "The caller has it"},
-        **_errors(*_RESULT_ERRORS),
-    },
-}
-JOB_MODEL: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "The model of a job",
-    "responses": {
-        200: _says(
-            "The model", {JSON: {"schema": _ref(GraphJson)}, ONNX: {"schema": {"type": "string", "format": "binary"}}}
-        ),
-        304: {"description": "The caller has it"},
-        **_errors(*_RESULT_ERRORS),
-    },
-}
-JOB_EVENTS: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "The events of a job",
-    "responses": _errors(*_READ, "invalid-options"),
-}
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {"headers": {name: {"description": description, "schema": {"type": "string"}}}}
+
 
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
 _BINARY = {"type": "string", "format": "binary"}
@@ -174,92 +118,77 @@ _FORM_OF_TWO = {
         "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
     }
 }
+_READ = ("not-found", "starting", "internal")
+_RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
 
-LEGALIZE: dict[str, Any] = {
-    "tags": ["work"],
-    "summary": "Make a graph legal",
-    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM}),
-    "responses": {
-        200: {
-            "description": "The legal graph or model, and the report",
-            "content": {
-                JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
-                **_MODEL,
-                ZIP: {"schema": _BINARY},
-            },
-            "headers": {
-                "Relayout-Report": {
-                    "description": "with the model's bytes: the report in JSON, without its lists",
-                    "schema": {"type": "string"},
-                }
-            },
-        },
-        **_errors(*_WORK, "infeasible"),
-    },
-}
-VERIFY: dict[str, Any] = {
-    "tags": ["work"],
-    "summary": "Verify a graph",
-    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}),
-    "responses": {200: _says("The report with the findings", _json(ReportResponse)), **_errors(*_WORK)},
-}
-EXPLAIN: dict[str, Any] = {
-    "tags": ["work"],
-    "summary": "Explain the conversions",
-    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM}),
-    "responses": {
-        200: _says("The report with the reasons", _json(ReportResponse)),
-        **_errors(*_WORK, "infeasible"),
-    },
-}
-GRAPH: dict[str, Any] = {
-    "tags": ["work"],
-    "summary": "Draw a graph",
-    "openapi_extra": _takes({**_json(GraphRequest, examples.DRAW), **_MODEL}),
-    "responses": {
-        200: _says("The graph and the legal graph, to draw", _json(GraphResponse)),
-        **_errors(*_WORK, "infeasible"),
-    },
-}
-JOB_GRAPH: dict[str, Any] = {
+SUBMIT: dict[str, Any] = {
     "tags": ["jobs"],
-    "summary": "The graphs of a job, to draw",
-    "responses": {200: _says("The graph and the legal graph", _json(GraphResponse)), **_errors(*_RESULT_ERRORS)},
-}
-BACKENDS: dict[str, Any] = {
-    "tags": ["reference"],
-    "summary": "The installed backends",
-    "responses": {200: _says("By name", _json(BackendList)), **_errors("internal")},
-}
-PARSE: dict[str, Any] = {
-    "tags": ["reference"],
-    "summary": "Parse a layout",
-    "openapi_extra": _takes(_json(LayoutText, {"aligned": examples.LAYOUT})),
+    "summary": "Submit a job",
+    "status_code": 202,
+    **_takes(
+        {
+            JSON: {
+                "schema": {"anyOf": [_ref(LegalizeRequest), _ref(VerifyRequest), _ref(ExplainRequest)]},
+                "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
+            },
+            **_MODEL,
+        }
+    ),
     "responses": {
-        200: _says("Its dimensions", _json(LayoutInfo)),
-        **_errors(*_BODY, "invalid-layout", "invalid-options"),
+        202: {
+            "description": "The job is accepted",
+            "content": _json(Job),
+            **_header("Location", "the path of the job"),
+        },
+        **_errors(*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space"),
     },
 }
-PROBLEM: dict[str, Any] = {
-    "tags": ["reference"],
-    "summary": "The meaning of a problem",
-    "responses": {200: _says("Its status, title and meaning", _ANY_JSON), **_errors("not-found")},
+JOBS = _operation("jobs", "The jobs", "A page", _json(JobList), "invalid-options", "starting", "internal")
+JOB = _operation("jobs", "A job", "Its state", _json(Job), *_READ)
+CANCEL = _operation("jobs", "Cancel a job", "Its state", _json(Job), *_READ)
+JOB_REPORT = _operation("jobs", "The report of a job", "The report", _json(Report), *_RESULT_ERRORS, is_result=True)
+JOB_MODEL = _operation(
+    "jobs", "The model of a job", "The model", {**_json(GraphJson), **_MODEL}, *_RESULT_ERRORS, is_result=True
+)
+JOB_EVENTS: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The events of a job",
+    "responses": _errors(*_READ, "invalid-options"),
 }
-HEALTH: dict[str, Any] = {
-    "tags": ["service"],
-    "summary": "Whether it is alive",
-    "responses": {200: _says("Yes", _ANY_JSON)},
+JOB_GRAPH = _operation(
+    "jobs", "The graphs of a job, to draw", "The graph and the legal graph", _json(GraphResponse), *_RESULT_ERRORS
+)
+
+_LEGAL = {
+    JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
+    **_MODEL,
+    ZIP: {"schema": _BINARY},
 }
-METRICS: dict[str, Any] = {
-    "tags": ["service"],
-    "summary": "Metrics for Prometheus",
-    "responses": {200: _says("In Prometheus's text format", {"text/plain": {"schema": {"type": "string"}}})},
-}
-READY: dict[str, Any] = {
-    "tags": ["service"],
-    "summary": "Whether it is warm",
-    "responses": {200: _says("Yes", _ANY_JSON), **_errors("starting")},
-}
+LEGALIZE = _operation(
+    "work", "Make a graph legal", "The legal graph or model, and the report", _LEGAL, *_WORK, "infeasible"
+) | _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM})
+LEGALIZE["responses"][200] |= _header(
+    "Relayout-Report", "with the model's bytes: the report in JSON, without its lists"
+)
+VERIFY = _operation("work", "Verify a graph", "The report with the findings", _json(ReportResponse), *_WORK) | _takes(
+    {**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}
+)
+EXPLAIN = _operation(
+    "work", "Explain the conversions", "The report with the reasons", _json(ReportResponse), *_WORK, "infeasible"
+) | _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM})
+GRAPH = _operation(
+    "work", "Draw a graph", "The graph and the legal graph, to draw", _json(GraphResponse), *_WORK, "infeasible"
+) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL})
+
+BACKENDS = _operation("reference", "The installed backends", "By name", _json(BackendList), "internal")
+PARSE = _operation(
+    "reference", "Parse a layout", "Its dimensions", _json(LayoutInfo), *_BODY, "invalid-layout", "invalid-options"
+) | _takes(_json(LayoutText, {"aligned": examples.LAYOUT}))
+PROBLEM = _operation("reference", "The meaning of a problem", "Its status, title and meaning", _ANY_JSON, "not-found")
+HEALTH = _operation("service", "Whether it is alive", "Yes", _ANY_JSON)
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+METRICS = _operation("service", "Metrics for Prometheus", "In Prometheus's text format", _TEXT)
+READY = _operation("service", "Whether it is warm", "Yes", _ANY_JSON, "starting")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import Request
 from pydantic import ConfigDict, Field
@@ -46,74 +46,63 @@ _BACKEND = "an installed backend's name, or a table in JSON"
 
 
 class _Query(Strict):
+    """The query of an ONNX model. `verb` has the options, `schema` is the JSON body without the graph."""
+
     # All values in a query are text.
     model_config = ConfigDict(strict=False)
+    verb: ClassVar = "legalize"
+    body: ClassVar[type[Parameters]] = LegalizeParameters
 
     backend: str | None = Field("onnx", max_length=32_000, description=f"{_BACKEND}; onnx by default")
 
-    def _values(self, verb: str) -> dict[str, Any]:
-        """The backend and the options, as the JSON body has them. Raises UsageError."""
+    def parameters(self) -> Parameters:
+        """The same as in JSON. Raises UsageError."""
         backend = self.backend
         is_table = backend is not None and backend.startswith("{")
         options = {}
-        for option in options_of(verb):
+        for option in options_of(self.verb):
             value = getattr(self, option.single)
             options[option.name] = option.parse(value, f"query.{option.single}") if option.is_mapping else value
-        return {
+        whole = {
             "backend": load_body(backend.encode(), "query.backend") if backend is not None and is_table else backend,
             "options": options,
         }
+        return validated(self.body, whole, "query")
 
 
 @with_fields(_query_fields("legalize"))
 class LegalizeQuery(_Query):
     """The query of an ONNX model to legalize."""
 
-    def parameters(self) -> LegalizeParameters:
-        """The same as in JSON. Raises UsageError."""
-        return validated(LegalizeParameters, self._values("legalize"), "query")
-
 
 @with_fields(_query_fields("legalize"))
 class GraphQuery(_Query):
     """The query of an ONNX model to draw."""
 
-    backend: str | None = Field(
-        None, max_length=32_000, description="an installed backend's name, or a table in JSON; none: no legal graph"
-    )
-
-    def parameters(self) -> GraphParameters:
-        """The same as in JSON. Raises UsageError."""
-        return validated(GraphParameters, self._values("legalize"), "query")
+    body: ClassVar = GraphParameters
+    backend: str | None = Field(None, max_length=32_000, description=f"{_BACKEND}; none: no legal graph")
 
 
 @with_fields(_query_fields("explain"))
 class ExplainQuery(_Query):
     """The query of an ONNX model to explain."""
 
-    def parameters(self) -> ExplainParameters:
-        """The same as in JSON. Raises UsageError."""
-        return validated(ExplainParameters, self._values("explain"), "query")
+    verb: ClassVar = "explain"
+    body: ClassVar = ExplainParameters
 
 
 @with_fields(_query_fields("verify"))
 class VerifyQuery(_Query):
     """The query of an ONNX model to verify."""
 
+    verb: ClassVar = "verify"
+    body: ClassVar = VerifyParameters
     backend: str | None = Field(
         None, max_length=32_000, description=f"{_BACKEND}; by default the backend that the model records"
     )
 
-    def parameters(self) -> VerifyParameters:
-        """The same as in JSON. Raises UsageError."""
-        return validated(VerifyParameters, self._values("verify"), "query")
 
-
-_QUERIES: dict[str, type[LegalizeQuery] | type[ExplainQuery] | type[VerifyQuery]] = {
-    "legalize": LegalizeQuery,
-    "explain": ExplainQuery,
-    "verify": VerifyQuery,
-}
+_QUERIES: dict[str, type[_Query]] = {"legalize": LegalizeQuery, "explain": ExplainQuery, "verify": VerifyQuery}
 
 
 def query_of(kind: str, request: Request) -> Parameters:

@@ -25,6 +25,7 @@ from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
+from relayout_api.http_headers import is_known, tag_of
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
@@ -151,9 +152,8 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         body, split = await files_in(request, sent)
         task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, body.digest)
         key = service.results.key(task)
-        tag = f'"{key}"'
-        if tag in ", ".join(request.headers.getlist("if-none-match")):
-            return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+        if is_known(request, key):
+            return Response(status_code=304, headers={"ETag": tag_of(key), "Vary": "Accept"})
 
         background = None
         found = await service.results.known(key)
@@ -164,7 +164,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
                 background = BackgroundTask(service.results.learn, key, found)
     headers = {"Vary": "Accept"}
     if found.repeats:
-        headers["ETag"] = tag
+        headers["ETag"] = tag_of(key)
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
     content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.view

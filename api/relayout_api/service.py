@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -52,6 +53,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         async with self.pool.open(), self.jobs.open(), anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_grace)
+            tasks.start_soon(self._freeze)
             yield
             tasks.cancel_scope.cancel()
 
@@ -81,6 +83,12 @@ class Service:
         self._is_over = True
         for scope in self._working:
             scope.cancel()
+
+    async def _freeze(self) -> None:
+        """Make all objects permanent once all modules are imported. A search for garbage that visits them stops all
+        requests: 145,000 objects took 0.1 to 0.3 s."""
+        await self.jobs.tried.wait()
+        gc.freeze()
 
     async def check(self) -> None:
         """Raise RefusedError unless work is accepted. An answer is kept for a second, as many may ask."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from relayout_api.bodies import Bodies
+from relayout_api.bodies import Bodies, Body, files_in
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
 
@@ -66,3 +67,33 @@ def test_a_body_may_not_come_more_slowly_than_its_rate(tmp_path: Path, monkeypat
         assert bodies.held == 0
 
     anyio.run(main)
+
+
+def test_others_have_their_turns_while_a_form_is_parsed() -> None:
+    head = b'--b\r\nContent-Disposition: form-data; name="model"; filename="m"\r\n\r\n'
+    body = Body()
+    body.add(head + b"\r\n" * (16 << 20) + b"\r\n--b--\r\n")
+    headers = [(b"content-type", b"multipart/form-data; boundary=b")]
+    longest = 0.0
+
+    async def others() -> None:
+        nonlocal longest
+        while True:
+            # The processor's time, which other processes do not take.
+            before = time.thread_time()
+            try:
+                await anyio.sleep(0)
+            finally:
+                longest = max(longest, time.thread_time() - before)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(others)
+            await anyio.sleep(0)
+            form, split = await files_in(Request({"type": "http", "method": "POST", "headers": headers}), body)
+            tasks.cancel_scope.cancel()
+        assert (form.size, split) == (32 << 20, None)
+        assert form.digest == hashlib.sha256(b"\r\n" * (16 << 20)).hexdigest()
+
+    anyio.run(main)
+    assert longest < 0.05

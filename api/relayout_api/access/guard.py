@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -41,7 +42,7 @@ class Guard:
         self._app, self._key, self._token, self._required = app, key, token, required
         self._limits = Limits()
         self._token_threads = anyio.CapacityLimiter(_TOKEN_THREADS)
-        self._found: dict[str, tuple[Caller | None, float]] = {}
+        self._found: dict[bytes, tuple[Caller | None, float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,7 +90,9 @@ class Guard:
         find = self._key if text.startswith(PREFIX) else self._token
         if find is None:
             return None
-        known = self._found.get(text)
+        # A hash: callers may send as many long texts as they like, and memory holds no secrets.
+        name = hashlib.sha256(text.encode()).digest()
+        known = self._found.get(name)
         now = monotonic()
         if known is not None and known[1] > now:
             return known[0]
@@ -102,7 +105,7 @@ class Guard:
             raise RefusedError("starting", "keys and tokens cannot be checked now", retry_after=10) from error
         if len(self._found) >= _MOST_REMEMBERED:
             self._found.clear()
-        self._found[text] = caller, now + _REMEMBERED_SECONDS
+        self._found[name] = caller, now + _REMEMBERED_SECONDS
         return caller
 
 

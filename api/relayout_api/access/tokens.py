@@ -19,7 +19,8 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "E
 _LEEWAY_SECONDS = 30
 _KEYS_LIFETIME_SECONDS = 600
 _WAIT_SECONDS = 5
-# An issuer that did not answer is not asked again before, so that callers need not wait for it one after the other.
+# An issuer that did not answer, or did not know a key, is not asked again before: callers need not wait for it one
+# after the other, and those who make up keys do not load it.
 _SILENCE_SECONDS = 5.0
 
 
@@ -54,7 +55,8 @@ class Tokens:
                 leeway=_LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except jwt.PyJWKClientConnectionError as error:
+        except (jwt.PyJWKClientConnectionError, ValueError) as error:
+            # The issuer's keys are no JSON. A fault of the token is another error.
             raise self._silent(error) from error
         except jwt.PyJWTError:
             return None
@@ -80,7 +82,9 @@ class Tokens:
                     expected=str(issuer),
                     found=self._issuer,
                 )
-            self._keys = jwt.PyJWKClient(uri, lifespan=_KEYS_LIFETIME_SECONDS, timeout=_WAIT_SECONDS)
+            self._keys = jwt.PyJWKClient(
+                uri, lifespan=_KEYS_LIFETIME_SECONDS, timeout=_WAIT_SECONDS, cooldown_duration=_SILENCE_SECONDS
+            )
         return self._keys
 
     def _silent(self, error: Exception) -> UsageError:

@@ -70,15 +70,14 @@ class Event:
 
 
 class Jobs:
-    """The jobs of this server and of those that share its database."""
+    """The jobs of this server and of those that share its database. `tried`: the first attempt to open it has ended."""
 
     def __init__(self, settings: Settings, pool: Pool, results: Results) -> None:
         self._settings = settings
         self._pool = pool
         self._results = results
         self._engine: Engine | None = None
-        # Set after the first attempt to open the database.
-        self._tried = anyio.Event()
+        self.tried = anyio.Event()
         self._progress: dict[str, dict[str, Any]] = {}
         self._stop_time = math.inf
         # Database calls have threads of their own, so that slow ones delay nothing else.
@@ -222,19 +221,19 @@ class Jobs:
         """Raise RefusedError unless jobs can be accepted. While a file is opened, requests about jobs wait for it."""
         if self._engine is not None:
             await self._call(self._engine.check)
-        elif self._settings.database_url is not None or self._tried.is_set():
+        elif self._settings.database_url is not None or self.tried.is_set():
             raise _not_open()
 
     async def _open(self) -> None:
         while True:
             try:
                 self._engine = await to_thread.run_sync(self._opened_engine, limiter=self._threads)
-                self._tried.set()
+                self.tried.set()
                 break
             except Exception:
                 # Without its database the service still answers what is no job.
                 _log.exception("the job database cannot be opened; it is tried again")
-                self._tried.set()
+                self.tried.set()
                 await sleep(2.0)
         async with create_task_group() as tasks:
             tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
@@ -321,7 +320,7 @@ class Jobs:
         """The engine, when it has been opened. Raises RefusedError where that failed, or takes long."""
         if self._engine is None:
             with move_on_after(_OPEN_SECONDS):
-                await self._tried.wait()
+                await self.tried.wait()
         if self._engine is None:
             raise _not_open()
         return self._engine

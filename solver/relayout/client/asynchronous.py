@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -13,9 +13,11 @@ import httpx
 import httpx_sse
 
 from relayout.client.protocol import (
+    Backend,
     Event,
     Job,
     Model,
+    Progress,
     Result,
     body_of,
     checked,
@@ -67,6 +69,10 @@ class _Awaiting:
         return anyio.CancelScope(shield=True)
 
 
+def _ignore(event: Event) -> None:
+    """Nobody waits for it."""
+
+
 class AsyncClient:
     """The client for programs that use asyncio or trio. See `Client`."""
 
@@ -95,13 +101,7 @@ class AsyncClient:
         await self._transport.close()
 
     async def legalize(
-        self,
-        /,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
+        self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
     ) -> Result:
         """The legal model and its report: submit a job, wait, and download.
 
@@ -110,38 +110,19 @@ class AsyncClient:
         return await self._work("legalize", model, backend, options, progress)
 
     async def explain(
-        self,
-        /,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
+        self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
     ) -> Result:
         """The report with the reasons for each conversion."""
         return await self._work("explain", model, backend, options, progress)
 
     async def verify(
-        self,
-        /,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        progress: Callable[[Event], None] | None = None,
-        **options: Any,
+        self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
     ) -> Result:
         """The report with the findings of the verifier."""
         return await self._work("verify", model, backend, options, progress)
 
     async def submit(
-        self,
-        /,
-        kind: str,
-        model: Model,
-        backend: str | Mapping[str, Any] = "onnx",
-        *,
-        key: str | None = None,
-        **options: Any,
+        self, /, kind: str, model: Model, backend: Backend = "onnx", *, key: str | None = None, **options: Any
     ) -> Job:
         """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job."""
         sent = body_of(kind, model, backend, options).request(kind, key)
@@ -188,7 +169,7 @@ class AsyncClient:
             tries += 1
             await self._transport.sleep(pause or 1.0)
 
-    async def wait(self, job: str, progress: Callable[[Event], None] = lambda event: None) -> Job:
+    async def wait(self, job: str, progress: Progress = _ignore) -> Job:
         """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""
         async for event in self.events(job):
             progress(event)
@@ -208,16 +189,11 @@ class AsyncClient:
         return found
 
     async def _work(
-        self,
-        kind: str,
-        model: Model,
-        backend: str | Mapping[str, Any],
-        options: Mapping[str, Any],
-        progress: Callable[[Event], None] | None,
+        self, kind: str, model: Model, backend: Backend, options: Mapping[str, Any], progress: Progress
     ) -> Result:
         job = await self.submit(kind, model, backend, **options)
         try:
-            await self.wait(job.id, progress or (lambda event: None))
+            await self.wait(job.id, progress)
         except BaseException:
             # Cancelled, or the job failed; a job that has ended stays as it is.
             with self._transport.shielded(), contextlib.suppress(RelayoutError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from relayout.report.schema import Report
 
 __all__ = [
+    "Backend",
     "Body",
     "Event",
     "Job",
     "Model",
+    "Progress",
     "Result",
     "body_of",
     "checked",
@@ -41,6 +43,9 @@ __all__ = [
 
 Model = str | os.PathLike[str] | bytes | Mapping[str, Any]
 """A model: the path of an .onnx or .json file, ONNX bytes, or graph JSON."""
+
+Backend = str | Mapping[str, Any]
+"""The name of a backend that the server has, or a declarative one."""
 
 ENDED = ("succeeded", "failed", "cancelled")
 _ONNX = "application/octet-stream"
@@ -102,6 +107,10 @@ class Event:
     data: Mapping[str, Any]
 
 
+Progress = Callable[[Event], None]
+"""Takes each event of a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The report of a job, and the legal model as the service sent it: ONNX bytes or graph JSON, or None."""
@@ -124,7 +133,7 @@ class Body:
         return {"content": self.content, "params": [("kind", kind), *self.query], "headers": headers}
 
 
-def body_of(kind: str, model: Model, backend: str | Mapping[str, Any], options: Mapping[str, Any]) -> Body:
+def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any]) -> Body:
     """The body for a model; `options` are those of the verb `kind`. Raises UsageError, InputError."""
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -210,7 +219,7 @@ def _graph(content: bytes, path: Path) -> dict[str, Any]:
     return graph
 
 
-def _query(kind: str, backend: str | Mapping[str, Any], options: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _query(kind: str, backend: Backend, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The backend and the options as the query that goes with ONNX bytes."""
     query = [("backend", backend if isinstance(backend, str) else json.dumps(backend))]
     for option in options_of(kind):

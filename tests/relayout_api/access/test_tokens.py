@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,6 +26,7 @@ from relayout_api.access.tokens import Tokens
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
+PUBLISHED = {"1": KEY}
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +35,13 @@ def issuer() -> Iterator[str]:
 
     class Issuer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
+            known = [
+                {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": name, "use": "sig"}
+                for name, key in PUBLISHED.items()
+            ]
             documents = {
                 "/.well-known/openid-configuration": {"issuer": address, "jwks_uri": f"{address}/keys"},
-                "/keys": {"keys": [known]},
+                "/keys": {"keys": known},
             }
             body = json.dumps(documents[self.path]).encode()
             self.send_response(200)
@@ -55,10 +61,10 @@ def issuer() -> Iterator[str]:
 
 @pytest.fixture
 def signed(issuer: str) -> Callable[..., str]:
-    def sign(key: ec.EllipticCurvePrivateKey = KEY, **changes: Any) -> str:
+    def sign(key: ec.EllipticCurvePrivateKey = KEY, kid: str = "1", **changes: Any) -> str:
         claims = {"iss": issuer, "aud": "relayout", "sub": "ana", "exp": time.time() + 60, "scope": "relayout:legalize"}
         claims |= changes
-        return jwt.encode({k: v for k, v in claims.items() if v is not None}, key, "ES256", headers={"kid": "1"})
+        return jwt.encode({k: v for k, v in claims.items() if v is not None}, key, "ES256", headers={"kid": kid})
 
     return sign
 
@@ -109,6 +115,16 @@ def test_a_token_without_a_public_key_signature_is_nobody(issuer: str, signed: C
         assert tokens.find(forged) is None
 
 
+def test_keys_may_be_rotated(issuer: str, signed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout_api.access.tokens._SILENCE_SECONDS", 0.0)
+    tokens = Tokens(issuer, "relayout")
+    assert tokens.find(signed()) is not None
+    monkeypatch.setitem(PUBLISHED, "2", OTHER)
+    monkeypatch.delitem(PUBLISHED, "1")
+    assert tokens.find(signed(OTHER, kid="2")) is not None
+    assert tokens.find(signed()) is None
+
+
 def test_an_issuer_that_is_silent_or_another_is_an_error(issuer: str, signed: Callable[..., str]) -> None:
     with pytest.raises(UsageError, match="does not answer"):
         Tokens("http://127.0.0.1:1", "relayout").find(signed())
@@ -116,25 +132,34 @@ def test_an_issuer_that_is_silent_or_another_is_an_error(issuer: str, signed: Ca
         Tokens(issuer + "/", "relayout").check()
 
 
-def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callable[..., str]) -> None:
+@pytest.mark.parametrize("has_keys", [False, True], ids=["no answer", "keys that are no JSON"])
+def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callable[..., str], has_keys: bool) -> None:
     asked = []
 
     class Broken(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_error(503)
+            if not has_keys:
+                self.send_error(503)
+                return
+            document = json.dumps({"issuer": address, "jwks_uri": f"{address}/keys"}) if len(asked) == 1 else "<html>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(document)))
+            self.end_headers()
+            self.wfile.write(document.encode())
 
         def log_message(self, *_: Any) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        tokens = Tokens(f"http://127.0.0.1:{server.server_port}", "relayout")
+        address = f"http://127.0.0.1:{server.server_port}"
+        tokens = Tokens(address, "relayout")
         for _ in range(3):
             with pytest.raises(UsageError, match="does not answer"):
                 tokens.find(signed())
         server.shutdown()
-    assert len(asked) == 1
+    assert len(asked) == 1 + has_keys
 
 
 def test_callers_with_keys_do_not_wait_for_an_issuer_that_hangs() -> None:
@@ -166,3 +191,25 @@ def test_callers_with_keys_do_not_wait_for_an_issuer_that_hangs() -> None:
         return answer.status_code
 
     assert anyio.run(ask) == 200
+
+
+def test_tokens_that_are_nobodys_take_no_memory() -> None:
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("nobody may come here")
+
+    guard = Guard(served, key=lambda text: None, token=lambda text: None, required=True)
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
+            await client.get("/v1/backends", headers={"X-API-Key": "first"})
+            tracemalloc.start()
+            for number in range(50):
+                answer = await client.get("/v1/backends", headers={"X-API-Key": f"{number} {'x' * 60_000}"})
+                assert answer.status_code == 401
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+    try:
+        assert anyio.run(ask) < 1_000_000
+    finally:
+        tracemalloc.stop()
