@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
@@ -49,7 +49,7 @@ def remove_operator_placeholders(graph: onnx.GraphProto, replaced: Mapping[str, 
     """Put the operators back into `graph`, which was inferred meanwhile, and into the graphs inside it."""
     if not replaced:
         return
-    for inner in _graphs_inside(graph):
+    for inner in graphs_inside(graph.node):
         remove_operator_placeholders(inner, replaced)
     nodes = [replaced.get(node.name, node) for node in graph.node]
     _set(graph.node, (node for node in nodes if not node.name.startswith(PREFIX)))
@@ -65,7 +65,7 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
 
 
 def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
-    for inner in _graphs_inside(graph):
+    for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced)
     if not any(node.domain == CONTRIBUTED for node in graph.node):
         return
@@ -177,12 +177,6 @@ class _Writer:
         self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
-
-
-def _graphs_inside(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from graphs_in(attribute)
 
 
 def _set(field: Any, entries: Iterable[Any]) -> None:
