@@ -99,8 +99,7 @@ def run(
     warnings = warnings_of(model)
     progress("requirements")
     found = candidates(model, backend, options, elements)
-    objective, is_limited = objective_named(options.objective), limit_of(backend, options)[1] is not None
-    formulation = build(found, elements, backend, objective, host=backend.host(), reuses_copies=not is_limited)
+    formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
     answer = dearer_at_no_size(
         formulation, elements, backend, lambda each: solved(each, backend, options, clock, improved)
@@ -176,7 +175,7 @@ def solved(
     clock.stage("build")
     left = clock.left()
     source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
-    option, limit = limit_of(backend, options)
+    option, limit = limit_of(formulation, backend, options)
     solution = solve(
         formulation.problem,
         engine=options.engine,
@@ -197,11 +196,12 @@ def solved(
     return solution
 
 
-def limit_of(backend: Backend, options: Options) -> tuple[str, int | None]:
+def limit_of(formulation: Formulation, backend: Backend, options: Options) -> tuple[str, int | None]:
     """The limit on conversions that the solver keeps, by option. It counts all conversions, so a limit on transposes
-    is one only if the backend has no conversion operators of its own; else the legal model is counted afterwards."""
+    is one only if each has a Transpose: no format pads, and the backend has no conversion operators of its own. Else
+    the legal model is counted afterwards."""
     limits = {"max_conversions": options.max_conversions}
-    if not conversion_operators_of(backend):
+    if not conversion_operators_of(backend) and not formulation.costs.have_padding:
         limits["max_transposes"] = options.max_transposes
     given = [(limit, name) for name, limit in limits.items() if limit is not None]
     limit, name = min(given, default=(None, "max_conversions"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -105,3 +106,54 @@ def test_a_note_without_a_cost_in_bytes_is_ignored(cost: str) -> None:
     noted = node((1, 2), (2, 3))
     noted.metadata_props[NODE_COST_KEY] = f"{cost} Conv [1,2] -> [2,3]"
     assert noted_cost(noted) is None
+
+
+class Blocks(Backend):
+    """Convolutions on padded blocks of channels, or on NHWC at the cost `slow`."""
+
+    name = "blocks"
+    answers_by_type = True
+
+    def __init__(self, slow: int) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def implementations(self, node: ir.Node) -> list[Implementation]:
+        if node.op_type != "Conv":
+            return [*super().implementations(node)]
+        kinds = [("NCHW16c", "OIHW16i16o", True, 0), ("NHWC", "OHWI", False, self.slow)]
+        return [
+            Implementation((Layout.parse(data), Layout.parse(kernel), "*"), (Layout.parse(data),), cost=cost, pads=pads)
+            for data, kernel, pads, cost in kinds
+        ]
+
+
+def normalized(channels: int, then: int) -> onnx.ModelProto:
+    """A convolution, a normalization, and a convolution of `then` results, or a pool if that is 0. No channels fill
+    their blocks."""
+    net = Net()
+    value = net.conv(net.input("x", (2, 32, 6, 5)), 32, channels, kernel=1)
+    value = net.node("Relu" if then else "Sigmoid", value)
+    parameters = [*(net.weight(channels) for _ in range(3)), net.constant(np.full(channels, 0.5, np.float32))]
+    value = net.node("BatchNormalization", value, *parameters)
+    net.output(net.conv(value, channels, then, kernel=1) if then else net.node("GlobalMaxPool", value))
+    return net.model()
+
+
+@pytest.mark.parametrize(("channels", "then", "slow"), [(20, 8, 4000), (20, 40, 14000), (8, 0, 14000)])
+@pytest.mark.parametrize("backend", ["blocks", "onnx", "nchw", "nhwc"])
+def test_a_legal_model_costs_any_backend_the_same_in_the_next_run(
+    backend: str, channels: int, then: int, slow: int
+) -> None:
+    """A noted cost is that of the node's layout: padding adds to it, and a change of layout renews it. A pad that is in
+    the model counts like one that is added."""
+    blocks = Blocks(slow)
+    second = blocks if backend == "blocks" else backend
+    legal, first = relayout.legalize(normalized(channels, then), blocks)
+    other, report = relayout.legalize(legal, second)
+    again, last = relayout.legalize(other, second)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert (again.graph, last.cost) == (other.graph, report.cost)
+    if second is blocks:
+        assert (other.graph, report.cost) == (legal.graph, first.cost)

@@ -72,6 +72,16 @@ def test_the_copy_without_padding_is_made_once(tmp_path: Path) -> None:
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
 
 
+@pytest.mark.parametrize(("most", "passed"), [(2, True), (1, False)])
+def test_a_pad_does_not_count_as_a_transpose(most: int, passed: bool, tmp_path: Path) -> None:
+    path = tmp_path / "padded.toml"
+    path.write_text(PADDED)
+    _, report = legalize(padded_result(), load_backend(str(path)), max_transposes=most)
+    assert (report.status, report.after.transposes) == ("optimal", 2)
+    assert report.verification is not None
+    assert report.verification.passed == passed
+
+
 def test_two_transposes_are_taken_where_the_backend_says_that_they_cost_less_than_one() -> None:
     net = Net()
     value = net.conv(net.input("x", (2, 4, 6, 8)), 4, 4)

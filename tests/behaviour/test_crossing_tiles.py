@@ -13,7 +13,7 @@ from legalization_checks import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
-from relayout.candidates.iteration_space import IndexingMaps
+from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.tensors import collect_tensors
 from relayout.layout.memory_format import Atom, MemoryFormat
 from relayout.model.io import read_model
@@ -285,7 +285,7 @@ def test_operands_whose_factors_do_not_nest_propagate_no_common_order() -> None:
         for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=True)
         if value is not None and axes is not None
     ]
-    geometry = IndexingMaps(rule, tuple(operands))  # type: ignore[arg-type]
+    geometry = indexing_maps(rule, tuple(operands))  # type: ignore[arg-type]
 
     def cut(axis: int, *tiles: int) -> MemoryFormat:
         return tuple(Atom(axis, low, high) for low, high in zip((1, *tiles), (*tiles, 0), strict=True))

@@ -83,3 +83,13 @@ def test_only_an_item_that_reuses_copies_does() -> None:
     for reuses, cost in ((False, 9), (True, 2)):
         problem = Problem(choices, (Item("v", Use(0, (0,)), (Use(1, (2,)),), conversion, reuses),))
         assert solve(problem).cost == solve(problem, engine="cp-sat").cost == cost_of(problem, (0, 0)) == cost
+
+
+def test_a_limit_on_conversions_that_the_cheapest_copies_exceed_is_met_by_direct_ones() -> None:
+    conversion = ((0, 1, 9), (9, 0, 1), (9, 9, 0))
+    problem = Problem(
+        (Choice("a", (0,)), Choice("b", (0,))), (Item("v", Use(0, (0,)), (Use(1, (2,)),), conversion, True),)
+    )
+    assert (solve(problem, max_conversions=2).cost, solve(problem, max_conversions=2).is_direct) == (2, False)
+    limited = solve(problem, max_conversions=1)
+    assert (limited.status, limited.cost, limited.is_direct) == ("optimal", 9, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import prod
@@ -21,7 +21,6 @@ from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule
 
 __all__ = [
     "Alternative",
-    "AlternativeList",
     "BoundaryLowering",
     "FixedLowering",
     "FreeLowering",
@@ -36,6 +35,7 @@ __all__ = [
     "label_of",
     "ports_of",
     "region_edge_ports",
+    "with_alternatives",
 ]
 
 
@@ -252,7 +252,7 @@ class NodePorts(Struct, frozen=True, eq=False):
     ports: tuple[Port, ...]
     region_edge: RegionEdge | None = None
 
-    def rule(self, tensors: Tensors) -> Rule | None:
+    def rule_in(self, tensors: Tensors) -> Rule | None:
         """The rule of the node, or of the region edge."""
         if self.region_edge is not None:
             return self.region_edge.rule
@@ -267,6 +267,19 @@ class NodePorts(Struct, frozen=True, eq=False):
         if port.index < own:
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
+
+    def alternative(
+        self,
+        formats: Sequence[MemoryFormat],
+        lowering: Lowering,
+        cost: int = 0,
+        device: str = "",
+        elidable_bytes: int = 0,
+        implementation_index: int = 0,
+    ) -> Alternative:
+        """An alternative of this node; see `Alternative`."""
+        is_source = all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
+        return Alternative(tuple(formats), lowering, cost, is_source, device, elidable_bytes, implementation_index)
 
     def port_name(self, port: Port) -> str:
         """The port's name in messages."""
@@ -287,45 +300,18 @@ class NodeAlternatives(NodePorts, frozen=True, eq=False):
         return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts)
 
 
-class AlternativeList:
-    """The alternatives of one node while they are listed."""
-
-    def __init__(self, node: NodePorts) -> None:
-        self.node = node
-        self._found: dict[tuple[object, ...], tuple[Alternative, tuple[str, ...]]] = {}
-
-    def add(
-        self,
-        formats: Sequence[MemoryFormat],
-        lowering: Lowering,
-        cost: int,
-        layouts: Sequence[str],
-        device: str = "",
-        elidable_bytes: int = 0,
-        implementation_index: int = 0,
-    ) -> None:
-        """Add an alternative. Of two with the same formats, device and implementation, the cheaper one stays; then the
-        one with less elidable traffic; then the one that changes nothing."""
-        identity = all(port.is_source_format(f) for port, f in zip(self.node.ports, formats, strict=True))
-        new = Alternative(
-            tuple(formats),
-            lowering,
-            cost,
-            identity and lowering.changes_nothing,
-            device,
-            elidable_bytes,
-            implementation_index,
-        )
-        key = (new.formats, device, implementation_index)
-        known = self._found.get(key)
+def with_alternatives(node: NodePorts, given: Iterable[tuple[Alternative, Sequence[str]]]) -> NodeAlternatives:
+    """The node with these alternatives, each with its layouts. Of two with the same formats, device and implementation,
+    the cheaper one stays; then the one with less elidable traffic; then the one that changes nothing."""
+    found: dict[tuple[object, ...], tuple[Alternative, Sequence[str]]] = {}
+    for new, layouts in given:
+        key = (new.formats, new.device, new.implementation_index)
+        known = found.get(key)
         if known is None or _rank(new) < _rank(known[0]):
-            self._found[key] = (new, tuple(layouts))
-
-    def listed(self) -> NodeAlternatives:
-        """The node with the added alternatives."""
-        own, found = self.node, self._found.values()
-        alternatives, layouts = tuple([each for each, _ in found]), tuple([each for _, each in found])
-        return NodeAlternatives(own.label, own.node, own.ports, own.region_edge, alternatives, layouts)
+            found[key] = new, layouts
+    alternatives = tuple([each for each, _ in found.values()])
+    layouts_of = tuple([tuple(each) for _, each in found.values()])
+    return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, alternatives, layouts_of)
 
 
 def _rank(alternative: Alternative) -> tuple[int, int, bool]:

@@ -43,17 +43,6 @@ class Requirement:
     inside a node have no requirements.
     """
 
-    __slots__ = (
-        "_ports",
-        "boxes",
-        "implementation",
-        "implementation_index",
-        "is_empty",
-        "is_tiled",
-        "layouts",
-        "shown",
-    )
-
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...], implementation_index: int = 0) -> None:
         self.implementation = implementation
         self.implementation_index = implementation_index
@@ -213,25 +202,14 @@ class RequirementChecker:
         return self._names.filled(port.operand, wanted)
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
-        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's names
-        stand for the source's order, in which axes of extent 1 may be anywhere."""
+        """Whether the operand with these dimensions meets the layout."""
         extents = port.operand.view.extents
         axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
-        natural = in_source(len(extents))
-        current_dims = natural if dims is None else dims
-        if required.rank != len(current_dims):
+        found = _lies_as(required, dims, extents, axis_names, own is not None)
+        if found is None:
             return False
-        if axis_names is None and required.names.strip("*") and not _is_in_place(current_dims, extents):
-            return False
-        current = _known(current_dims, axis_names) if axis_names is not None else Layout.any(len(current_dims))
-        if current is None:
-            return False
-        if own is None:
-            # The operator does not read its axes by name, so an axis of extent 1 may be anywhere.
-            current = _without_units(current, current_dims, extents)
-        # Black boxes are checked by the formats of the tensors.
-        current = _carrying(current, required)
-        tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(current_dims, extents)))
+        current, shape = found
+        tensor = TensorType(element_size(port.operand.tensor.base), shape)
         key = (required, current, tensor, device)
         met = self._met.get(key)
         if met is None:
@@ -288,19 +266,38 @@ def _present_layout(node: ir.Node, n: int, *, is_result: bool) -> Layout | None:
     return Layout.parse(letters) if letters is not None else None
 
 
+@lru_cache(maxsize=4096)
+def _lies_as(
+    required: Layout, dims: Dims | None, extents: tuple[Extent, ...], axis_names: str | None, is_named: bool
+) -> tuple[Layout, tuple[Extent, ...]] | None:
+    """The layout and shape of an operand with these dimensions, to be compared with `required`; None where they cannot
+    be. Where no axis names are known, the layout's names stand for the source's order, in which axes of extent 1 may be
+    anywhere. `is_named`: the operator reads its axes by name."""
+    dims = in_source(len(extents)) if dims is None else dims
+    if required.rank != len(dims):
+        return None
+    if axis_names is None and required.names.strip("*") and not _is_in_place(dims, extents):
+        return None
+    current = _known(dims, axis_names) if axis_names is not None else Layout.any(len(dims))
+    if current is None:
+        return None
+    if not is_named:
+        current = _without_units(current, dims, extents)
+    # Black boxes are checked by the formats of the tensors.
+    return _carrying(current, required), tuple(dims_shape(dims, extents))
+
+
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
     """Whether every axis longer than 1 is whole and in the source's order."""
     return all(group == (Atom(device),) or extents[group[0].axis] == 1 for device, group in enumerate(dims))
 
 
-@lru_cache(maxsize=4096)
 def _known(dims: Dims, axis_names: str) -> Layout | None:
     """The layout of an operand with these dimensions. Factors permuted within one dimension count as the whole axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), axis_names)
 
 
-@lru_cache(maxsize=4096)
 def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> Layout:
     """The layout, a plain one, with `*` for each dimension of extent 1."""
     units = [extents[group[0].axis] == 1 for group in dims]
@@ -316,7 +313,6 @@ def _boxes(layout: Layout) -> tuple[tuple[tuple[str, str], ...], ...]:
     return boxes if any(boxes) else ()
 
 
-@lru_cache(maxsize=4096)
 def _carrying(layout: Layout, required: Layout) -> Layout:
     """The layout with the black boxes of the required one."""
     for i in range(required.rank):

@@ -14,13 +14,12 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from relayout.candidates.alternatives import AlternativeList, BoundaryLowering, NodeAlternatives, NodePorts, Port
+from relayout.candidates.alternatives import BoundaryLowering, NodeAlternatives, NodePorts, Port, with_alternatives
 from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
 from relayout.candidates.tensors import Operand, Tensor, Tensors
-from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
@@ -77,12 +76,13 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
     def listed(choice: NodeAlternatives) -> NodeAlternatives:
         if choice.alternatives:
             return choice
-        found = AlternativeList(choice)
+        found = []
         for order in orders_of(choice.ports, formats):
             own = [format_in(port, order) for port in choice.ports]
             if None not in own:
-                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, order_texts(choice, order, names))
-        return found.listed()
+                made = choice.alternative(cast(list[MemoryFormat], own), BoundaryLowering(order))
+                found.append((made, order_texts(choice, order, names)))
+        return with_alternatives(choice, found)
 
     inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
     return replace(boundary, inputs=inputs, outputs=outputs)
@@ -208,7 +208,7 @@ class _Ends:
         for end, operand, order in zip(ends, operands, orders, strict=True):
             own = NodePorts(_label([end]), None, (end.port(operand),))
             format_ = format_in(own.ports[0], order)
-            self.blocking_view = nearest_regrouped(operand.value, self._tensors) if format_ is None else None
+            self.blocking_view = self._tensors.nearest_regrouped(operand.value) if format_ is None else None
             if self.blocking_view is not None:
                 return
             if format_ is not None:
@@ -260,9 +260,7 @@ class _Ends:
 
 
 def _single(own: NodePorts, format_: MemoryFormat, order: MemoryFormat, layouts: Sequence[str]) -> NodeAlternatives:
-    found = AlternativeList(own)
-    found.add([format_], BoundaryLowering(order), 0, layouts)
-    return found.listed()
+    return with_alternatives(own, [(own.alternative([format_], BoundaryLowering(order)), layouts)])
 
 
 def _label(ends: Sequence[_End]) -> str:

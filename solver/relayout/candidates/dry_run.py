@@ -22,36 +22,48 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
 from relayout.ops import Axes, Free
 
-__all__ = ["DryRun"]
+__all__ = ["ChosenOrder", "DryRun"]
 
 Places = Sequence[Axes]
 
 
-class DryRun:
+class ChosenOrder:
+    """A node in an order of its iteration space: the part of `relayout.ops.DecompositionWriter` that emits nothing."""
+
+    def __init__(self, node: ir.Node, rule: Free, lowering: FreeLowering) -> None:
+        self.node, self._rule, self._lowering = node, rule, lowering
+
+    @property
+    def axes(self) -> Axes:
+        return self._lowering.axes
+
+    def count(self, axes: Collection[int]) -> int:
+        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
+
+    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self._lowering.broadcast(axis, array)
+
+    def places(self, axis: int) -> np.ndarray[Any, Any]:
+        return self._lowering.positions_of(axis, self._rule.extents[axis])
+
+
+class DryRun(ChosenOrder):
     """The decomposition of one node in a scratch graph (see `relayout.ops.DecompositionWriter`).
 
     `axis_names` are the names of the axes of the iteration space, `*` for an axis without one.
     """
 
     def __init__(self, node: ir.Node, rule: Free, lowering: FreeLowering, axis_names: str, opset: int) -> None:
-        self.opset = opset
-        self._source, self._rule, self._form, self._letters = node, rule, lowering, axis_names
+        super().__init__(node, rule, lowering)
+        self.opset, self._letters = opset, axis_names
         self._nodes: list[ir.Node] = []
         self._layouts: dict[ir.Value, Layout] = {}
         assert lowering.rewritten is not None
         lowering.rewritten.write(self)
         ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
 
-    @property
-    def node(self) -> ir.Node:
-        return self._source
-
-    @property
-    def axes(self) -> Axes:
-        return self._form.axes
-
     def read(self, index: int, dims: Places) -> ir.Value:
-        source = self._source.inputs[index]
+        source = self.node.inputs[index]
         assert source is not None
         own = self._rule.inputs[index] or ()
         value = self._value(source.name, source.type, dims, own)
@@ -72,22 +84,13 @@ class DryRun:
         like: ir.Value | None = None,
     ) -> ir.Value:
         kind = next((value.type for value in (like, *inputs) if value is not None), None)
-        result = self._value(f"{self._source.outputs[0].name}_{operator}", kind, dims)
+        result = self._value(f"{self.node.outputs[0].name}_{operator}", kind, dims)
         made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-        self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self._source.name))
+        self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self.node.name))
         return result
 
     def set_result(self, index: int, value: ir.Value, dims: Places) -> None:
         """Nothing to do: the operators' requirements do not depend on the consumers of the results."""
-
-    def count(self, axes: Collection[int]) -> int:
-        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
-
-    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return self._form.broadcast(axis, array)
-
-    def places(self, axis: int) -> np.ndarray[Any, Any]:
-        return self._form.positions_of(axis, self._rule.extents[axis])
 
     def meets_requirements(self, backend: Backend, device: str) -> bool:
         """Whether all non-constant operands of every operator meet the requirements of the device's backend."""
@@ -111,7 +114,7 @@ class DryRun:
         self, name: str | None, kind: ir.TypeProtocol | None, dims: Places, axes: Axes | None = None
     ) -> ir.Value:
         """A value of these dimensions, without axes other than the given ones of the space."""
-        atoms = [[atom for place in group for atom in self._form.dims[place]] for group in dims]
+        atoms = [[atom for place in group for atom in self._lowering.dims[place]] for group in dims]
         groups = [tuple(atom for atom in group if axes is None or atom.axis in axes) for group in atoms]
         value = ir.Value(name=name, shape=ir.Shape(dims_shape(tuple(groups), self._rule.extents)), type=kind)
         names = [self._name(group) for group in groups]

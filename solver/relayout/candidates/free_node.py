@@ -9,6 +9,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import element_size
+from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
@@ -32,20 +33,6 @@ _NOTHING: Traffic = ()
 
 class FreeNode:
     """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached."""
-
-    __slots__ = (
-        "_answers",
-        "_axes",
-        "_checker",
-        "_choice",
-        "_devices",
-        "_elements",
-        "_letters",
-        "_maps",
-        "_reach",
-        "_rule",
-        "_suggested",
-    )
 
     def __init__(
         self,
@@ -260,11 +247,15 @@ class FreeNode:
         return self._checker.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
     def _traffic(self, lowering: FreeLowering, traffic: Traffic) -> int:
-        """The bytes read and written, by `Traffic`."""
+        """The bytes read and written, by `Traffic`, and how much more a noted cost is where tiles are padded."""
         assert self._choice.node is not None
-        size = element_size(self._choice.node.outputs[0])
-        shape = dims_shape(lowering.dims, self._rule.extents) if traffic else []
-        return sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
+        size, noted = element_size(self._choice.node.outputs[0]), noted_cost(self._choice.node)
+        shape = dims_shape(lowering.dims, self._rule.extents) if traffic or noted else []
+        added = sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
+        if noted:
+            own = self._elements(ir.Shape(self._rule.extents))
+            added += noted * (self._elements(ir.Shape(shape)) - own) // own if own else 0
+        return added
 
 
 @lru_cache(maxsize=4096)

@@ -2,76 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
-from relayout.ops import Axes, Free
+from relayout.layout.view import View
+from relayout.ops import Axes, AxisTraits, Free
 
-__all__ = ["IndexingMaps", "IndexingMapsCache"]
+__all__ = ["IndexingMaps", "indexing_maps"]
+
+InsertionRule = Callable[[Axes, int], int | None]
 
 
 class IndexingMaps:
     """The maps between an iteration space and its operands. Equal spaces share them and their cached results."""
 
-    __slots__ = (
-        "_companions",
-        "_extended",
-        "_formats",
-        "_insertion_rule",
-        "_lacking",
-        "_merged",
-        "_multiples",
-        "_named",
-        "_operands",
-        "_padded",
-        "_partners",
-        "_permutable",
-        "_tileable",
-        "extents",
-        "is_partial",
-    )
-
-    def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
+    def __init__(
+        self,
+        extents: tuple[Extent, ...],
+        traits: tuple[AxisTraits, ...],
+        is_named: bool,
+        insertion_rule: InsertionRule | None,
+        operands: tuple[tuple[View, Axes], ...],
+    ) -> None:
         # An axis has no position only if its extent is 1 in every operand: Pad, Expand or Resize may extend an axis of
         # 1.
-        extents = list(rule.extents)
-        for operand, axes in operands:
+        longest = list(extents)
+        for view, axes in operands:
             for index, axis in enumerate(axes):
-                own = operand.view.extents[index]
-                if extents[axis] == 1 and own != 1:
-                    extents[axis] = own
-        self.extents: tuple[Extent, ...] = tuple(extents)
+                own = view.extents[index]
+                if longest[axis] == 1 and own != 1:
+                    longest[axis] = own
+        self.extents = extents = tuple(longest)
         # For each operand, the position of each axis of the space among its own; unit axes have none.
         self._operands = [
-            (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
-            for operand, axes in operands
+            (view, axes, {axis: i for i, axis in enumerate(axes) if view.extents[i] != 1}) for view, axes in operands
         ]
         # An axis whose extent differs between operands cannot have the same tiles in all of them.
         uneven = {
             axis
-            for operand, axes in operands
+            for view, axes in operands
             for index, axis in enumerate(axes)
-            if operand.view.extents[index] not in (1, extents[axis]) or extents[axis] is None
+            if view.extents[index] not in (1, extents[axis]) or extents[axis] is None
         }
-        traits = list(enumerate(rule.traits))
-        self._tileable = frozenset(a for a, own in traits if own.tileable) - uneven
-        self._multiples = {a: own.tile_multiple for a, own in traits if own.tile_multiple}
-        self._permutable = frozenset(a for a, own in traits if own.permutable_within) - uneven - self._tileable
-        self._padded = frozenset(a for a, own in traits if own.zero_preserving) - uneven
+        each = list(enumerate(traits))
+        self._tileable = frozenset(a for a, own in each if own.tileable) - uneven
+        self._multiples = {a: own.tile_multiple for a, own in each if own.tile_multiple}
+        self._permutable = frozenset(a for a, own in each if own.permutable_within) - uneven - self._tileable
+        self._padded = frozenset(a for a, own in each if own.zero_preserving) - uneven
         # A `relayout` operator supports any tiles of its named axes that a backend requires, except for axes of extent
         # 1 in its result.
         different = {
-            axis
-            for operand, axes in operands
-            for index, axis in enumerate(axes)
-            if operand.view.extents[index] != extents[axis]
+            axis for view, axes in operands for index, axis in enumerate(axes) if view.extents[index] != extents[axis]
         }
-        self._named = frozenset(range(len(extents)) if rule.axis_names else ()) - uneven - different
-        self._companions = {a: own.companion for a, own in traits if own.companion is not None}
-        self._insertion_rule = rule.insertion_rule
+        self._named = frozenset(range(len(extents)) if is_named else ()) - uneven - different
+        self._companions = {a: own.companion for a, own in each if own.companion is not None}
+        self._insertion_rule = insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
         self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
         self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
@@ -80,7 +69,8 @@ class IndexingMaps:
         self.is_partial = len(operands) > 1 and not any(wide <= set(positions) for _, _, positions in self._operands)
         self._lacking = lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
         every = range(len(operands))
-        self._partners = [
+        # For each operand, those whose formats say more of an order than its own: one of the two lacks axes.
+        self.partners = [
             [n for n in every if n != index and (self.is_partial or lacking[index] != lacking[n])] for index in every
         ]
 
@@ -168,10 +158,6 @@ class IndexingMaps:
                 return None
             found.append(format_)
         return tuple(found)
-
-    def partners(self, index: int) -> list[int]:
-        """The operands whose formats say more of an order than that of operand `index`: one of the two lacks axes."""
-        return self._partners[index]
 
     def merged_orders(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
@@ -286,20 +272,11 @@ class IndexingMaps:
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
 
-class IndexingMapsCache:
-    """A cache of indexing maps, shared by equal iteration spaces."""
-
-    def __init__(self) -> None:
-        self._found: dict[object, IndexingMaps] = {}
-
-    def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
-        """The maps between a space of `rule` and its operands."""
-        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.traits, bool(rule.axis_names), rule.insertion_rule, views)
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = IndexingMaps(rule, operands)
-        return found
+def indexing_maps(rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
+    """The maps between a space of `rule` and its operands. They depend on the arguments of `_maps` alone, so that equal
+    spaces share them and their cached results, those of other graphs too."""
+    spaces = tuple([(operand.view, axes) for operand, axes in operands])
+    return _maps(rule.extents, rule.traits, bool(rule.axis_names), rule.insertion_rule, spaces)
 
 
 def _split_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
@@ -310,3 +287,6 @@ def _split_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
         bounds = [inner, *sorted(end for end in ends if inner < end and (not outer or end < outer)), outer]
         found += [Atom(axis, low, high) for low, high in reversed(list(pairwise(bounds)))]
     return found
+
+
+_maps = lru_cache(maxsize=1024)(IndexingMaps)

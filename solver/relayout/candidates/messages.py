@@ -59,11 +59,7 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
         full = BlackBoxFormat(with_units(own, operand.view.extents), boxes) if own is not None else None
         layout = names.layout(operand, full) if full is not None else None
         return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
-    axes = [a.axis for a in own]
-    for axis in range(len(operand.view.axes)):
-        if axis not in axes:
-            before = [p for p, other in enumerate(axes) if other < axis]
-            axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
+    axes = [a.axis for a in with_units(own, operand.view.extents)]
     words = [axis_names[a] if axis_names else str(a) for a in axes]
     for axis, _, namespace, data in boxes:
         words[axes.index(axis)] += f"[{namespace}:{data}]"

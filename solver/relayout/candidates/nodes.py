@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from relayout.backend.interface import Implementation, element_size
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
-    AlternativeList,
+    Alternative,
     FixedLowering,
     FreeLowering,
     NodeAlternatives,
@@ -25,6 +25,7 @@ from relayout.candidates.alternatives import (
     label_of,
     ports_of,
     region_edge_ports,
+    with_alternatives,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
@@ -39,12 +40,11 @@ from relayout.candidates.fixed_node import (
     rewritten_lowering,
 )
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
-from relayout.candidates.iteration_space import IndexingMapsCache
+from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.subgraph_values import CrossingValue, may_cross
 from relayout.candidates.tensors import Operand, Tensors
-from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
@@ -67,7 +67,6 @@ class SeedContext(Struct, frozen=True, eq=False):
     names: AxisNames
     tensors: Tensors
     elements: Pricing
-    maps: IndexingMapsCache
     prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
@@ -142,14 +141,16 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
+        if node not in tensors.region_edges:
+            found.append(_shared_seed(context, node))
+            continue
         implementations = _stated(context, node)
-        found.append(_shared_seed(context, node, implementations))
-        if node in tensors.region_edges:
-            edges = tensors.region_edges[node] if may_cross(implementations) else ()
-            found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
-            for inner in graphs_of(node):
-                _seed_graph(inner, context, found)
-            found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
+        found.append(_seed_node(context, node, implementations))
+        edges = tensors.region_edges[node] if may_cross(implementations) else ()
+        found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
+        for inner in graphs_of(node):
+            _seed_graph(inner, context, found)
+        found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
 
 
 def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
@@ -193,22 +194,22 @@ def list_alternatives(
 
 
 def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
-    found = AlternativeList(seed.node)
-
-    def add(
+    def alternative(
         met: Requirement,
         lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
         elidable_bytes: int = 0,
-    ) -> None:
-        cost, device = met.implementation.cost + extra, met.implementation.device
-        found.add(formats, lowering, cost, met.shown, device, elidable_bytes, met.implementation_index)
+    ) -> tuple[Alternative, Sequence[str]]:
+        own = met.implementation
+        made = seed.node.alternative(
+            formats, lowering, own.cost + extra, own.device, elidable_bytes, met.implementation_index
+        )
+        return made, met.shown
 
-    for requirement, lowering, formats in seed.fixed:
-        add(requirement, lowering, formats)
-    for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
-        add(*shuffled)
+    found = [alternative(*each) for each in seed.fixed]
+    if seed.shuffle is not None:
+        found += [alternative(*each) for each in candidates.shuffled[seed.shuffle]]
     for own in seed.spaces:
         for answer, operand_formats in candidates.orders[own.space].values():
             given = iter(operand_formats)
@@ -219,8 +220,8 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
             for requirement, lowering, extra in answer:
                 boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
-                    add(requirement, lowering, boxed, extra, own.elidable_bytes)
-    return found.listed()
+                    found.append(alternative(requirement, lowering, boxed, extra, own.elidable_bytes))
+    return with_alternatives(seed.node, found)
 
 
 def _port_dims(
@@ -262,35 +263,26 @@ class _Placed(Struct, frozen=True, eq=False):
     are_all: bool
 
 
-def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
+def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     """The node's seed, copied from its prototype where there is one."""
-    key = _likeness(context, node, implementations)
-    if key is None:
-        return _seed_node(context, node, implementations)
-    own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
-    key = (*key, *[_port_key(context, port) for port in own.ports])
+    tensors, checker, rule = context.tensors, context.checker, context.tensors.rules.get(node)
+    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
+    if is_elidable or checker.is_conversion(node):
+        return _seed_node(context, node, _stated(context, node))
+    stated = None if checker.is_shared else _stated(context, node)
+    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
+    if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
+        return _seed_node(context, node, stated)
+    own = NodePorts(label_of(node), node, ports_of(node, tensors))
+    likeness = noted_cost(node) if stated is None else stated
+    key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
     if prototype is not None:
         return prototype.like(own)
-    made = _seed_node(context, node, implementations)
+    made = _seed_node(context, node, _stated(context, node) if stated is None else stated)
     if not (made.has_boxes or made.is_partial):
         context.prototypes[key] = made
     return made
-
-
-def _likeness(
-    context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
-) -> tuple[object, ...] | None:
-    """The key that nodes of one prototype share besides their ports; None for a node that cannot share one."""
-    tensors, rule = context.tensors, context.tensors.rules.get(node)
-    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
-    if is_elidable or node in tensors.region_edges or context.checker.is_conversion(node):
-        return None
-    if context.checker.is_shared:
-        return tensors.classes[node], noted_cost(node)
-    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
-    is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
-    return None if is_asked_again else (tensors.classes[node], implementations)
 
 
 def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
@@ -353,7 +345,7 @@ def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Req
             format_ = port.format_in(dims)
             if format_ is None:
                 # The layout's factors do not nest in the axes of the tensor.
-                regrouped = nearest_regrouped(port.operand.value, context.tensors)
+                regrouped = context.tensors.nearest_regrouped(port.operand.value)
                 if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
                 are_all = False
@@ -379,7 +371,7 @@ def _seed_free(
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
     axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
     operands = _operands(own, axes_of)
-    maps = context.maps.of(rule, operands)
+    maps = indexing_maps(rule, operands)
     free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
@@ -421,7 +413,7 @@ def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     def accepts(order: MemoryFormat) -> _Answer:
         return tuple((requirement, pieces.lowering(order), 0) for requirement in free)
 
-    maps = context.maps.of(pieces.rule, pieces.operands)
+    maps = indexing_maps(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
 
 
@@ -441,7 +433,7 @@ def _seed_edge(
     own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
-    maps = context.maps.of(edge.rule, operands)
+    maps = indexing_maps(edge.rule, operands)
     value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
     orders = [space.source_order(), *value.required_orders()]

@@ -7,7 +7,8 @@ the orders of the space that extend it. Formats and orders are propagated both w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -162,9 +163,10 @@ class _Propagation:
         while self._queue:
             tensor, format_ = self._queue.popleft()
             for space, index in self._spaces.get(tensor, ()):
-                reached = self._reached(space, index, format_)
-                accepted = [self.add_order(space, order, is_required=False) for order in reached]
-                if not any(accepted):
+                is_accepted = False
+                for order in self._reached(space, index, format_):
+                    is_accepted |= self.add_order(space, order, is_required=False)
+                if not is_accepted:
                     # The node supports whole axes only: consider the orders nearest to this format.
                     for order in space.maps.nearest_whole(index, format_):
                         self.add_order(space, order, is_required=False)
@@ -183,10 +185,11 @@ class _Propagation:
             for tensor, each in zip(tensors, lowering.formats, strict=True):
                 self.add_format(tensor, each, is_required=False)
 
-    def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
+    def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterable[MemoryFormat]:
         """The orders of the space in which its operand `index` has this format."""
         maps = space.maps
-        yield from maps.extend(index, format_)
-        for other in maps.partners(index):
-            for known in tuple(self.formats[space.operands[other][0].tensor]):
-                yield from maps.merged_orders(index, format_, other, known)
+        extended, partners = maps.extend(index, format_), maps.partners[index]
+        if not partners:
+            return extended
+        known = ((other, f) for other in partners for f in tuple(self.formats[space.operands[other][0].tensor]))
+        return chain(extended, chain.from_iterable(maps.merged_orders(index, format_, *each) for each in known))

@@ -18,7 +18,6 @@ from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import RequirementChecker
 from relayout.candidates.boundary import Boundary, capped_tensors, coupled_formats, list_boundary, set_boundary
 from relayout.candidates.free_node import Pricing
-from relayout.candidates.iteration_space import IndexingMapsCache
 from relayout.candidates.nodes import NodeSeed, SeedContext, list_alternatives, seed_nodes
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, Candidates, propagate
 from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
@@ -107,7 +106,7 @@ def _seed(
     elements: Pricing,
 ) -> _Seeded:
     names = AxisNames(tensors)
-    context = SeedContext(RequirementChecker(backend, names), names, tensors, elements, IndexingMapsCache())
+    context = SeedContext(RequirementChecker(backend, names), names, tensors, elements)
     boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
     if boundary.blocking_views:
         return _Seeded(context, boundary, (), boundary.blocking_views)

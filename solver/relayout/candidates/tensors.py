@@ -95,6 +95,21 @@ class Tensors(Struct, frozen=True, eq=False):
     def is_constant(self, value: ir.Value | None) -> bool:
         return value is None or value in self.constants
 
+    def nearest_regrouped(self, value: ir.Value) -> ir.Value | None:
+        """The nearest view at or before the value that merges or splits axes; None if there is none.
+
+        It blocks a tiling: 12 channels that a Reshape merges from axes of 4 and 3 have no tiles of 2 in the reshaped
+        tensor. As one axis of a tensor of their own they have. The node may still be elided if both tensors have the
+        format's factors.
+        """
+        node = value.producer()
+        while node is not None and isinstance(rule := self.rules.get(node), Relabel):
+            if any(len(group) > 1 or not all(atom.is_whole for atom in group) for group in rule.axes):
+                return node.outputs[0]
+            source = node.inputs[0]
+            node = source.producer() if source is not None else None
+        return None
+
 
 def collect_tensors(
     graph: ir.Graph, opsets: Mapping[str, int], materialized: frozenset[ir.Value] = frozenset()

@@ -35,13 +35,11 @@ def build(
     objective: Objective,
     *,
     host: str | None = None,
-    reuses_copies: bool = True,
 ) -> Formulation:
     """The problem of choosing every node's alternative at the least cost of nodes, conversions and transfers.
 
     `elements` counts the elements of a shape, with a size assumed for each symbolic dim. `host` is the device of the
-    graph's inputs and outputs; if None, any device is possible. `reuses_copies`: a copy of a tensor that stays at one
-    device may be made from another copy, where that can be cheaper.
+    graph's inputs and outputs; if None, any device is possible.
     """
     devices = backend.devices()
     if devices:
@@ -75,7 +73,7 @@ def build(
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
             rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
-            reuses = reuses_copies and len(rows) <= MOST_REUSED and not copies_between(rows).are_direct
+            reuses = len(rows) <= MOST_REUSED and not copies_between(rows).are_direct
             items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
@@ -95,9 +93,9 @@ class _ScaledTables:
 
     def of(self, table: CostTable) -> _Rows:
         if table not in self._known:
-            price = self._scale.price
+            price, unit = self._scale.price, self._scale.objective.unit
             rows = tuple(
-                tuple([price(each.cost, each.passes) if each is not None else None for each in row])
+                tuple([price(each.cost, each.count(unit)) if each is not None else None for each in row])
                 for row in table.rows
             )
             self._known[table] = self._equal.setdefault(rows, rows)

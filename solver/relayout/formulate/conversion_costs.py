@@ -8,7 +8,7 @@ backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -44,6 +44,11 @@ class ConversionCost(Struct, frozen=True):
     passes: int
     by_backend: bool = False
 
+    def count(self, unit: str) -> int:
+        """Its share of the number of conversions. A pad alone is one only where these are the `unit` of the cost: where
+        bytes are, one that is in the model already and one that is added count alike."""
+        return self.passes if unit == "transposes" or self.bytes > self.padding or not self.padding else 0
+
 
 _NOTHING = ConversionCost(0, 0, 0, 0)
 
@@ -53,13 +58,18 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
 
     rows: tuple[tuple[ConversionCost | None, ...], ...]
 
+    @property
+    def each(self) -> Iterator[ConversionCost]:
+        """The conversions that are possible."""
+        return (each for each in chain.from_iterable(self.rows) if each is not None)
+
     @cached_property
     def charges(self) -> frozenset[int]:
-        return frozenset(each.cost for each in chain.from_iterable(self.rows) if each is not None)
+        return frozenset(each.cost for each in self.each)
 
     @cached_property
     def most_passes(self) -> int:
-        return max(each.passes for each in chain.from_iterable(self.rows) if each is not None)
+        return max(each.passes for each in self.each)
 
 
 class _Size(NamedTuple):
@@ -96,6 +106,11 @@ class ConversionCosts:
     def are_stated(self) -> bool:
         """Whether a backend states costs of conversions."""
         return bool(self._own)
+
+    @property
+    def have_padding(self) -> bool:
+        """Whether some conversion fills up or cuts off."""
+        return any(each.padding for table in self._tables.values() for each in table.each)
 
     def of(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionCost | None:
         """The cost of one conversion at the only device; None: impossible."""

@@ -8,7 +8,7 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from relayout.backend.interface import DEVICE_KEY
-from relayout.candidates.alternatives import Alternative, NodeAlternatives
+from relayout.candidates.alternatives import Alternative, NodeAlternatives, NodePorts
 from relayout.candidates.requirements import Requirements
 from relayout.layout.memory_format import MemoryFormat
 
@@ -53,7 +53,7 @@ def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[
     return found
 
 
-def annotated_device(choice: NodeAlternatives) -> str | None:
+def annotated_device(choice: NodePorts) -> str | None:
     """The device that an earlier run assigned to the node, input or output."""
     holder = choice.node if choice.node is not None else choice.ports[0].operand.value
     return holder.metadata_props.get(DEVICE_KEY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import Alternative
 from relayout.candidates.requirements import Requirements
@@ -43,6 +44,10 @@ class Formulation(Struct, frozen=True):
             for c, own in zip(choices, ways, strict=True):
                 unchanged[c] = [own[min(common)]] if common else []
         return tuple([known[0] for known in unchanged]) if all(unchanged) else None
+
+    def with_direct_copies(self) -> Formulation:
+        """The same, with every copy made from the format produced."""
+        return replace(self, problem=self.problem.with_direct_copies())
 
     def with_transfers(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
         """An assignment of the requirements' choices, extended by the cheapest transfers; None if infeasible."""

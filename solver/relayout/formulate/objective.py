@@ -1,6 +1,6 @@
 """The objective of a run: tiers in lexicographic order, packed into one integer cost.
 
-    bytes        bytes read and written by conversions, then their number, then changes against the source
+    bytes        bytes read and written by conversions, then transposes, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source
 
 A node that could be elided but is kept may do the work of a conversion. It is charged in a tier below conversions and

@@ -8,7 +8,7 @@ from functools import cached_property
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
+from relayout.candidates.alternatives import Alternative, Lowering, NodePorts, OperandDims, Port
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
 from relayout.candidates.tensors import Tensor, Tensors
@@ -18,39 +18,23 @@ from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
 from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import RegionEdge, RegionPort, Rule
+from relayout.ops import Rule
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
 __all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
 
 
-class PlannedNode(Struct, frozen=True):
+class PlannedNode(NodePorts, frozen=True, eq=True, kw_only=True):
     """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for it.
 
     `layouts` has the required layout of each port, "" without a requirement.
     """
 
-    source: NodeAlternatives
+    alternatives: tuple[Alternative, ...]
     chosen: Alternative
     layouts: tuple[str, ...]
     rule: Rule | None
-
-    @property
-    def node(self) -> ir.Node | None:
-        return self.source.node
-
-    @property
-    def label(self) -> str:
-        return self.source.label
-
-    @property
-    def ports(self) -> tuple[Port, ...]:
-        return self.source.ports
-
-    @property
-    def region_edge(self) -> RegionEdge | None:
-        return self.source.region_edge
 
     @property
     def formats(self) -> tuple[MemoryFormat, ...]:
@@ -71,10 +55,6 @@ class PlannedNode(Struct, frozen=True):
     def operand_dims(self, port: Port) -> OperandDims:
         """The dimensions of the port's operand."""
         return self.lowering.operand_dims(port, self.rule)
-
-    def region_port(self, port: Port) -> RegionPort:
-        """The input or result of the node, or of a graph inside it, that this port stands for."""
-        return self.source.region_port(port)
 
     def results(self) -> Iterator[tuple[Port, MemoryFormat]]:
         """The ports that produce a tensor, each with its format."""
@@ -198,12 +178,12 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
     transfers: list[PlannedTransfer] = []
     items = dict(zip(formulation.provenance, formulation.problem.items, strict=True))
     for index, def_use in enumerate(formulation.def_use):
-        if def_use.transfers is None:
-            conversions += _conversions(formulation, def_use, items.get(index), assignment)
-        else:
+        if def_use.transfers is not None:
             own = _between_devices(formulation, def_use, def_use.transfers, assignment)
             conversions += own[0]
             transfers += own[1]
+        elif len(def_use.formats) > 1:
+            conversions += _conversions(formulation, def_use, items.get(index), assignment)
     return Plan(
         requirements.tensors,
         requirements.names,
@@ -211,10 +191,14 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
         tuple(
             [
                 PlannedNode(
-                    choice,
-                    choice.alternatives[picked],
-                    choice.layouts[picked] if picked < len(choice.layouts) else ("",) * len(choice.ports),
-                    choice.rule(requirements.tensors),
+                    choice.label,
+                    choice.node,
+                    choice.ports,
+                    choice.region_edge,
+                    alternatives=choice.alternatives,
+                    chosen=choice.alternatives[picked],
+                    layouts=choice.layouts[picked] if picked < len(choice.layouts) else ("",) * len(choice.ports),
+                    rule=choice.rule_in(requirements.tensors),
                 )
                 for choice, picked in zip(requirements.choices, assignment, strict=True)
             ]

@@ -52,14 +52,15 @@ def dearer_at_no_size(
     in_place: frozenset[Tensor] = frozenset()
     while True:
         solution = solve(formulation)
+        if solution.is_direct:
+            formulation = formulation.with_direct_copies()
         planned = plan(formulation, solution)
         further = frozenset() if backend.devices() else _moved_for_worse(formulation, planned, sizes) - in_place
         if not further:
             return Answer(formulation, solution, planned, in_place)
         in_place |= further
         kept = _in_source_places(formulation.requirements, in_place)
-        reuses = any(item.reuses_copies for item in formulation.problem.items)
-        formulation = build(kept, sizes, backend, formulation.scale.objective, reuses_copies=reuses)
+        formulation = build(kept, sizes, backend, formulation.scale.objective)
 
 
 def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:

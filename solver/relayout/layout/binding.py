@@ -43,10 +43,11 @@ def fill(wanted: str, native: str) -> str | None:
     return filled if sorted(filled) == sorted(native) else None
 
 
+@lru_cache(maxsize=4096)
 def bind(
     layout: Layout,
     letters: str,
-    extents: Sequence[Extent] | None,
+    extents: tuple[Extent, ...] | None,
     element_size: int,
     *,
     native: str = "",
@@ -93,7 +94,7 @@ def bind(
 
 
 def unbound(
-    layout: Layout, letters: str, extents: Sequence[Extent], element_size: int, *, pads: bool = False
+    layout: Layout, letters: str, extents: tuple[Extent, ...], element_size: int, *, pads: bool = False
 ) -> str | None:
     """Why `bind` finds no memory format, in words; None where it finds one. The arguments are those of `bind`.
 

@@ -18,33 +18,33 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_
 from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
-__all__ = ["annotate", "annotate_boundary", "annotate_run", "forget", "noted_view"]
+__all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "noted_view"]
 
 """The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
 
-def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
-    """Annotate `value` with its dimensions, in atoms of the source's `rank` axes. The annotation is composed with
-    `earlier`, that of the source's value by an earlier run."""
-    forget(value)
-    props = value.metadata_props
+def annotation_of(own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> dict[str, str]:
+    """The annotation of a value with these dimensions, in atoms of the source's `rank` axes, by metadata key. It is
+    composed with `earlier`, that of the source's value by an earlier run."""
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in composed if group is not None]
     if len(groups) < len(composed):
-        return
+        return {}
+    found: dict[str, str] = {}
     if composed == in_source(rank if earlier is None else len(earlier.base_extents)):
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
-            return
+            return {}
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
-        props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
+        found[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
         # A tile that is the whole axis has an outer tile of extent 1, which has no position.
         kept = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
-        props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
+        found[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
-        props[LAYOUT_KEY] = str(layout)
+        found[LAYOUT_KEY] = str(layout)
+    return found
 
 
 def forget(value: ir.Value) -> None:

@@ -65,10 +65,6 @@ class Constants:
         assert constant is not None
         return constant
 
-    def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
-        """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
-        return self._relay(value, list(steps))
-
     def _known(self, value: ir.Value, dims: OperandDims) -> ir.Value | None:
         rank = None if value.shape is None else len(value.shape)
         as_it_is = dims == in_source(len(dims)) and rank in (None, len(dims))
@@ -104,7 +100,7 @@ class Constants:
         extents = extents_of(value)
         assert extents is not None
         if (is_permuted(dims, len(extents)) and None not in dims) or all(isinstance(extent, int) for extent in extents):
-            return self._relay(value, steps_to(dims, extents))
+            return self.after_steps(value, steps_to(dims, extents))
         folded = self._folded(value)
         if folded is not None:
             return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
@@ -112,18 +108,19 @@ class Constants:
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
 
-    def _relay(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+    def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
+        """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
         if not steps:
             return value
         while (view := self._viewed(value)) is not None:
             # The steps are applied to the base, which has the data.
             value, steps = view[0], [*view[1], *steps]
-        key = (value, repr(steps))
+        key = (value, repr(list(steps)))
         if key not in self._computed:
             self._computed[key] = self._apply(value, steps)
         return self._computed[key]
 
-    def _apply(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+    def _apply(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """The steps applied to a stored constant, to the folded data of a computed one, or else emitted as nodes."""
         tensor = constant_tensor(value)
         if tensor is not None:

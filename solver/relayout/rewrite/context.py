@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.interface import Backend
-from relayout.candidates.alternatives import Lowering, in_source
+from relayout.candidates.alternatives import Alternative, in_source
 from relayout.candidates.tensors import Operand
-from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.formulate.plan import Plan
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
+from relayout.layout.view import View
 from relayout.model.emit import Emitter, Physical
 from relayout.model.unpacking import names_in
-from relayout.ops import Rule
-from relayout.rewrite.annotations import annotate, noted_view
+from relayout.rewrite.annotations import annotation_of, forget, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.conversion_sites import insertion_graphs
 from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims, flat
 
-__all__ = ["RewriteContext", "Written"]
+__all__ = ["Laid", "RewriteContext", "Written"]
 
 _T = TypeVar("_T")
 
 Written = dict[int, Sequence[ir.Node]]
 """The nodes that each conversion of the plan, and each replaced node, became; by the identity of the planned one."""
+
+
+class Laid(Struct, frozen=True):
+    """A tensor in a format: its dimensions in the axes of the operand (`own`) and in those of the base tensor, and the
+    shape and annotations if they differ from the source's."""
+
+    own: Dims
+    dims: Dims
+    shape: ir.Shape | None
+    annotations: Mapping[str, str] | None
 
 
 class RewriteContext:
@@ -48,18 +59,13 @@ class RewriteContext:
         self.insertion_graphs = insertion_graphs(plan, model.graph)
         self.written: Written = {}
         self._first = next(iter(self.graph), None)
-        self._laid: dict[tuple[int, Dims], tuple[Dims, ir.Shape | None]] = {}
-        self._shared: dict[tuple[int, int, Hashable], tuple[object, ...]] = {}
+        self._shared: dict[tuple[int, Hashable], object] = {}
         # The annotations of an earlier run, read before they are overwritten.
         self._earlier = {
             value: view
             for value, operand in self.tensors.operands.items()
             if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
-
-    def insertion_graph(self, conversion: PlannedConversion) -> ir.Graph:
-        """The graph that the conversion is emitted in."""
-        return self.insertion_graphs.get(conversion, self.model.graph)
 
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
@@ -70,38 +76,52 @@ class RewriteContext:
             yield
         self.graph, self._first = outer
 
+    def laid(self, operand: Operand, format_: MemoryFormat, own: Dims) -> Laid:
+        """The operand's tensor in this format; `own` are its dimensions in the operand's axes."""
+        dims = base_dims(operand, own)
+        is_permuted = own != in_source(len(operand.view.axes))
+        shape = ir.Shape(dims_shape(dims, operand.tensor.extents), frozen=True) if is_permuted else None
+        noted = self._annotations(operand, own, format_, None) if is_permuted or boxes_of(format_) else None
+        return Laid(own, dims, shape, noted)
+
+    def place(self, value: ir.Value, operand: Operand, format_: MemoryFormat, laid: Laid) -> None:
+        """Register `value` as the operand's tensor in this format, laid so."""
+        if laid.shape is not None:
+            value.shape = laid.shape
+        self.copies.add(operand.tensor, format_, Physical(value, laid.dims))
+        if laid.annotations is not None:
+            if operand.value in self._earlier:
+                self.annotate(value, operand, laid.own, format_)
+            else:
+                forget(value)
+                value.metadata_props.update(laid.annotations)
+
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
         """Register `value` as the operand's tensor in this format; `own` are its dimensions in the operand's axes."""
-        # Values of one class share a view. It is alive as long as the plan, so its identity is a key.
-        key = id(operand.view), own
-        if key not in self._laid:
-            dims = base_dims(operand, own)
-            shape = ir.Shape(dims_shape(dims, operand.tensor.extents), frozen=True)
-            self._laid[key] = dims, None if own == in_source(len(operand.view.axes)) else shape
-        dims, permuted = self._laid[key]
-        is_permuted = permuted is not None
-        if is_permuted:
-            value.shape = permuted
-        self.copies.add(operand.tensor, format_, Physical(value, dims))
-        if is_permuted or boxes_of(format_):
-            self.annotate(value, operand, own, format_)
+        self.place(value, operand, format_, self.laid(operand, format_, own))
 
     def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: MemoryFormat) -> None:
         """Write the format of the value into its metadata."""
-        rank, earlier, boxes = len(operand.view.axes), self._earlier.get(operand.value), operand.boxes(format_)
+        forget(value)
+        value.metadata_props.update(self._annotations(operand, own, format_, self._earlier.get(operand.value)))
+
+    def _annotations(
+        self, operand: Operand, own: Dims, format_: MemoryFormat, earlier: View | None
+    ) -> Mapping[str, str]:
+        boxes = operand.boxes(format_)
         order = BlackBoxFormat(flat(own), boxes) if boxes else flat(own)
         layout = self.plan.names.layout(operand, order)
         if layout is None and boxes and len(order) == len(own):
             layout = carrying(Layout.any(len(own)), order)
-        annotate(value, own, rank, earlier, layout)
+        return annotation_of(own, len(operand.view.axes), earlier, layout)
 
-    def shared(self, rule: Rule, lowering: Lowering, of: Hashable, compute: Callable[[], _T]) -> _T:
-        """The result of `compute`, which is the same for all nodes of this rule, lowering and `of`."""
-        key = id(rule), id(lowering), of
+    def shared(self, alternative: Alternative, of: Hashable, compute: Callable[[], _T]) -> _T:
+        """The result of `compute`, which is the same for all nodes that share this alternative and have `of`."""
+        # The plan keeps its alternatives alive, so no other has this identity.
+        key = id(alternative), of
         if key not in self._shared:
-            # As long as they are kept, no other rule or lowering has their identities.
-            self._shared[key] = compute(), rule, lowering
-        return self._shared[key][0]  # type: ignore[return-value]  # what `compute` made
+            self._shared[key] = compute()
+        return self._shared[key]  # type: ignore[return-value]  # what `compute` made
 
     def read(self, operand: Operand, format_: MemoryFormat, dims: Dims, *, most: int = 0) -> ir.Value:
         """A value of the operand's tensor in this format, with these dimensions (see `Copies.read`)."""
@@ -114,18 +134,17 @@ class RewriteContext:
 
     def insert_before(self, node: ir.Node | None, *, front: bool = False) -> None:
         """Insert the emitted nodes before `node`; without one at the graph's end, or with `front` at its front."""
-        emitted, self.emitter.emitted = self.emitter.emitted, []
-        if not emitted:
-            return
-        if node is not None:
-            self.graph.insert_before(node, emitted)
-        elif front and self._first is not None:
-            self.graph.insert_before(self._first, emitted)
-        else:
+        emitted, before = self._emitted(), self._first if front else node
+        if before is None:
             self.graph.extend(emitted)
+        elif emitted:
+            self.graph.insert_before(before, emitted)
 
     def insert_after(self, node: ir.Node) -> None:
         """Insert the emitted nodes after `node`."""
-        emitted, self.emitter.emitted = self.emitter.emitted, []
-        if emitted:
+        if emitted := self._emitted():
             self.graph.insert_after(node, emitted)
+
+    def _emitted(self) -> list[ir.Node]:
+        emitted, self.emitter.emitted = self.emitter.emitted, []
+        return emitted

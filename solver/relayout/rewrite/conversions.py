@@ -31,7 +31,7 @@ def convert_results(context: RewriteContext, node: ir.Node, planned: PlannedNode
 def convert(context: RewriteContext, tensor: Tensor) -> None:
     """Emit the tensor's conversions of the current graph, each in the dimensions of its first consumer."""
     for conversion in context.plan.conversions_of.get(tensor, ()):
-        if context.insertion_graph(conversion) is not context.graph:
+        if context.insertion_graphs.get(conversion, context.model.graph) is not context.graph:
             continue
         emitted = len(context.emitter.emitted)
         (_write_by_backend if conversion.by_backend else _write)(context, conversion)

@@ -54,7 +54,7 @@ def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def is_placed(plan: Plan) -> bool:
     """Whether all nodes, inputs, outputs, and the conversions' Transposes already have their device annotations."""
-    if any(annotated_device(planned.source) != planned.device for planned in plan.nodes):
+    if any(annotated_device(planned) != planned.device for planned in plan.nodes):
         return False
     tensors, converted = plan.tensors, set()
     if any(DEVICE_KEY not in node.metadata_props for node in tensors.shapes):

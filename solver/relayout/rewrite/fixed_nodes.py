@@ -4,70 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_ir as ir
-from msgspec import Struct
-
 from relayout.candidates.alternatives import FixedLowering
+from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
-from relayout.layout.memory_format import Extent
-from relayout.model.layout_functions import DOMAIN, OperandConversion, use_onnx_operator
+from relayout.model.layout_functions import DOMAIN, OperandConversion
 from relayout.ops import Edit, Fixed, Free
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.function_calls import call_function, layout_string, permuted
+from relayout.rewrite.function_calls import (
+    Operator,
+    function_call,
+    layout_string,
+    onnx_operator,
+    operand_extents,
+    permuted,
+)
 
-__all__ = ["write_fixed", "write_packed"]
-
-_Extents = dict[tuple[bool, int], tuple[Extent, ...]]
-
-
-class _Call(Struct, frozen=True):
-    """A call of a `relayout::` operator: its layout attributes, and the conversions to ONNX's order."""
-
-    layouts: tuple[tuple[str, str], ...] = ()
-    inputs: tuple[OperandConversion | None, ...] = ()
-    results: tuple[OperandConversion | None, ...] = ()
+__all__ = ["fixed_operator", "packed_operator"]
 
 
-def write_packed(
-    context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
-) -> Edit | None:
-    """Write an operator with named axes whose operands are tiled independently; returns the remaining edit."""
-    write_fixed(context, node, context.shared(rule, lowering, (), lambda: operand_by_operand(rule)), lowering, extents)
-    native = native_letters(len(rule.axis_names))
-    # The operator inside the function, its attributes and its constants are in ONNX's order.
-    return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
-
-
-def write_fixed(
-    context: RewriteContext, node: ir.Node, rule: Fixed, lowering: FixedLowering, extents: _Extents
-) -> None:
-    """Write the node as ONNX's own operator if that has these layouts, else as a `relayout::` operator."""
+def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, lowering: FixedLowering) -> Operator:
+    """ONNX's own operator if that has these layouts, else a `relayout::` operator."""
+    node = planned.node
+    assert node is not None
     if lowering.changes_nothing and node.domain != DOMAIN:
-        return
-    call = context.shared(rule, lowering, (*extents.items(),), lambda: _call_of(rule, lowering, extents))
-    if call is None:
-        if node.domain == DOMAIN:
-            use_onnx_operator(node)
-    elif not lowering.changes_nothing:
-        call_function(context, node, call.layouts, call.inputs, call.results)
-
-
-def _call_of(rule: Fixed, lowering: FixedLowering, extents: _Extents) -> _Call | None:
-    """The call of the operator in the planned layouts; None if ONNX's own operator has these."""
-
-    def layouts_of(axis_names: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
-        return [
-            None if names is None or dims is None else layout_string(dims, names, extents.get((is_result, index)))
-            for index, (names, dims) in enumerate(zip(axis_names, own, strict=True))
-        ]
-
-    inputs = layouts_of(rule.inputs, lowering.inputs, False)
-    results = layouts_of(rule.outputs, lowering.outputs, True)
-    if inputs == list(rule.native_inputs) and results == list(rule.native_outputs):
         return None
+    extents = operand_extents(planned)
+
+    def written(
+        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
+    ) -> tuple[tuple[str | None, ...], tuple[OperandConversion | None, ...]]:
+        """The layouts of the operands of one side, and their conversions to ONNX's order."""
+        layouts: list[str | None] = []
+        conversions: list[OperandConversion | None] = []
+        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
+            known = extents.get((is_result, index))
+            if names is None or native is None or dims is None:
+                layouts.append(None)
+                conversions.append(None)
+                continue
+            layouts.append(layout_string(dims, names, known))
+            conversions.append(permuted(dims, tuple([native.index(letter) for letter in names]), known))
+        return tuple(layouts), tuple(conversions)
+
+    inputs, read = written(rule.inputs, rule.native_inputs, lowering.inputs, False)
+    results, given = written(rule.outputs, rule.native_outputs, lowering.outputs, True)
+    if (inputs, results) == (rule.native_inputs, rule.native_outputs):
+        return onnx_operator(node)
     if lowering.changes_nothing:
-        return _Call()
+        return None
     data, result = inputs[0], results[0]
     assert data is not None
     assert result is not None
@@ -79,20 +64,15 @@ def _call_of(rule: Fixed, lowering: FixedLowering, extents: _Extents) -> _Call |
     if result != data:
         layouts.append(("out_layout", result))
 
-    def conversions(
-        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
-    ) -> tuple[OperandConversion | None, ...]:
-        found: list[OperandConversion | None] = []
-        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
-            if names is None or native is None or dims is None:
-                found.append(None)
-            else:
-                positions = tuple(native.index(letter) for letter in names)
-                found.append(permuted(dims, positions, extents.get((is_result, index))))
-        return tuple(found)
+    return function_call(context, node, layouts, read, given)
 
-    return _Call(
-        tuple(layouts),
-        conversions(rule.inputs, rule.native_inputs, lowering.inputs, False),
-        conversions(rule.outputs, rule.native_outputs, lowering.outputs, True),
-    )
+
+def packed_operator(
+    context: RewriteContext, planned: PlannedNode, rule: Free, lowering: FixedLowering
+) -> tuple[Operator, Edit | None]:
+    """The operator with named axes whose operands are tiled independently, and the remaining edit."""
+    operator = fixed_operator(context, planned, operand_by_operand(rule), lowering)
+    native = native_letters(len(rule.axis_names))
+    # The operator inside the function, its attributes and its constants are in ONNX's order.
+    edit = rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
+    return operator, edit

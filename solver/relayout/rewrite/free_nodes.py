@@ -2,76 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import cast
 
 import onnx_ir as ir
 from msgspec.structs import replace
 
-from relayout.candidates.alternatives import FreeLowering, Port, in_source, input_dims, is_parameter
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, Port, in_source
+from relayout.candidates.free_node import operand_dims
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import DOMAIN, OperandConversion, use_onnx_operator
-from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
+from relayout.ops import NO_EDIT, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
 from relayout.rewrite.annotations import forget
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted
-from relayout.rewrite.operand_dims import base_dims, present
+from relayout.rewrite.fixed_nodes import packed_operator
+from relayout.rewrite.function_calls import Operator, layout_string, onnx_operator
+from relayout.rewrite.wiring import Wiring
 
-__all__ = ["write_free"]
+__all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise"]
 
 _Ports = dict[int, tuple[Port, MemoryFormat]]
 
 
-def write_free(
-    context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
-) -> Edit | None:
-    """Connect the node to operands with the dimensions of the lowering; returns the remaining edit."""
-    ports = {port.index: (port, format_) for port, format_ in planned.operands()}
-    is_elementwise = _is_elementwise(rule, lowering)
-    aliased = _aliased_shape(context, node, rule, lowering, ports) if is_elementwise else None
-    if aliased is None and is_elementwise:
-        lowering = _in_place(context, node, rule, lowering, ports)
-    for index, value in enumerate(node.inputs):
-        axes = rule.inputs[index] if index < len(rule.inputs) else None
-        if value is None:
-            continue
-        if index not in ports:
-            if axes is not None and not is_parameter(rule, axes) and context.tensors.is_constant(value):
-                constant = context.constants.relaid(value, input_dims(rule, axes, lowering.dims))
-                context.replace_input(node, index, constant)
-            continue
-        port, format_ = ports[index]
-        dims = base_dims(port.operand, lowering.operand_dims(port, rule))
-        if aliased is not None and axes is not None:
-            tensor = port.operand.tensor
-            read = context.copies.read_as(tensor, format_, dims, aliased, stem=stem_of(tensor)).value
-        else:
-            # An operand of lower rank may have leading unit dimensions, which broadcasting would add.
-            is_short = axes is not None and rule.broadcasts and len(axes) < len(rule.outputs[0] or ())
-            read = context.read(port.operand, format_, dims, most=len(lowering.dims) if is_short else 0)
-        context.replace_input(node, index, read)
-    edit = None
-    is_permuted = aliased is None and lowering.dims != in_source(len(lowering.dims))
-    native = native_letters(len(rule.axis_names)) if rule.axis_names else ""
-    if is_permuted and _stays_onnx(context, planned, node, rule, lowering):
-        edit = _edit(rule, lowering)
-    elif is_permuted and rule.axis_names != native:
-        # The operator inside the function, its attributes and its constants are in ONNX's order.
-        edit = rule.edit(tuple(rule.axis_names.index(letter) for letter in native))
-    for port, format_ in planned.results():
-        value, own = node.outputs[port.index], lowering.operand_dims(port, rule)
-        if aliased is not None and rule.outputs[port.index] is not None:
-            value.shape = ir.Shape(aliased)
-            forget(value)
-            dims = base_dims(port.operand, own)
-            context.copies.add(port.operand.tensor, format_, Physical(value, dims, aliased))
-        else:
-            context.register(value, port.operand, format_, present(own))
-    return edit
+def free_operator(
+    context: RewriteContext, planned: PlannedNode, rule: Free, lowering: FreeLowering
+) -> tuple[Operator, Edit | None]:
+    """ONNX's own operator if that supports this order, else a `relayout::` operator; and the remaining edit. The
+    attributes of ONNX's own must follow the permutation."""
+    node = planned.node
+    assert node is not None
+    if lowering.dims == in_source(len(lowering.dims)):
+        return None, None
+    if not rule.axis_names:
+        return None, _edit(rule, lowering)
+    data = planned.ports[0].operand.view.extents
+    layout = layout_string(lowering.dims, rule.axis_names, data if len(data) == len(rule.axis_names) else None)
+    native = native_letters(len(rule.axis_names))
+    if rule.allows(lowering.axes) and (layout == native or not lowering.asked):
+        return onnx_operator(node), _edit(rule, lowering)
+    assert layout is not None  # only an order that a backend requires by a layout has such an operator
+    inputs, outputs = (
+        tuple([operand_dims(axes, lowering.dims) for axes in each]) for each in (rule.inputs, rule.outputs)
+    )
+    return packed_operator(context, planned, rule, FixedLowering(inputs, outputs))
 
 
 def _edit(rule: Free, lowering: FreeLowering) -> Edit:
@@ -85,53 +61,65 @@ def _edit(rule: Free, lowering: FreeLowering) -> Edit:
     return rule.edit_tiled(lowering.axes, strides)
 
 
-def _stays_onnx(
-    context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
-) -> bool:
-    """Write the node as ONNX's own operator if that supports this order, else as `relayout::` with a layout attribute.
-    Returns whether it is ONNX's own, whose attributes must follow the permutation."""
-    if not rule.axis_names:
-        return True
-    data = planned.ports[0].operand.view.extents
-    layout = layout_string(lowering.dims, rule.axis_names, data if len(data) == len(rule.axis_names) else None)
-    native = native_letters(len(rule.axis_names))
-    if rule.allows(lowering.axes) and (layout == native or not lowering.asked):
-        if node.domain == DOMAIN:
-            use_onnx_operator(node)
-        return True
-    assert layout is not None  # only an order that a backend requires by a layout has such an operator
-    positions = tuple(native.index(letter) for letter in rule.axis_names)
-    extents = operand_extents(planned)
-
-    def conversions(sides: Sequence[Axes | None], *, is_result: bool) -> tuple[OperandConversion | None, ...]:
-        return tuple(
-            None
-            if axes is None or len(axes) != len(positions)
-            else permuted(lowering.dims, positions, extents.get((is_result, index)))
-            for index, axes in enumerate(sides)
-        )
-
-    inputs, results = context.shared(
-        rule,
-        lowering,
-        (*extents.items(),),
-        lambda: (conversions(rule.inputs, is_result=False), conversions(rule.outputs, is_result=True)),
-    )
-    call_function(context, node, (("data_layout", layout),), inputs, results)
-    return False
-
-
-def _is_elementwise(rule: Free, lowering: FreeLowering) -> bool:
-    """Whether the node is elementwise, has no numbers per axis, and works on tiled axes."""
+def is_tiled_elementwise(rule: Free, lowering: FreeLowering) -> bool:
+    """Whether a node is elementwise, has no numbers per axis, and works on tiled axes."""
     if all(atom.is_whole for group in lowering.dims for atom in group):
         return False
     axes = tuple(range(len(rule.extents)))
     return rule.tileable == rule.broadcasts == axes and rule.edit(lowering.axes) is NO_EDIT
 
 
-def _aliased_shape(
-    context: RewriteContext, node: ir.Node, rule: Free, lowering: FreeLowering, ports: _Ports
-) -> tuple[Extent, ...] | None:
+def connect_aliased(context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, wiring: Wiring) -> bool:
+    """Connect an elementwise node to operands that all have one aliased shape, and let it work on this shape. The
+    result: whether they have."""
+    shape = _aliased_shape(context, node, rule, _operands(planned))
+    if shape is None:
+        return False
+    for wire in wiring.inputs:
+        if wire.place is not None:
+            tensor, format_ = planned.ports[wire.place].operand.tensor, planned.formats[wire.place]
+            dims, stem = cast(Dims, wire.dims), stem_of(tensor)
+            if rule.inputs[wire.index] is None:
+                read = context.copies.read(tensor, format_, dims, stem=stem)
+            else:
+                read = context.copies.read_as(tensor, format_, dims, shape, stem=stem)
+            context.replace_input(node, wire.index, read.value)
+    for place, laid in wiring.results:
+        port, format_ = planned.ports[place], planned.formats[place]
+        value = node.outputs[port.index]
+        if rule.outputs[port.index] is None:
+            context.place(value, port.operand, format_, laid)
+        else:
+            value.shape = ir.Shape(shape)
+            forget(value)
+            context.copies.add(port.operand.tensor, format_, Physical(value, laid.dims, shape))
+    return True
+
+
+def fused_tiles(
+    context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
+) -> FreeLowering:
+    """The lowering of an elementwise node with several tiles fused into one dimension, as in one of its operands, which
+    saves the Reshapes around the node. The unchanged lowering if a dimension would be partly broadcast."""
+    if lowering.asked:
+        return lowering
+    axes, ports = tuple(range(len(rule.extents))), _operands(planned)
+    for index, own in enumerate(rule.inputs):
+        port, format_ = ports.get(index, (None, ()))
+        if port is None or own != axes or port.operand.view.extents != rule.extents:
+            continue
+        dims = _dims_of(context, rule, port, format_)
+        if dims is not None and all(_takes(_extents(node, ports, i), rule, i, dims) for i in range(len(node.inputs))):
+            return replace(lowering, dims=dims)
+    return lowering
+
+
+def _operands(planned: PlannedNode) -> _Ports:
+    """The operands with their formats, by index."""
+    return {port.index: (port, format_) for port, format_ in planned.operands()}
+
+
+def _aliased_shape(context: RewriteContext, node: ir.Node, rule: Free, ports: _Ports) -> tuple[Extent, ...] | None:
     """The common aliased shape of all operands of an elementwise node, which then works on this shape; else None."""
     axes = tuple(range(len(rule.extents)))
     found: set[tuple[Extent, ...] | None] = set()
@@ -147,24 +135,6 @@ def _aliased_shape(
         found.add(context.copies.aliased_shape(port.operand.tensor, format_))
     shared = next(iter(found)) if len(found) == 1 else None
     return shared if all(own in (axes, None) for own in rule.outputs) else None
-
-
-def _in_place(
-    context: RewriteContext, node: ir.Node, rule: Free, lowering: FreeLowering, ports: _Ports
-) -> FreeLowering:
-    """The lowering of an elementwise node with several tiles fused into one dimension, as in one of its operands, which
-    saves the Reshapes around the node. The unchanged lowering if a dimension would be partly broadcast."""
-    if lowering.asked:
-        return lowering
-    axes = tuple(range(len(rule.extents)))
-    for index, own in enumerate(rule.inputs):
-        port, format_ = ports.get(index, (None, ()))
-        if port is None or own != axes or port.operand.view.extents != rule.extents:
-            continue
-        dims = _dims_of(context, rule, port, format_)
-        if dims is not None and all(_takes(_extents(node, ports, i), rule, i, dims) for i in range(len(node.inputs))):
-            return replace(lowering, dims=dims)
-    return lowering
 
 
 def _dims_of(context: RewriteContext, rule: Free, port: Port, format_: MemoryFormat) -> Dims | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import onnx_ir as ir
@@ -15,27 +16,51 @@ from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
 
-__all__ = ["call_function", "layout_string", "operand_extents", "permuted"]
+__all__ = [
+    "Operator",
+    "function_call",
+    "layout_string",
+    "named_results",
+    "onnx_operator",
+    "operand_extents",
+    "permuted",
+]
 
 
-def call_function(
+Operator = Callable[[ir.Node], None] | None
+"""Turns a node into another operator; None: it stays the operator that it is."""
+
+
+def named_results(node: ir.Node) -> int:
+    """The number of results up to the last that has a name."""
+    return max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
+
+
+def onnx_operator(node: ir.Node) -> Operator:
+    """ONNX's own operator."""
+    return use_onnx_operator if node.domain == DOMAIN else None
+
+
+def function_call(
     context: RewriteContext,
     node: ir.Node,
-    layouts: tuple[tuple[str, str], ...],
+    layouts: Sequence[tuple[str, str]],
     inputs: tuple[OperandConversion | None, ...],
     results: tuple[OperandConversion | None, ...],
-) -> None:
-    """Turn the node into a `relayout::` operator. `inputs` and `results`: from the operands to ONNX's order."""
+) -> Operator:
+    """A `relayout::` operator for nodes like this one. `inputs` and `results`: from the operands to ONNX's order."""
     # Unused results stay as in the source: a runtime may have another kernel for fewer results.
-    named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
-    outward = [each.outward() if each is not None else None for each in results[:named]]
-    signature = Signature(node.op_type, layouts, inputs, tuple(outward))
-    use_onnx_operator(node)
-    node.resize_outputs(len(signature.results))
-    node.domain = DOMAIN
-    node.overload = ensure_function(context.model, signature)
-    for name, layout in layouts:
-        node.attributes[name] = ir.AttrString(name, layout)
+    outward = tuple([each.outward() if each is not None else None for each in results[: named_results(node)]])
+    overload = ensure_function(context.model, Signature(node.op_type, tuple(layouts), inputs, outward))
+    attributes = {name: ir.AttrString(name, layout) for name, layout in layouts}
+
+    def call(node: ir.Node) -> None:
+        use_onnx_operator(node)
+        node.resize_outputs(len(outward))
+        node.domain, node.overload = DOMAIN, overload
+        node.attributes.update(attributes)
+
+    return call
 
 
 @lru_cache(maxsize=4096)

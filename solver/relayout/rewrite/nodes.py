@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.noted_costs import note_cost
-from relayout.candidates.alternatives import FixedLowering, FreeLowering, in_source
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, Lowering, in_source
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of
+from relayout.layout.metadata_keys import NODE_COST_KEY
 from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.fixed_nodes import write_fixed, write_packed
-from relayout.rewrite.free_nodes import write_free
-from relayout.rewrite.function_calls import operand_extents
+from relayout.rewrite.fixed_nodes import fixed_operator, packed_operator
+from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
+from relayout.rewrite.function_calls import Operator, named_results
 from relayout.rewrite.operand_dims import port_dims, present
 from relayout.rewrite.subgraphs import write_region_op
-from relayout.rewrite.wiring import connect_operands, register_results
+from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
 
 __all__ = ["write"]
+
+
+class _Form(Struct, frozen=True):
+    """The common part of nodes that share an alternative: their wiring, operator and edit."""
+
+    wiring: Wiring
+    operator: Operator = None
+    edit: Edit | None = None
+    is_tiled_elementwise: bool = False
 
 
 def write(context: RewriteContext, node: ir.Node) -> None:
@@ -32,7 +43,6 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     if planned is None:
         return
     lowering, rule = planned.lowering, planned.rule
-    edit: Edit | None = None
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
         node_writer.write(context.backend.at(planned.device), lowering.rewrite)
@@ -44,31 +54,49 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     if planned.is_elided:
         _elide(context, planned, node)
         return
-    if isinstance(lowering, FreeLowering):
+    if isinstance(lowering, FreeLowering) and lowering.rewritten:
         assert isinstance(rule, Free)
-        if lowering.rewritten:
-            space_writer = SpaceWriter(context, planned, node, rule, lowering)
-            lowering.rewritten.write(space_writer)
-            _replace_node(context, planned, node, space_writer)
-            return
-        edit = write_free(context, planned, node, rule, lowering)
-    else:
-        assert isinstance(lowering, FixedLowering)
-        extents = operand_extents(planned)
-        connect_operands(context, planned, node)
-        if isinstance(rule, Free):
-            edit = write_packed(context, node, rule, lowering, extents)
-        elif isinstance(rule, Fixed):
-            write_fixed(context, node, rule, lowering, extents)
-        elif isinstance(rule, Listed):
-            edit = rule.alternatives[lowering.pick][2]
-        register_results(context, planned, node)
+        space_writer = SpaceWriter(context, planned, node, rule, lowering)
+        lowering.rewritten.write(space_writer)
+        _replace_node(context, planned, node, space_writer)
+        return
+    form = context.shared(planned.chosen, named_results(node), lambda: _form(context, planned, lowering))
+    is_aliased = False
+    if form.is_tiled_elementwise:
+        assert isinstance(rule, Free)
+        assert isinstance(lowering, FreeLowering)
+        is_aliased = connect_aliased(context, planned, node, rule, form.wiring)
+        fused = lowering if is_aliased else fused_tiles(context, planned, node, rule, lowering)
+        if fused is not lowering:
+            form = _form(context, planned, fused)
+    edit = None if is_aliased else form.edit
+    if not is_aliased:
+        connect_operands(context, planned, node, form.wiring)
+        if form.operator is not None:
+            form.operator(node)
+        register_results(context, planned, node, form.wiring)
     if edit is not None:
         _edit(context, node, edit)
+    if NODE_COST_KEY in node.metadata_props:
+        note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
         _gather(context, node, edit.gather)
     convert_results(context, node, planned)
+
+
+def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> _Form:
+    rule = planned.rule
+    wiring = wiring_of(context, planned, lowering)
+    if isinstance(lowering, FreeLowering):
+        assert isinstance(rule, Free)
+        return _Form(wiring, *free_operator(context, planned, rule, lowering), is_tiled_elementwise(rule, lowering))
+    assert isinstance(lowering, FixedLowering)
+    if isinstance(rule, Free):
+        return _Form(wiring, *packed_operator(context, planned, rule, lowering))
+    if isinstance(rule, Fixed):
+        return _Form(wiring, fixed_operator(context, planned, rule, lowering))
+    return _Form(wiring, edit=rule.alternatives[lowering.pick][2] if isinstance(rule, Listed) else None)
 
 
 def _replace_node(

@@ -15,7 +15,7 @@ from relayout.rewrite.boundary import set_output
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert, convert_from_outside, convert_results
 from relayout.rewrite.operand_dims import port_dims, present
-from relayout.rewrite.wiring import connect_operands, register_results
+from relayout.rewrite.wiring import connect_operands, register_results, wiring_of
 
 __all__ = ["write_region_op"]
 
@@ -25,7 +25,8 @@ Write = Callable[[RewriteContext, ir.Node], None]
 def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node, write: Write) -> None:
     """Write the node, and by `write` each node of its regions."""
     region_edges = context.plan.region_edges.get(node, ())
-    connect_operands(context, planned, node)
+    wiring = wiring_of(context, planned, planned.lowering)
+    connect_operands(context, planned, node, wiring)
     for each in region_edges:
         for index, value, _ in _operands(context, each, None):
             context.replace_input(node, index, value)
@@ -33,7 +34,7 @@ def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node
     for graph in graphs_of(node):
         with context.inside(graph):
             _write_region(context, (planned, *region_edges), write)
-    register_results(context, planned, node)
+    register_results(context, planned, node, wiring)
     for each in region_edges:
         _set_scan_axis(each, node)
         for region_port, port, format_, dims in _results(each):

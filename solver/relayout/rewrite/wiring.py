@@ -1,38 +1,103 @@
-"""Connects a node's operands to the planned copies and registers its results."""
+"""The operands and results of a node in their planned formats."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import onnx_ir as ir
+from msgspec import Struct
 
-from relayout.candidates.alternatives import FixedLowering
+from relayout.candidates.alternatives import (
+    FixedLowering,
+    FreeLowering,
+    Lowering,
+    OperandDims,
+    input_dims,
+    is_parameter,
+)
 from relayout.formulate.plan import PlannedNode
-from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.operand_dims import port_dims, present
+from relayout.layout.conversion import Dims
+from relayout.ops import Free, Rule
+from relayout.rewrite.context import Laid, RewriteContext
+from relayout.rewrite.operand_dims import base_dims, present
 
-__all__ = ["connect_operands", "register_results"]
+__all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
 
 
-def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
+class Wire(Struct, frozen=True):
+    """Input `index` of a node in these dimensions: the operand of port `place`, in atoms of its base tensor's axes; or,
+    with None, a constant, in atoms of its own. A value of further leading unit dimensions, up to `most`, is taken."""
+
+    index: int
+    place: int | None
+    dims: OperandDims
+    most: int = 0
+
+
+class Wiring(Struct, frozen=True):
+    """The inputs of a node, and its results, each with its port."""
+
+    inputs: tuple[Wire, ...]
+    results: tuple[tuple[int, Laid], ...]
+
+
+def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> Wiring:
+    """The wiring of a node under this lowering. Nodes that share an alternative have the same."""
+    assert planned.node is not None
+    rule, wires = planned.rule, list[Wire]()
+    places = {port.index: place for place, port in enumerate(planned.ports) if not port.is_result}
+    for index, value in enumerate(planned.node.inputs):
+        place = places.get(index)
+        if place is not None:
+            port = planned.ports[place]
+            dims: OperandDims | None = base_dims(port.operand, lowering.operand_dims(port, rule))
+        else:
+            dims = _constant_dims(rule, lowering, index) if value is not None else None
+        if dims is not None:
+            wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index)))
+    results = [
+        (place, context.laid(port.operand, format_, present(lowering.operand_dims(port, rule))))
+        for place, (port, format_) in enumerate(zip(planned.ports, planned.formats, strict=True))
+        if port.is_result
+    ]
+    return Wiring(tuple(wires), tuple(results))
+
+
+def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
     """Connect each input to its planned copy; constants are permuted."""
-    lowering = planned.lowering
-    assert isinstance(lowering, FixedLowering)
-    ports = {port.index: (port, format_) for port, format_ in planned.operands()}
-    for index, value in enumerate(node.inputs):
-        if value is None:
+    for wire in wiring.inputs:
+        if wire.place is not None:
+            operand, format_ = planned.ports[wire.place].operand, planned.formats[wire.place]
+            value = context.read(operand, format_, cast(Dims, wire.dims), most=wire.most)
+            context.replace_input(node, wire.index, value)
             continue
-        if index in ports:
-            port, format_ = ports[index]
-            context.replace_input(node, index, context.read(port.operand, format_, port_dims(planned, port)))
-            continue
-        own = lowering.inputs[index] if index < len(lowering.inputs) else None
-        if own is not None and context.tensors.is_constant(value):
-            context.replace_input(node, index, context.constants.relaid(value, own))
+        constant = node.inputs[wire.index]
+        if constant is not None and context.tensors.is_constant(constant):
+            context.replace_input(node, wire.index, context.constants.relaid(constant, wire.dims))
 
 
-def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
+def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
     """Register each result in its planned format."""
-    for port, format_ in planned.results():
+    for place, laid in wiring.results:
+        port = planned.ports[place]
         # The node may have lost an unused result.
         if port.index < len(node.outputs):
-            own = present(planned.operand_dims(port))
-            context.register(node.outputs[port.index], port.operand, format_, own)
+            context.place(node.outputs[port.index], port.operand, planned.formats[place], laid)
+
+
+def _constant_dims(rule: Rule | None, lowering: Lowering, index: int) -> OperandDims | None:
+    """The dimensions of a constant input in atoms of its own axes; None: as in the source."""
+    if isinstance(lowering, FixedLowering):
+        return lowering.inputs[index] if index < len(lowering.inputs) else None
+    assert isinstance(lowering, FreeLowering)
+    assert isinstance(rule, Free)
+    axes = rule.inputs[index] if index < len(rule.inputs) else None
+    return None if axes is None or is_parameter(rule, axes) else input_dims(rule, axes, lowering.dims)
+
+
+def _most_dims(rule: Rule | None, lowering: Lowering, index: int) -> int:
+    """An operand of lower rank may have leading unit dimensions, which broadcasting would add."""
+    if not isinstance(rule, Free) or not isinstance(lowering, FreeLowering) or not rule.broadcasts:
+        return 0
+    axes = rule.inputs[index] if index < len(rule.inputs) else None
+    return len(lowering.dims) if axes is not None and len(axes) < len(rule.outputs[0] or ()) else 0

@@ -14,6 +14,7 @@ from relayout.backend.calls import guarded, wrong_answer
 from relayout.backend.interface import Backend, rank_of
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FreeLowering, Port
+from relayout.candidates.dry_run import ChosenOrder
 from relayout.errors import BackendError
 from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
@@ -199,27 +200,19 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
     return Physical(value, dims, own)
 
 
-class SpaceWriter(_Writer):
+class SpaceWriter(ChosenOrder, _Writer):
     """The writer of a decomposition of one node (see `relayout.ops.DecompositionWriter`)."""
 
     def __init__(
         self, context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
     ) -> None:
-        super().__init__(context, node.outputs[0].name or "value", node.op_type)
-        self._planned, self._node, self._rule, self._lowering = planned, node, rule, lowering
-        self._ports = _ports_of(planned)
-
-    @property
-    def node(self) -> ir.Node:
-        return self._node
-
-    @property
-    def axes(self) -> Axes:
-        return self._lowering.axes
+        ChosenOrder.__init__(self, node, rule, lowering)
+        _Writer.__init__(self, context, node.outputs[0].name or "value", node.op_type)
+        self._planned, self._ports = planned, _ports_of(planned)
 
     def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
         axes = self._rule.inputs[index]
-        value = self._node.inputs[index]
+        value = self.node.inputs[index]
         assert value is not None
         assert axes is not None
         known = self._ports.get((False, index))
@@ -252,15 +245,6 @@ class SpaceWriter(_Writer):
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._planned, port)
         self.defined[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
-
-    def count(self, axes: Collection[int]) -> int:
-        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
-
-    def broadcast(self, axis: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return self._lowering.broadcast(axis, array)
-
-    def places(self, axis: int) -> np.ndarray[Any, Any]:
-        return self._lowering.positions_of(axis, self._rule.extents[axis])
 
     def _base(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
         """The dimensions of one operand as groups of atoms of its base tensor's axes."""

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.errors import InternalError
 from relayout.solve.copies import copies_between
@@ -115,6 +116,15 @@ class Problem(Struct, frozen=True):
                         expected=f"{alternatives[use.choice]} formats of 0 to {formats - 1}",
                         found=str(use.formats),
                     )
+
+    @property
+    def reuses_copies(self) -> bool:
+        """Whether a copy may be made from another copy."""
+        return any(item.reuses_copies for item in self.items)
+
+    def with_direct_copies(self) -> Problem:
+        """The same, with every copy made from the format produced."""
+        return Problem(self.choices, tuple([replace(item, reuses_copies=False) for item in self.items]))
 
 
 @lru_cache(maxsize=4096)

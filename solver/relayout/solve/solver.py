@@ -36,7 +36,7 @@ class Solution(Struct, frozen=True):
     If infeasible, `conflict` is a minimal unsatisfiable subset of the requirements, the smallest found, and
     `relaxation` the fewest requirements to drop with the format that each operand then has; empty if not known.
     `over_limit`: only the limit on conversions is violated, and `fewest_conversions` is the least possible number, if
-    known."""
+    known. `is_direct`: the limit was met with every copy made from the format produced."""
 
     status: str
     assignment: tuple[int, ...] | None
@@ -49,14 +49,8 @@ class Solution(Struct, frozen=True):
     conflict: tuple[Requirement, ...] = ()
     relaxation: tuple[DroppedRequirement, ...] = ()
     over_limit: bool = False
+    is_direct: bool = False
     fewest_conversions: int | None = None
-
-    @property
-    def gap(self) -> float | None:
-        """(cost - bound) / cost: 0.0 if optimal, None without a cost or a bound."""
-        if self.cost is None or self.bound is None:
-            return None
-        return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
 
 
 def solve(
@@ -92,7 +86,10 @@ def solve(
             return solution
         if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
             return solution
-        return _limited(problem, deadline, max_conversions, answer.bound)
+        return replace(
+            _limited(problem.with_direct_copies(), deadline, max_conversions, answer.bound),
+            is_direct=problem.reuses_copies,
+        )
 
 
 def _limited(problem: Problem, deadline: Deadline, max_conversions: int, bound: int | None) -> Solution:

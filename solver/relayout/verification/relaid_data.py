@@ -103,9 +103,11 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return False
     if None in found:
         return None
-    # Padding at both ends of an axis may leave each corner alone in its block: an element inside has neighbours there.
-    steps = _Steps(_MOST_STEPS_INSIDE)
-    return any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other, _inside(one.shape)))
+    # Padding at both ends of an axis may leave each corner alone in its block: an element inside has neighbours there,
+    # though perhaps none in the block before or after.
+    searches = [_Steps(_MOST_STEPS_INSIDE), *[_Steps(_MOST_STEPS_INSIDE, lonely=True)] * (one.size < other.size)]
+    anchors = list(_anchors(one, other, _inside(one.shape)))
+    return any(_is_found(one, other, anchor, steps) for steps in searches for anchor in anchors)
 
 
 def _is_found(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> bool | None:
@@ -135,9 +137,9 @@ def _anchors(source: Array, result: Array, indices: Iterable[tuple[int, ...]]) -
 
 
 def _inside(extents: Sequence[int]) -> list[tuple[int, ...]]:
-    """The indices of some elements, those on the diagonal first."""
+    """The indices of some elements, those on the diagonal first, and of them those inside."""
     near = product(*(range(min(extent, _INSIDE)) for extent in extents))
-    return sorted(islice(near, _MOST_STEPS), key=lambda index: max(index) - min(index))
+    return sorted(islice(near, _MOST_STEPS), key=lambda index: (max(index) - min(index), -min(index)))
 
 
 def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -153,10 +155,11 @@ class _TooManyError(Exception):
 
 
 class _Steps:
-    """The number of lines that may still be followed."""
+    """The number of lines that may still be followed. `lonely`: an axis's outermost digit may have padding alone beside
+    the anchor, and then the axis's extent for a stride."""
 
-    def __init__(self, most: int = _MOST_STEPS) -> None:
-        self._left = most
+    def __init__(self, most: int = _MOST_STEPS, *, lonely: bool = False) -> None:
+        self._left, self.lonely = most, lonely
 
     def take(self) -> None:
         self._left -= 1
@@ -218,10 +221,10 @@ def _digits(
         return
     lengths = [length for length in range(size, 1, -1) if size % length == 0]
     for axis, (source, here) in enumerate(zip(sources, anchor.source, strict=True)):
-        for inner in _strides(line, source, here):
+        for inner in (*_strides(line, source, here), *[len(source)] * steps.lonely):
             for length in lengths:
                 # A digit may end in the padding of its axis, but does not begin there.
-                if (length - 1) * inner >= len(source) + length - 1:
+                if len(source) + length - 1 <= (length - 1) * inner != (length - 1) * len(source):
                     continue
                 at = line.at % length
                 if not np.array_equal(_stretch(source, here - at * inner, inner, length), _around(line, length)):
@@ -265,7 +268,7 @@ def _offsets(layout: Layout, anchor: _Anchor, extents: Sequence[int]) -> list[in
     for axis, extent in enumerate(extents):
         reach, place = 1, 0
         for digit in sorted(digit for group in layout for digit in group if digit.axis == axis):
-            if digit.inner != reach:
+            if digit.inner not in (reach, extent):
                 return None
             place += digit.at * reach
             reach *= digit.length

@@ -88,7 +88,7 @@ def _requires_something(relaxation: Relaxation, plan: Plan, use: TensorUse) -> b
     item = relaxation.item_of(use)
     if item is None:
         return True
-    costs = {a.cost for a in plan.nodes[use.choice].source.alternatives}
+    costs = {a.cost for a in plan.nodes[use.choice].alternatives}
     return len(set(relaxation.formats_at(use))) < len(item.conversion) or len(costs) > 1
 
 
