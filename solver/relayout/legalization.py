@@ -29,12 +29,12 @@ from relayout.layout.metadata_keys import (
 )
 from relayout.model.collector import collector_paused
 from relayout.model.constants import constant_values
+from relayout.model.dims.rank_completion import drop_untyped_ranks
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.onnx_file import Encoded
-from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options

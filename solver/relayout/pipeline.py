@@ -5,7 +5,7 @@ Each stage takes frozen data and returns frozen data. Only `rewrite` changes any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -32,7 +32,6 @@ from relayout.report.explain.conversions import (
     boundary_of,
     charges_of,
     conversions_of,
-    nodes_of,
     transfers_of,
     with_nodes,
 )
@@ -61,8 +60,8 @@ __all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
-    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `nodes` are those that each
-    part of the plan became (see `nodes_of`)."""
+    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `written` are
+    the nodes that parts of the plan became."""
 
     formulation: Formulation
     solution: Solution
@@ -76,7 +75,7 @@ class Result(Struct, frozen=True):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
-    nodes: Mapping[int, tuple[ir.Node, ...]]
+    written: Mapping[int, Sequence[ir.Node]]
     choices: Mapping[str, DrawnChoice]
 
 
@@ -120,7 +119,7 @@ def run(
     boundary = boundary_of(model.graph, planned)
     choices = _drawn(formulation, solution) if draws_choices else {}
     is_changed = not _is_in_place(planned, formulation.costs, backend, elements)
-    nodes = nodes_of(planned, rewrite(model, backend, planned) if is_changed else {})
+    written = rewrite(model, backend, planned) if is_changed else {}
     clock.stage("rewrite")
     return Result(
         formulation,
@@ -135,7 +134,7 @@ def run(
         tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place)))),
         clock.seconds,
         is_changed,
-        nodes,
+        written,
         choices,
     )
 
@@ -219,7 +218,7 @@ def describe(
     if not result.formulation.requirements.is_complete:
         # The solver's bound does not cover dropped formats.
         bound = 0
-    conversions, charges = with_nodes(result.plan, result.nodes, result.conversions, result.charges)
+    conversions, charges = with_nodes(result.plan, result.written, result.conversions, result.charges)
     return Report(
         status="optimal" if cost == bound else "feasible",
         cost=cost,

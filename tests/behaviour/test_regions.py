@@ -16,7 +16,7 @@ from relayout import legalize, verify
 from relayout.backend import Backend, Implementation
 from relayout.layout.layout import Layout
 from relayout.model.io import read_model
-from relayout.model.shape_inference import subgraphs_of
+from relayout.model.proto_graphs import subgraphs_of
 
 BACKENDS = ["onnx", "nhwc", "canonical"]
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

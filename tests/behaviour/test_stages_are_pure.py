@@ -21,8 +21,8 @@ from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
 from relayout.formulate.plan import plan
+from relayout.model.dims.rank_completion import complete_ranks, drop_untyped_ranks
 from relayout.model.io import read_model
-from relayout.model.rank_completion import complete_ranks, drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import Options
 from relayout.pipeline import describe, run

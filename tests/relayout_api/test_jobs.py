@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -126,8 +127,10 @@ def test_jobs_are_paged_newest_first(client: httpx.Client) -> None:
     assert seen[:5] == made[::-1]
     every = [job["id"] for job in client.get("/v1/jobs?limit=100").json()["jobs"]]
     assert len(every) == len({*every})
-    wrong = client.get("/v1/jobs?cursor=x")
-    assert (wrong.status_code, wrong.json()["where"]) == (422, "query.cursor")
+    beyond, nested = f"[{10**23}, []]", "[" * 9000
+    for text in ("x", *(base64.urlsafe_b64encode(each.encode()).decode() for each in (beyond, "[1e999, []]", nested))):
+        wrong = client.get("/v1/jobs", params={"cursor": text})
+        assert (wrong.status_code, wrong.json()["where"]) == (422, "query.cursor")
 
 
 @pytest.mark.parametrize("path", ["", "/report", "/model", "/events"])

@@ -23,6 +23,7 @@ __all__ = [
     "node_texts",
     "one_line",
     "raised_at",
+    "refused_by_checker",
 ]
 
 Feeds = Mapping[str, np.ndarray]
@@ -77,6 +78,15 @@ def raised_at(error: Exception) -> str:
     """The file and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def refused_by_checker(model: onnx.ModelProto, kind: str) -> list[Failure]:
+    """A failure of this kind if onnx's checker rejects the model."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # the checker raises several kinds
+        return [Failure(kind, one_line(error))]
+    return []
 
 
 def first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:

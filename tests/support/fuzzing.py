@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from equivalence import Failure, first_difference, node_texts, one_line, raised_at
+from equivalence import Failure, first_difference, node_texts, one_line, raised_at, refused_by_checker
 from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
@@ -55,9 +54,8 @@ def check(graph: RandomGraph, settings: Settings, *, deep: bool = False) -> list
 
 
 def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failure]:
-    found: list[Failure] = []
     try:
-        legalized = _legalized(graph.model, settings, settings.input_layouts, settings.output_layouts)
+        legalized = _legalized(graph.model, settings)
     except InfeasibleError as error:
         return [Failure("infeasible", str(error))] if settings.backend in _ALWAYS_FEASIBLE else []
     except BackendError as error:
@@ -68,30 +66,52 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
         return [_crash("legalize", error)]
     if legalized is None:
         return []
-    legal, report, options = legalized
-    boundary = bool(options["input_layouts"] or options["output_layouts"])
-    facts = _Facts(run(graph.model, graph.feeds), _shapes(graph.model), _shapes(legal))
-    try:
-        onnx.checker.check_model(legal, full_check=True)
-    except Exception as error:
-        found.append(Failure("checker", one_line(error)))
-    found += _numbers(graph, facts, legal, "numbers")
-    found += _accounts(graph, facts, legal, report, settings, boundary)
-    found += _verified(graph, facts, legal, report, settings, boundary, numeric=deep)
-    found += _idempotence(graph, facts, legal, report, settings)
-    if not boundary:
-        found += _second_backend(graph, facts, legal, settings)
+    shapes = _shapes(graph.model), _shapes(legalized[0])
+    case = _Case(graph, settings, *legalized, run(graph.model, graph.feeds), *shapes)
+    found = refused_by_checker(case.legal, "checker")
+    found += _numbers(case, case.legal, "numbers")
+    found += _accounts(case)
+    found += _verified(case, numeric=deep)
+    found += _idempotence(case)
+    if not case.has_boundary:
+        found += _second_backend(case)
     if deep:
-        found += _other_engine(graph, report, settings, options)
-        found += _determinism(graph, legal, settings, options)
+        found += _other_engine(case)
+        found += _determinism(case)
     return found
 
 
-def _legalized(
-    model: onnx.ModelProto, settings: Settings, inputs: Mapping[str, str], outputs: Mapping[str, str]
-) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
-    """Legalize with these boundary layouts; respell those that do not fit by the tensor's axis names, or drop them."""
-    inputs, outputs = dict(inputs), dict(outputs)
+@dataclass(frozen=True)
+class _Case:
+    """A random graph legalized with its settings; `numbers` are the source's outputs. The shapes are those known in the
+    source and in the legal model."""
+
+    graph: RandomGraph
+    settings: Settings
+    legal: onnx.ModelProto
+    report: Report
+    options: dict[str, Any]
+    numbers: list[np.ndarray]
+    source_shapes: list[Any]
+    legal_shapes: list[Any]
+
+    @property
+    def has_boundary(self) -> bool:
+        """Whether a layout of a graph input or output was asked for."""
+        return bool(self.options["input_layouts"] or self.options["output_layouts"])
+
+    @property
+    def all_shapes_known(self) -> bool:
+        return all(shape is not None and shape.is_static() for shape in (*self.source_shapes, *self.legal_shapes))
+
+    @property
+    def all_ranks_known(self) -> bool:
+        return all(shape is not None for shape in (*self.source_shapes, *self.legal_shapes))
+
+
+def _legalized(model: onnx.ModelProto, settings: Settings) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
+    """Legalize; respell boundary layouts that do not fit by the tensor's axis names, or drop them."""
+    inputs, outputs = dict(settings.input_layouts), dict(settings.output_layouts)
     for _ in range(20):
         options = {"objective": settings.objective, "input_layouts": inputs, "output_layouts": outputs}
         try:
@@ -110,32 +130,30 @@ def _legalized(
     return None
 
 
-def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: str) -> list[Failure]:
-    if [v.name for v in legal.graph.input] != [v.name for v in graph.model.graph.input] or (
-        [v.name for v in legal.graph.output] != [v.name for v in graph.model.graph.output]
-    ):
-        return [Failure("names", f"{[v.name for v in (*legal.graph.input, *legal.graph.output)]}")]
-    feeds = {}
-    for value in legal.graph.input:
-        feeds[value.name] = in_boundary_format(value, graph.feeds[value.name])
+def _numbers(case: _Case, legal: onnx.ModelProto, kind: str) -> list[Failure]:
+    graph = case.graph
+    names, expected = (
+        [[value.name for value in values] for values in (model.graph.input, model.graph.output)]
+        for model in (legal, graph.model)
+    )
+    if names != expected:
+        return [Failure("names", f"{names}")]
+    feeds = {value.name: in_boundary_format(value, graph.feeds[value.name]) for value in legal.graph.input}
     try:
         got = run(legal, feeds)
     except Exception as error:
         return [Failure(f"{kind}, cannot run", one_line(error))]
     found = []
-    for value, one, other in zip(legal.graph.output, facts.numbers, got, strict=True):
+    for value, one, other in zip(legal.graph.output, case.numbers, got, strict=True):
         one = in_boundary_format(value, one)
         if one.shape != other.shape or one.dtype != other.dtype:
-            found.append(
-                Failure(f"{kind}, shape", f"{value.name}: {one.shape} {one.dtype}, got {other.shape} {other.dtype}")
-            )
+            text = f"{value.name}: {one.shape} {one.dtype}, got {other.shape} {other.dtype}"
+            found.append(Failure(f"{kind}, shape", text))
         elif one.dtype.kind == "f":
-            apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
-            most = float(apart.max(initial=0.0))
-            if not most <= graph.tolerances[value.name]:
-                found.append(
-                    Failure(kind, f"{value.name}: {most:.3g} apart, allowed {graph.tolerances[value.name]:.3g}")
-                )
+            allowed = graph.tolerances[value.name]
+            most = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+            if not most <= allowed:
+                found.append(Failure(kind, f"{value.name}: {most:.3g} apart, allowed {allowed:.3g}"))
         elif not np.array_equal(one, other):
             found.append(Failure(kind, f"{value.name}: {int((one != other).sum())} of {one.size} differ"))
     return found
@@ -153,39 +171,32 @@ def in_boundary_format(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndar
     return np.ascontiguousarray(array.transpose(order)).reshape([array.shape[axis] for axis in order])
 
 
-def _accounts(
-    graph: RandomGraph,
-    facts: _Facts,
-    legal: onnx.ModelProto,
-    report: Report,
-    settings: Settings,
-    boundary: bool,
-) -> list[Failure]:
+def _accounts(case: _Case) -> list[Failure]:
     found = []
+    report, settings = case.report, case.settings
     if report.status != "optimal" or report.bound != report.cost:
         found.append(Failure("status", f"{report.status}, cost {report.cost}, bound {report.bound}"))
+    in_bytes = settings.objective == "bytes"
     own = sum(c.bytes for c in report.conversions)
-    own_cost = own if settings.objective == "bytes" else sum(c.passes for c in report.conversions)
+    own_cost = own if in_bytes else sum(c.passes for c in report.conversions)
     if report.cost < own_cost:  # the rest is the cost of implementations
         found.append(Failure("cost", f"cost {report.cost}, {len(report.conversions)} conversions of {own} bytes"))
-    if not facts.all_shapes_known:
+    if not case.all_shapes_known:
         return found  # the estimates of an unknown dim may differ before and after a Reshape
-    counted = totals(read_model(legal), {})
+    counted = totals(read_model(case.legal), {})
     if (counted.transposes, counted.bytes) != (report.after.transposes, report.after.bytes):
         found.append(Failure("totals", f"report says {report.after}, the legal model has {counted}"))
+    # The objective's own measure first, then the other one.
+    earlier, later = (
+        (each.bytes, each.transposes) if in_bytes else (each.transposes, each.bytes)
+        for each in (report.before, report.after)
+    )
     # Transposes inside functions remain, and are not conversions.
-    functions = any(node.domain not in ("", "relayout") for node in graph.model.graph.node)
-    amount, count = report.after.bytes, report.after.transposes
-    counts = amount if settings.objective == "bytes" else count
-    if settings.backend in _PLAIN and (counts < own_cost or (counts != own_cost and not functions)):
+    functions = any(node.domain not in ("", "relayout") for node in case.graph.model.graph.node)
+    if settings.backend in _PLAIN and (later[0] < own_cost or (later[0] != own_cost and not functions)):
         found.append(Failure("accounts", f"conversions cost {own_cost}, counted {counted}"))
-    if settings.backend == "onnx" and not boundary:
-        earlier = (report.before.bytes, report.before.transposes)
-        later = (amount, count)
-        if (later if settings.objective == "bytes" else later[::-1]) > (
-            earlier if settings.objective == "bytes" else earlier[::-1]
-        ):
-            found.append(Failure("worse", f"{report.before} became {report.after}"))
+    if settings.backend == "onnx" and not case.has_boundary and later > earlier:
+        found.append(Failure("worse", f"{report.before} became {report.after}"))
     return found
 
 
@@ -195,44 +206,25 @@ def _shapes(model: onnx.ModelProto) -> list[Any]:
     return [value.shape for value in values if value.name]
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """The source's outputs, and the shapes known in the source and in the legal model."""
-
-    numbers: list[np.ndarray]
-    source: list[Any]
-    legal: list[Any]
-
-    @property
-    def all_shapes_known(self) -> bool:
-        return all(shape is not None and shape.is_static() for shape in (*self.source, *self.legal))
-
-    @property
-    def all_ranks_known(self) -> bool:
-        """Whether every value has a known rank, in the source and in the legal model."""
-        return all(shape is not None for shape in (*self.source, *self.legal))
-
-
-def _idempotence(
-    graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, report: Report, settings: Settings
-) -> list[Failure]:
+def _idempotence(case: _Case) -> list[Failure]:
+    report = case.report
     try:
-        twice, second = legalize(legal, settings.loaded(), objective=settings.objective)
+        twice, second = legalize(case.legal, case.settings.loaded(), objective=case.settings.objective)
     except Exception as error:
         return [_crash("again", error)]
     # The cost of a decomposition does not recur: its parts have none.
-    if second.cost > report.cost and facts.all_shapes_known:
+    if second.cost > report.cost and case.all_shapes_known:
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
-    if not facts.all_shapes_known and (second.cost, second.after.bytes) != (report.cost, report.after.bytes):
+    if not case.all_shapes_known and (second.cost, second.after.bytes) != (report.cost, report.after.bytes):
         return []  # unknown dims are estimated from neighbours, and these differ
-    if not facts.all_ranks_known:
+    if not case.all_ranks_known:
         return []  # onnx may infer more of the legal model than of the source
-    if node_texts(twice) == node_texts(legal):
+    if node_texts(twice) == node_texts(case.legal):
         return []
-    if second.cost < report.cost and _has_two_names(graph.model):
+    if second.cost < report.cost and _has_two_names(case.graph.model):
         # If operators name one axis differently, the name that an operator between them uses depends on their order.
-        return _numbers(graph, facts, twice, "numbers, again")
-    return [Failure("again, nodes", first_difference(legal, twice))]
+        return _numbers(case, twice, "numbers, again")
+    return [Failure("again, nodes", first_difference(case.legal, twice))]
 
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
@@ -240,39 +232,27 @@ def _has_two_names(model: onnx.ModelProto) -> bool:
     return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 
-def _second_backend(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, settings: Settings) -> list[Failure]:
+def _second_backend(case: _Case) -> list[Failure]:
     """Legalize the legal model for a second backend; the numbers must stay the same."""
+    first, second = case.settings.backend, case.settings.second
     try:
-        moved, _ = legalize(legal, settings.loaded(settings.second))
+        moved, _ = legalize(case.legal, case.settings.loaded(second))
     except InfeasibleError as error:
-        return [Failure("infeasible, elsewhere", str(error))] if settings.second in _ALWAYS_FEASIBLE else []
+        return [Failure("infeasible, elsewhere", str(error))] if second in _ALWAYS_FEASIBLE else []
     except BackendError as error:
-        return [] if settings.second == "x86-nchwc" else [_crash("elsewhere", error)]
+        return [] if second == "x86-nchwc" else [_crash("elsewhere", error)]
     except Exception as error:
         return [_crash("elsewhere", error)]
-    try:
-        onnx.checker.check_model(moved, full_check=True)
-    except Exception as error:
-        return [Failure("checker, elsewhere", one_line(error))]
-    return _numbers(graph, facts, moved, f"numbers, {settings.backend} then {settings.second}")
+    return refused_by_checker(moved, "checker, elsewhere") or _numbers(case, moved, f"numbers, {first} then {second}")
 
 
-def _verified(
-    graph: RandomGraph,
-    facts: _Facts,
-    legal: onnx.ModelProto,
-    report: Report,
-    settings: Settings,
-    boundary: bool,
-    *,
-    numeric: bool,
-) -> list[Failure]:
-    if not all(shape is not None for shape in facts.legal):
+def _verified(case: _Case, *, numeric: bool) -> list[Failure]:
+    if not all(shape is not None for shape in case.legal_shapes):
         return []  # a requirement cannot bind to a tensor without a rank
-    against = None if boundary else graph.model
+    against = None if case.has_boundary else case.graph.model
+    report = case.report if case.all_shapes_known else None
     try:
-        accounts = report if facts.all_shapes_known else None
-        checked = verify(legal, settings.loaded(), against=against, run=numeric, report=accounts, static=True)
+        checked = verify(case.legal, case.settings.loaded(), against=against, run=numeric, report=report, static=True)
     except Exception as error:
         return [_crash("verify", error)]
     return [
@@ -285,24 +265,22 @@ def _verified(
     ]
 
 
-def _other_engine(graph: RandomGraph, report: Report, settings: Settings, options: Mapping[str, Any]) -> list[Failure]:
+def _other_engine(case: _Case) -> list[Failure]:
     try:
-        _, other = legalize(graph.model, settings.loaded(), engine="cp-sat", time_limit=20, **options)
+        _, other = legalize(case.graph.model, case.settings.loaded(), engine="cp-sat", time_limit=20, **case.options)
     except OutOfTimeError:
         return []
     except Exception as error:
         return [_crash("cp-sat", error)]
-    if other.status == "optimal" and other.cost != report.cost:
-        return [Failure("engines", f"auto {report.cost}, cp-sat {other.cost}")]
+    if other.status == "optimal" and other.cost != case.report.cost:
+        return [Failure("engines", f"auto {case.report.cost}, cp-sat {other.cost}")]
     return []
 
 
-def _determinism(
-    graph: RandomGraph, legal: onnx.ModelProto, settings: Settings, options: Mapping[str, Any]
-) -> list[Failure]:
-    other, _ = legalize(graph.model, settings.loaded(), **options)
-    if other.SerializeToString(deterministic=True) != legal.SerializeToString(deterministic=True):
-        return [Failure("not the same twice", first_difference(legal, other))]
+def _determinism(case: _Case) -> list[Failure]:
+    other, _ = legalize(case.graph.model, case.settings.loaded(), **case.options)
+    if other.SerializeToString(deterministic=True) != case.legal.SerializeToString(deterministic=True):
+        return [Failure("not the same twice", first_difference(case.legal, other))]
     return []
 
 

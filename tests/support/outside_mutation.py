@@ -10,31 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
+from graphs import session
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from relayout.model.runtime import import_onnxruntime
-
-onnxruntime = import_onnxruntime()
-
 __all__ = ["KINDS", "Mutant", "differs", "mutants"]
-
-KINDS = (
-    "open dim written down",
-    "axes exchanged at run time",
-    "override became a constant",
-    "constant in a branch",
-    "vector reversed",
-    "rare integers wrong",
-    "rows exchanged",
-    "constant off by 1 %",
-    "float attribute off",
-    "consumer rewired",
-    "order of a copy",
-    "perm of a Transpose",
-)
 
 SIZES = (2, 3, 5, 7)
 """Sizes of open dims. A mutant writes down one of the first two; the oracle draws all."""
@@ -52,8 +36,8 @@ class Mutant:
 
 def mutants(model: ModelProto, most: int = 12) -> Iterator[Mutant]:
     """At most `most` mutants of each kind, spread evenly over the places where the kind applies."""
-    for kind in KINDS:
-        found = list(_MAKERS[kind](model))
+    for kind, found_in in KINDS.items():
+        found = list(found_in(model))
         step = max(1, -(-len(found) // most))
         for name, change in found[::step]:
             mutant = ModelProto()
@@ -73,25 +57,29 @@ def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     return [graph, *(each for one in inner for each in _graphs(one))]
 
 
-def _constants(model: ModelProto, branches: bool | None = None) -> Iterator[tuple[int, int, int, str, np.ndarray]]:
-    """Each constant: its graph, node (or -1) and initializer number, a name, and its data."""
-    for g, graph in enumerate(_graphs(model.graph)):
-        if branches is not None and branches != (g > 0):
-            continue
-        for i, tensor in enumerate(graph.initializer):
-            yield g, -1, i, tensor.name, numpy_helper.to_array(tensor)
-        for n, node in enumerate(graph.node):
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                yield g, n, 0, node.output[0], numpy_helper.to_array(node.attribute[0].t)
+def _constants(model: ModelProto, *, inner: bool = False) -> list[tuple[str, TensorProto]]:
+    """Each constant by its name: in the graph and the graphs inside nodes, or only in the latter (`inner`)."""
+    found = []
+    for graph in _graphs(model.graph)[int(inner) :]:
+        found += [(tensor.name, tensor) for tensor in graph.initializer]
+        constants = (node for node in graph.node if node.op_type == "Constant" and node.attribute[0].name == "value")
+        found += [(node.output[0], node.attribute[0].t) for node in constants]
+    return found
 
 
-def _set_constant(g: int, n: int, i: int, data: np.ndarray) -> Change:
-    def change(model: ModelProto) -> None:
-        graph = _graphs(model.graph)[g]
-        tensor = graph.initializer[i] if n < 0 else graph.node[n].attribute[0].t
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(data), tensor.name))
+Edit = tuple[str, np.ndarray]
 
-    return change
+
+def _edits(others: Callable[[str, np.ndarray], Iterator[Edit]], model: ModelProto, *, inner: bool = False) -> Found:
+    """A mutant for each other array, with a name, that `others` has for a constant."""
+    for i, (name, tensor) in enumerate(_constants(model, inner=inner)):
+        for text, data in others(name, numpy_helper.to_array(tensor)):
+
+            def change(mutant: ModelProto, i: int = i, data: np.ndarray = data) -> None:
+                tensor = _constants(mutant, inner=inner)[i][1]
+                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(data), tensor.name))
+
+            yield text, change
 
 
 def _open_dims(model: ModelProto) -> Found:
@@ -106,21 +94,27 @@ def _open_dims(model: ModelProto) -> Found:
                     yield f"{value.name} axis {d} is {size}", freeze
     shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
     is_open = any(dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
-    for g, n, i, name, data in _constants(model):
+
+    def frozen(name: str, data: np.ndarray) -> Iterator[Edit]:
         for place in np.flatnonzero(data <= 0) if name in shapes and is_open else ():
             for size in SIZES[:2]:
                 other = data.copy()
                 other[place] = size
-                yield f"{name}[{place}] is {size}", _set_constant(g, n, i, other)
+                yield f"{name}[{place}] is {size}", other
+
+    yield from _edits(frozen, model)
 
 
 def _exchanged_at_run_time(model: ModelProto) -> Found:
     """A Transpose with a Reshape back to the shape before: it shows only where both axes are longer than one."""
-    ranks = _ranks(model)
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    kinds = {v.name: v.type.tensor_type for v in values}
+    ranks = {name: len(kind.shape.dim) for name, kind in kinds.items() if kind.elem_type == TensorProto.FLOAT}
+    ranks |= {tensor.name: 0 for tensor in model.graph.initializer}
     for n, node in enumerate(model.graph.node):
         for k, name in enumerate(node.input):
             rank = ranks.get(name, 0)
-            if rank < 2 or node.op_type == "If" or not _is_float(model, name):
+            if rank < 2 or node.op_type == "If":
                 continue
             for i, j in itertools.combinations(range(rank), 2):
 
@@ -142,17 +136,6 @@ def _exchanged_at_run_time(model: ModelProto) -> Found:
                 yield f"axes {i} and {j} of {name} for {node.name}", insert
 
 
-def _ranks(model: ModelProto) -> dict[str, int]:
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
-    return {**ranks, **{tensor.name: 0 for tensor in model.graph.initializer}}
-
-
-def _is_float(model: ModelProto, name: str) -> bool:
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    return any(v.name == name and v.type.tensor_type.elem_type == TensorProto.FLOAT for v in values)
-
-
 def _overrides(model: ModelProto) -> Found:
     kept = {tensor.name for tensor in model.graph.initializer}
     for v, value in enumerate(model.graph.input):
@@ -160,16 +143,14 @@ def _overrides(model: ModelProto) -> Found:
             yield f"{value.name} is no input", lambda mutant, v=v: mutant.graph.input.pop(v)  # type: ignore[misc]
 
 
-def _branch_constants(model: ModelProto) -> Found:
-    for g, n, i, name, data in _constants(model, branches=True):
-        if data.dtype == np.float32:
-            yield f"{name} doubled", _set_constant(g, n, i, data * 2 + 1)
+def _doubled(name: str, data: np.ndarray) -> Iterator[Edit]:
+    if data.dtype == np.float32:
+        yield f"{name} doubled", data * 2 + 1
 
 
-def _reversed(model: ModelProto) -> Found:
-    for g, n, i, name, data in _constants(model):
-        if data.dtype == np.float32 and data.ndim == 1 and not np.array_equal(data, data[::-1]):
-            yield f"{name} reversed", _set_constant(g, n, i, data[::-1])
+def _reversed(name: str, data: np.ndarray) -> Iterator[Edit]:
+    if data.dtype == np.float32 and data.ndim == 1 and not np.array_equal(data, data[::-1]):
+        yield f"{name} reversed", data[::-1]
 
 
 def _rare(model: ModelProto) -> Found:
@@ -198,23 +179,21 @@ def _rare(model: ModelProto) -> Found:
         yield f"{value.name} off", insert
 
 
-def _rows(model: ModelProto) -> Found:
-    for g, n, i, name, data in _constants(model):
-        if data.dtype.kind not in "fiu" or (data.dtype == np.int64 and data.size < 9):
-            continue
-        for axis, extent in enumerate(data.shape):
-            first, last = np.take(data, 0, axis), np.take(data, extent - 1, axis)
-            if extent > 1 and not np.array_equal(first, last):
-                order = [extent - 1, *range(1, extent - 1), 0]
-                yield f"{name}: first and last along {axis}", _set_constant(g, n, i, np.take(data, order, axis))
+def _rows(name: str, data: np.ndarray) -> Iterator[Edit]:
+    if data.dtype.kind not in "fiu" or (data.dtype == np.int64 and data.size < 9):
+        return
+    for axis, extent in enumerate(data.shape):
+        first, last = np.take(data, 0, axis), np.take(data, extent - 1, axis)
+        if extent > 1 and not np.array_equal(first, last):
+            order = [extent - 1, *range(1, extent - 1), 0]
+            yield f"{name}: first and last along {axis}", np.take(data, order, axis)
 
 
-def _one_percent(model: ModelProto) -> Found:
-    for g, n, i, name, data in _constants(model):
-        if data.dtype == np.float32 and data.size and data.reshape(-1)[data.size // 2]:
-            other = data.copy()
-            other.reshape(-1)[data.size // 2] *= 1.01
-            yield f"{name} off", _set_constant(g, n, i, other)
+def _one_percent(name: str, data: np.ndarray) -> Iterator[Edit]:
+    if data.dtype == np.float32 and data.size and data.reshape(-1)[data.size // 2]:
+        other = data.copy()
+        other.reshape(-1)[data.size // 2] *= 1.01
+        yield f"{name} off", other
 
 
 def _attributes(model: ModelProto) -> Found:
@@ -277,15 +256,15 @@ def _perms(model: ModelProto) -> Found:
                 yield f"{node.name}: {i} and {j} of {perm}", exchange
 
 
-_MAKERS: dict[str, Callable[[ModelProto], Found]] = {
+KINDS: dict[str, Callable[[ModelProto], Found]] = {
     "open dim written down": _open_dims,
     "axes exchanged at run time": _exchanged_at_run_time,
     "override became a constant": _overrides,
-    "constant in a branch": _branch_constants,
-    "vector reversed": _reversed,
+    "constant in a branch": partial(_edits, _doubled, inner=True),
+    "vector reversed": partial(_edits, _reversed),
     "rare integers wrong": _rare,
-    "rows exchanged": _rows,
-    "constant off by 1 %": _one_percent,
+    "rows exchanged": partial(_edits, _rows),
+    "constant off by 1 %": partial(_edits, _one_percent),
     "float attribute off": _attributes,
     "consumer rewired": _rewired,
     "order of a copy": _annotations,
@@ -328,7 +307,8 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(one, other, rtol=0.0, atol=1e-5 * scale, equal_nan=True))
 
 
-def _session(model: ModelProto, forced: bool | None) -> onnxruntime.InferenceSession | None:  # type: ignore[name-defined]
+def _session(model: ModelProto, forced: bool | None) -> Any:
+    """The model in onnxruntime with the branch of its Ifs `forced`; None where it does not run."""
     runnable = ModelProto()
     runnable.CopyFrom(model)
     if forced is not None:
@@ -344,11 +324,8 @@ def _session(model: ModelProto, forced: bool | None) -> onnxruntime.InferenceSes
             body = [helper.make_node("Sin", ["a"], ["s"]), helper.make_node("Sub", ["s", "b"], ["c"])]
         opset = [each for each in runnable.opset_import if each.domain == ""]
         runnable.functions.append(helper.make_function("acme", operator, names, ["c"], body, opset))
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(runnable.SerializeToString(), options, ["CPUExecutionProvider"])
+        return session(runnable)
     except Exception:
         return None
 

@@ -201,3 +201,44 @@ def test_conversions_of_a_tensor_without_elements_are_counted_and_compared() -> 
     assert report.account.transposes == Entry(count=2, bytes=0, cost=0)
     assert report.verification is not None
     assert report.verification.passed
+
+
+class Tiled(Expensive):
+    """Pools on channels in tiles, of four and then of six. A Transpose of padded data costs a little more."""
+
+    name = "tiled"
+
+    def implementations(self, node: ir.Node) -> list[Implementation]:
+        tiles = {"MaxPool": "NCHWc[tile:4]", "AveragePool": "NCHWc[tile:6]"}
+        if node.op_type not in tiles:
+            return [*Backend.implementations(self, node)]
+        layout = Layout.parse(tiles[node.op_type])
+        return [Implementation((layout,), (layout,), pads=True)]
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int:
+        return super().conversion_cost(tensor, source, target) + ("pad" in str(target)) + 2 * ("pad" in str(source))
+
+
+@pytest.mark.parametrize("channels", [12, 6, 7])
+def test_the_steps_of_a_conversion_are_priced(channels: int) -> None:
+    net = Net()
+    pooled = net.node("MaxPool", net.input("x", (1, channels, 9, 9)), kernel_shape=[2, 2])
+    net.output(pooled if channels == 6 else net.node("AveragePool", pooled, kernel_shape=[2, 2]))
+    made, report = relayout.legalize(net.model(), Tiled())
+    account, verification = report.account, report.verification
+    assert account is not None
+    assert verification is not None
+    assert verification.price is not None
+    assert verification.findings == ()
+    assert account.transposes.count == (2 if channels == 6 else 4)
+    assert bool(account.pads.bytes) == (channels != 12)
+    # The layouts between two Transposes have no names in the report: they are asked about by numbers, which is said
+    # where the backend charges by names.
+    assert (verification.price.computed == account.cost, bool(verification.price.not_computed)) == (
+        (False, True) if channels == 7 else (True, False)
+    )
+    entry = account.transposes.model_copy(update={"cost": account.transposes.cost // 2})
+    wrong = charging(report, account.model_copy(update={"transposes": entry}))
+    found = relayout.verify(made, Tiled(), report=wrong, run=False)
+    assert found.price is not None
+    assert (found.passed, bool(found.price.not_computed)) == ((False, False) if channels == 6 else (True, True))

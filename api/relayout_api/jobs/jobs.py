@@ -407,8 +407,10 @@ def _parse_cursor(cursor: str | None) -> tuple[int | None, list[str]]:
         return None, []
     try:
         when, given = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        # A number may be a time of no calendar.
+        _iso(int(when))
         return int(when), [str(each) for each in given]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, OSError, RecursionError):
         raise UsageError(
             "a wrong cursor", where="query.cursor", expected="`next` of a page", found=cursor[:80]
         ) from None

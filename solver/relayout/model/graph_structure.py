@@ -9,30 +9,38 @@ import onnx
 from msgspec import Struct, field
 
 from relayout.errors import InputError
-from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import check_node
+from relayout.model.proto_graphs import graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
-__all__ = ["Surroundings", "check_body", "check_graph", "declare", "duplicate"]
+__all__ = ["Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
 
 DEEPEST_SUBGRAPH = 24
+SMALL_TENSOR = 128
+"""Tensor attributes up to this many bytes are checked once for all that are equal."""
 _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.values() if number}
 _NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "INT", "INTS")}
+
+
+Kind = tuple[str, str, int, int, tuple[tuple[str, int], ...]]
+"""The domain and operator of a node, how many operands and results it has, and its attributes' names and types."""
 
 
 class Surroundings(Struct):
     """State of the check of a whole model.
 
     `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
-    caller's; `in_order` is whether all nodes so far were in topological order, `attribute_types` the types of their
-    attributes. `kinds` has the kinds of nodes that fit their operators, and whether all their attributes are numbers.
+    caller's; `in_order` is whether all nodes so far were in topological order. `kinds` has the kinds of nodes that fit
+    their operators, and whether all their attributes are numbers. `tensors` has the domains of nodes with small
+    tensor attributes that are checked, and `types` the types that are: a network repeats them.
     """
 
     versions: Mapping[str, int]
     in_function: bool = False
     in_order: bool = True
-    attribute_types: set[int] = field(default_factory=set)
-    kinds: dict[object, bool] = field(default_factory=dict)
+    kinds: dict[Kind, bool] = field(default_factory=dict)
+    tensors: set[tuple[str, bytes]] = field(default_factory=set)
+    types: set[bytes] = field(default_factory=set)
 
 
 def check_graph(
@@ -67,7 +75,10 @@ def check_graph(
         if not tensor.name:
             raise InputError("a constant has no name", where=where, expected="a name", found="''")
     for info in values:
-        check_type(info.type, f"{where}, value '{info.name}'")
+        written = info.type.SerializeToString()
+        if written not in around.types:
+            check_type(info.type, f"{where}, value '{info.name}'")
+            around.types.add(written)
     return check_body(graph.node, names, [info.name for info in graph.output], outer, around, where, depth)
 
 
@@ -172,13 +183,17 @@ def _check_attributes(
     seen: set[str] = set()
     wanted: set[str] = set()
     for attribute, (name, kind) in zip(node.attribute, given, strict=True):
-        around.attribute_types.add(kind)
         check_text((name, attribute.ref_attr_name, attribute.doc_string), where)
         if name in seen:
             raise duplicate(name, "two attributes", where)
         seen.add(name)
         if kind in _NUMBERS and not attribute.ref_attr_name:
             continue
+        if kind == onnx.AttributeProto.TENSOR and attribute.ByteSize() <= SMALL_TENSOR:
+            checked = node.domain, attribute.SerializeToString()
+            if checked in around.tensors:
+                continue
+            around.tensors.add(checked)
         place = f"{where}, attribute '{name}'"
         if kind in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
             raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")

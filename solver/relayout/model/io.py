@@ -11,35 +11,19 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
-from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
+from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
-from relayout.model.dims.constant_propagation import infer_with_values
-from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.external_data import Folder
-from relayout.model.layout_functions import with_bodies
-from relayout.model.layout_transform import deduce_permutations
-from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
-from relayout.model.opset_conversion import lifted
-from relayout.model.rank_completion import complete_ranks, known_dims, state_completed
-from relayout.model.shape_checks import check_shapes
-from relayout.model.shape_inference import infer_shapes
-from relayout.model.structure import check_structure
-from relayout.model.typed_values import model_of
-from relayout.model.weights import attach, detach, detach_from_model
-from relayout.ops import nested_graphs
+from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -60,10 +44,6 @@ __all__ = [
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
-
-WARNINGS_KEY = "relayout.warnings"
-ROUNDS = 16
-"""At most so many times is the model inferred again with the ranks that rules have completed."""
 
 # The first bytes of files that are taken for a model, the kind of file, and a hint.
 _OTHER_FORMATS = {
@@ -94,7 +74,9 @@ def read_model(
     Raises InputError, with location, expectation and finding, for an invalid model.
     """
     try:
-        return _read(source, external_data, bodies, convert_opset, digest)
+        # Nothing keeps what a stage does not return: most memory is needed in the last one.
+        light = detached(_open(source, external_data, digest), convert_opset=convert_opset)
+        return model_from(normalized(light, bodies=bodies))
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
@@ -171,89 +153,26 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded 
     FORMATS[path.suffix].write(model, path, written)
 
 
-# --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
+# --- from the source to a parsed model --------------------------------------------------------------------------------
 
 
-def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool, digest: str | None) -> ir.Model:
-    notes: list[str] = []
-    folder = Folder(None, external_data)
-    is_ours = not isinstance(source, onnx.ModelProto)
+def _open(source: Source, accepts_external: bool, digest: str | None) -> Opened:
+    """The source as a protobuf or an onnx_ir.Model. No bytes of the file or of the JSON are kept."""
+    folder, is_ours = Folder(None, accepts_external), True
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        folder = Folder(str(path.parent), external_data)
+        folder = Folder(str(path.parent), accepts_external)
         format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
         data = _read_file(path, format_.largest)
         digest = sha256(data).hexdigest() if format_ is FORMATS[".onnx"] else None
         source = format_.parse(data, f"file {path}")
-        del data
     elif isinstance(source, bytes | bytearray | memoryview):
         digest, source = sha256(source).hexdigest(), _parse(bytes(source), "the bytes given")
+    else:
+        is_ours = not isinstance(source, onnx.ModelProto)
     if not isinstance(source, ir.Model | onnx.ModelProto):
         source = _parse_json(source)
-    if isinstance(source, ir.Model):
-        notes += warnings_of(source)
-        proto, weights = detach_from_model(source, folder)
-        structure = check_structure(proto)
-    else:
-        source = lifted(source, notes) if convert_opset else source
-        structure = check_structure(source)
-        digest = digest or _digest(source)
-        proto, weights = detach(source, folder, is_ours=is_ours)
-    # Most memory is needed later, when neither the file nor the protobuf of all of it is.
-    del source
-    proto, structure = normalize(proto, structure, notes)
-    has_graphs, has_tensors = structure.has_graphs, structure.has_tensors
-    infer = partial(infer_shapes, has_graphs=has_graphs, has_tensors=has_tensors)
-    proto = deduce_permutations(proto, infer_shapes, has_graphs=has_graphs)
-    proto = with_bodies(proto) if bodies else proto
-    replaced = insert_operator_placeholders(proto)
-    for _ in range(ROUNDS):
-        inferred = infer_with_values(proto, infer, has_graphs=has_graphs)
-        remove_operator_placeholders(inferred.proto.graph, replaced)
-        if not inferred.is_ranked:
-            # The model is made of the protobuf, which is used up.
-            proto = onnx.ModelProto()
-            proto.CopyFrom(inferred.proto)
-        model = model_of(inferred.proto, has_graphs=has_graphs)
-        graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
-        for graph in graphs:
-            # ONNX lists them once for the whole model; here each graph of a node has them.
-            graph.opset_imports.update(model.opset_imports)
-        own = [function.graph for function in model.functions.values()]
-        graphs += [graph for body in own for graph in nested_graphs(body)]
-        attach(model, graphs, weights, folder, in_nodes=has_tensors or bool(model.functions))
-        if inferred.values:
-            _note_values(model.graph, inferred.values)
-        check_shapes(graphs)
-        completed = complete_ranks(model.graph, model.opset_imports)
-        if inferred.is_ranked or not completed:
-            break
-        # Ranks from the rules may make more shapes known, as they do when the legal model is read, which declares them.
-        state_completed(completed, proto.graph)
-        stated = known_dims(proto.graph)
-        replaced = insert_operator_placeholders(proto)
-        trial = onnx.GraphProto()
-        trial.CopyFrom(infer(proto).graph)
-        remove_operator_placeholders(trial, replaced)
-        if known_dims(trial) <= stated:
-            break
-    _check_boundary(model.graph)
-    model.meta[WARNINGS_KEY] = tuple(notes)
-    model.meta[SOURCE_HASH_KEY] = digest
-    return model
-
-
-def _digest(proto: onnx.ModelProto) -> str | None:
-    """The SHA-256 of the model as protobuf would write it to a file; None if it is too large for one."""
-    return sha256(proto.SerializeToString(deterministic=True)).hexdigest() if proto.ByteSize() < LARGEST_FILE else None
-
-
-def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
-    """Give each propagated constant its numbers as `const_value`; onnx_ir writes only those of initializers."""
-    for node in graph:
-        for value in node.outputs:
-            if value.name is not None and value.name in known:
-                value.const_value = ir.Tensor(known[value.name], name=value.name)
+    return Opened(source, folder, digest, is_ours)
 
 
 def _read_file(path: Path, largest: float) -> bytes:
@@ -320,29 +239,6 @@ def _parse_json(source: object) -> onnx.ModelProto:
     if not isinstance(source, GraphJson):
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
     return json_to_proto(source)
-
-
-def _check_boundary(graph: ir.Graph) -> None:
-    """A layout given for an input or output has to be one, of the value's rank."""
-    for value in (*graph.inputs, *graph.outputs):
-        text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
-        if text is None or text == "any" or ("*" in text and not text.strip("* \t")):
-            # The solver chooses the layout: `any`, or Glow's ANY_LAYOUT.
-            continue
-        try:
-            layout = Layout.parse(text)
-        except LayoutSyntaxError as error:
-            error.where = f"value '{value.name}', {error.where}"
-            raise
-        rank = None if value.shape is None else len(value.shape)
-        axes = sum(1 for i in range(layout.rank) if layout.tile(i) is None)
-        if axes != rank:
-            raise InputError(
-                "a layout does not fit the value's rank",
-                where=f"value '{value.name}', layout '{text}'",
-                expected="a shape" if rank is None else f"{rank} dimensions",
-                found=f"{axes} dimensions",
-            )
 
 
 class FileFormat(Struct, frozen=True):

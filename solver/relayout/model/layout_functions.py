@@ -7,7 +7,6 @@ operator differ in their overload.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
@@ -19,8 +18,8 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, source_order
 from relayout.model.emit import Emitter, Physical
-from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
+from relayout.model.proto_graphs import nodes_inside
 from relayout.ops import all_nodes
 from relayout.ops.operand_roles import (
     DATA,
@@ -88,7 +87,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
     Raises InputError if an operator's layouts do not have the names of its axes.
     """
     bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
-    calls = _nodes(proto.graph) if DOMAIN in [opset.domain for opset in proto.opset_import] else ()
+    calls = nodes_inside(proto.graph.node) if DOMAIN in [opset.domain for opset in proto.opset_import] else ()
     if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in calls):
         return proto
     model = ir.from_proto(proto)
@@ -137,14 +136,6 @@ def drop_unused(model: ir.Model) -> None:
         del model.functions[identifier]
     if not called:
         model.opset_imports.pop(DOMAIN, None)
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                yield from _nodes(inner)
 
 
 def _signature(node: ir.Node) -> Signature:

@@ -10,14 +10,15 @@ extents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import helper
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
-from relayout.model.shape_inference import subgraphs_of
+from relayout.model.graph_structure import Kind
+from relayout.model.proto_graphs import subgraphs_of
 
 __all__ = ["deduce_permutations"]
 
@@ -30,14 +31,15 @@ Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 Extents = Sequence[int | None]
 
 
-def deduce_permutations(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True) -> onnx.ModelProto:
+def deduce_permutations(proto: onnx.ModelProto, infer: Infer, kinds: Iterable[Kind]) -> onnx.ModelProto:
     """`proto` with a `perm` for every Transpose that is given by layouts; unchanged if there is none.
 
-    `infer` fills in shapes, and is called only if axes are packed or unpacked. `has_graphs`: a node may have graphs
-    inside. Raises InputError with the node, the expectation and the finding.
+    `infer` fills in shapes, and is called only if axes are packed or unpacked. `kinds` are those of the nodes. Raises
+    InputError with the node, the expectation and the finding.
     """
-    graphs = subgraphs_of(proto.graph) if has_graphs else (proto.graph,)
-    asked = [node for graph in graphs for node in graph.node if _says_layouts(node)]
+    if not any(_may_say_layouts(domain, operator, given) for domain, operator, *_, given in kinds):
+        return proto
+    asked = [node for graph in subgraphs_of(proto.graph) for node in graph.node if _says_layouts(node)]
     packing = None
     for node in asked:
         source, target = _layouts(node)
@@ -61,12 +63,15 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer, *, has_graphs: boo
 
 
 def _says_layouts(node: onnx.NodeProto) -> bool:
-    operator = node.op_type
-    if operator not in ("Transpose", "layout_transform") or (node.domain, operator) not in OPERATORS:
-        return False
-    if operator == "layout_transform" or node.domain:
-        return True
-    return any(attribute.name in NAMES for attribute in node.attribute)
+    given = [(attribute.name, attribute.type) for attribute in node.attribute]
+    return (node.domain, node.op_type) in OPERATORS and _may_say_layouts(node.domain, node.op_type, given)
+
+
+def _may_say_layouts(domain: str, operator: str, given: Iterable[tuple[str, int]]) -> bool:
+    """Whether a node with these attributes has layouts in place of a permutation, if it is one of `OPERATORS`."""
+    if operator != "Transpose" or domain == "relayout":
+        return operator in ("Transpose", "layout_transform")
+    return not NAMES.isdisjoint(name for name, _ in given)
 
 
 def _layouts(node: onnx.NodeProto) -> tuple[Layout, Layout]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.shape_inference import subgraphs_of
+from relayout.model.proto_graphs import nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 
 __all__ = ["FUNCTION_DOMAIN", "inline", "normalize"]
@@ -29,10 +29,12 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
     `notes`."""
     _name_opsets(proto)
-    used: set[str] = set()
+    used = {domain for domain, *_ in structure.kinds}
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
-        used |= _name_standard(graph.node)
-        _split_overloads(graph.node)
+        if "ai.onnx" in used:
+            _name_standard(graph.node)
+        if FUNCTION_DOMAIN in used:
+            _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _clear_invalid_extents(info.type)
     for function in proto.functions:
@@ -75,22 +77,17 @@ def _align_opsets(proto: onnx.ModelProto) -> None:
             wanted = versions.get(opset.domain, opset.version)
             if all(
                 since(node.op_type, node.domain, opset.version) == since(node.op_type, node.domain, wanted)
-                for graph in subgraphs_of(onnx.GraphProto(node=function.node))
-                for node in graph.node
+                for node in nodes_inside(function.node)
                 if node.domain == opset.domain
             ):
                 opset.version = wanted
 
 
-def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Give the standard domain its shorter name; return the domains of the nodes."""
-    used = set()
+def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give the standard domain its shorter name."""
     for node in nodes:
-        domain = node.domain
-        if domain == "ai.onnx":
-            domain = node.domain = ""
-        used.add(domain)
-    return used
+        if node.domain == "ai.onnx":
+            node.domain = ""
 
 
 def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from relayout.errors import InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.external_data import is_in_file
+from relayout.model.proto_graphs import copy_fields
 from relayout.model.typed_values import proto_of
 
 __all__ = ["Encoded", "encoded", "replace_file", "write_inside", "write_onnx"]
@@ -52,12 +53,7 @@ def encoded(proto: onnx.ModelProto) -> Encoded:
     del graph.initializer[:]
     written = graph.SerializeToString(deterministic=True)
     graph.initializer.extend(aside.initializer)
-    for field, value in proto.ListFields():
-        # The other fields are texts, numbers, and lists of messages.
-        if isinstance(value, str | int):
-            setattr(head, field.name, value)
-        elif field.name != "graph":
-            getattr(head, field.name).extend(value)
+    copy_fields(proto, head, left_out="graph")
     return Encoded(head.SerializeToString(deterministic=True), written)
 
 

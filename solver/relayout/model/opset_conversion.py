@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 
 from relayout.errors import InputError
+from relayout.model.proto_graphs import graphs_inside, nodes_inside
 from relayout.model.structure import OLDEST_OPSET
 
 __all__ = ["lifted"]
@@ -64,7 +63,7 @@ def _align(graph: onnx.GraphProto) -> None:
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if any(_broadcasts(inner) for inner in _inner_nodes(node)):
+        if any(_broadcasts(inner) for graph in graphs_inside([node]) for inner in nodes_inside(graph.node)):
             raise InputError("an operator in a nested graph broadcasts by an attribute")
         if _broadcasts(node):
             axis = next((each.i for each in node.attribute if each.name == "axis"), None)
@@ -103,14 +102,6 @@ def _broadcasts(node: onnx.NodeProto) -> bool:
 
 def _has_shape(info: onnx.ValueInfoProto) -> bool:
     return bool(info.type.tensor_type.HasField("shape"))
-
-
-def _inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield inner
-                yield from _inner_nodes(inner)
 
 
 def _unsqueezed(graph: onnx.GraphProto, source: str, name: str, following: int) -> onnx.ValueInfoProto:

@@ -17,18 +17,18 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
-from relayout.model.dims.operator_placeholders import replaced_operator
-from relayout.model.inference_placeholders import (
+from relayout.model.dims.inference_placeholders import (
     LARGEST_KEPT,
     carry_over,
-    graphs_in,
     hide,
     insert_placeholders,
     lend,
     misread_operands,
     needs_placeholders,
 )
+from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
+from relayout.model.proto_graphs import graphs_inside, subgraphs_of
 from relayout.model.tensor_types import check_type, is_absent
 from relayout.model.typed_values import proto_of
 from relayout.ops import nested_graphs
@@ -39,14 +39,12 @@ __all__ = [
     "all_graphs",
     "infer_shapes",
     "is_onnx_to_blame",
-    "subgraphs_of",
     "without_weights",
 ]
 
 ROUNDS = 16
 """At most so many times are the shapes of Loops' results inferred anew from each other."""
 
-_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
 
@@ -117,7 +115,7 @@ def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors
     """
     probe = proto
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
-    has_subgraphs = has_graphs and any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
     if has_absent or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
@@ -132,16 +130,6 @@ def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors
         return inferred
     carry_over(inferred.graph, proto.graph)
     return proto
-
-
-def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """`graph` and the graphs in its nodes' attributes, at every depth."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type in _GRAPH_TYPES:
-                for subgraph in graphs_in(attribute):
-                    yield from subgraphs_of(subgraph)
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -164,7 +152,7 @@ def _declare_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoPr
     known = {**outer, **{value.name: value for value in stored}, **listed}
     found = False
     for node in graph.node:
-        bodies = [inner for attribute in node.attribute for inner in graphs_in(attribute)]
+        bodies = graphs_inside([node])
         for inner in bodies:
             found |= _declare_states(inner, known)
         if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):

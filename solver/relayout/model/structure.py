@@ -7,14 +7,14 @@ relayout relies on these checks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx
 from msgspec import Struct
 
 from relayout.errors import InputError
-from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.graph_structure import Kind, Surroundings, check_body, check_graph, declare, duplicate
+from relayout.model.proto_graphs import nodes_inside
 from relayout.model.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "Structure", "check_structure"]
@@ -27,18 +27,20 @@ TENSORS = {onnx.AttributeProto.TENSOR, onnx.AttributeProto.TENSORS}
 
 
 class Structure(Struct, frozen=True):
-    """The result of the check of a model: whether its nodes are in topological order, and whether some have graphs or
-    tensors among their attributes."""
+    """The result of the check of a model: whether its nodes are in topological order, whether some have graphs or
+    tensors among their attributes, and the kinds of the nodes, without those of functions."""
 
     in_order: bool
     has_graphs: bool
     has_tensors: bool
+    kinds: Collection[Kind]
 
 
 def check_structure(proto: onnx.ModelProto) -> Structure:
     """Raise InputError with the location of the first fault."""
     around = Surroundings(_check_versions(proto))
-    functions = _check_functions(proto, around)
+    bodies = Surroundings({})
+    functions = _check_functions(proto, bodies)
     if not proto.HasField("graph") or not proto.graph.output:
         raise InputError(
             "the graph is empty",
@@ -52,8 +54,9 @@ def check_structure(proto: onnx.ModelProto) -> Structure:
         if info.type.WhichOneof("value") is None or (not (kind := info.type.tensor_type).elem_type and kind.ByteSize()):
             raise InputError("an input has no dtype", where=f"{where}, input '{info.name}'", expected="an element type")
     _check_inlined_size(proto, functions)
-    kinds = around.attribute_types
-    return Structure(around.in_order, not kinds.isdisjoint(GRAPHS), not kinds.isdisjoint(TENSORS))
+    types = {number for kinds in (around.kinds, bodies.kinds) for *_, given in kinds for _, number in given}
+    in_order = around.in_order and bodies.in_order
+    return Structure(in_order, not types.isdisjoint(GRAPHS), not types.isdisjoint(TENSORS), around.kinds.keys())
 
 
 def _graph_name(graph: onnx.GraphProto) -> str:
@@ -117,7 +120,7 @@ def _check_versions(proto: onnx.ModelProto) -> dict[str, int]:
 FunctionId = tuple[str, str, str]
 
 
-def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[FunctionId, onnx.FunctionProto]:
+def _check_functions(proto: onnx.ModelProto, bodies: Surroundings) -> dict[FunctionId, onnx.FunctionProto]:
     functions: dict[FunctionId, onnx.FunctionProto] = {}
     for function in proto.functions:
         check_text((function.domain, function.name, function.overload, function.doc_string), "model, functions")
@@ -133,8 +136,8 @@ def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[Funct
         versions = {_domain(opset.domain): opset.version for opset in function.opset_import}
         own = Surroundings(versions, in_function=True)
         check_body(function.node, names, list(function.output), frozenset(), own, where)
-        around.in_order = around.in_order and own.in_order
-        around.attribute_types |= own.attribute_types
+        bodies.in_order = bodies.in_order and own.in_order
+        bodies.kinds |= own.kinds
     return functions
 
 
@@ -167,15 +170,7 @@ def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, o
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionId]:
     """How often these nodes, and those in graphs inside them, name each operator or function."""
-    return Counter((_domain(node.domain), node.op_type, node.overload) for node in _all_nodes(nodes))
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in graphs_in(attribute):
-                yield from _all_nodes(graph.node)
+    return Counter((_domain(node.domain), node.op_type, node.overload) for node in nodes_inside(nodes))
 
 
 def _domain(domain: str) -> str:

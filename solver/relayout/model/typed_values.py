@@ -23,6 +23,9 @@ _NUMBERS = {
     ir.AttributeType.FLOATS: "floats",
 }
 
+SMALL = 128
+"""Nodes share equal tensors up to this many bytes as attributes."""
+
 # The key of onnx_ir for the quantization parameters of a value.
 _QUANTIZATION = "quant_parameter_tensor_names"
 
@@ -54,7 +57,7 @@ def _nodes(
     types = _Types()
     attributes: dict[bytes, ir.Attr] = {}
     for node in nodes:
-        results = []
+        operator, results = node.op_type, []
         for name in node.output:
             info = described.get(name)
             value = ir.Value(name=name) if info is None else types.value(info)
@@ -63,7 +66,11 @@ def _nodes(
             results.append(value)
         given = []
         for attribute in node.attribute:
-            if attribute.type not in _PLAIN:
+            # The name of a Constant's tensor follows that of its value.
+            is_shared = attribute.type in _PLAIN or (
+                attribute.type == onnx.AttributeProto.TENSOR and operator != "Constant" and attribute.ByteSize() < SMALL
+            )
+            if not is_shared:
                 given.append(serde.deserialize_attribute(attribute))
                 continue
             written = attribute.SerializeToString()
@@ -72,14 +79,14 @@ def _nodes(
             given.append(attributes[written])
         yield ir.Node(
             node.domain,
-            node.op_type,
+            operator,
             [values[name] if name else None for name in node.input],
             given,
             overload=node.overload,
             outputs=results,
             name=node.name,
             doc_string=node.doc_string if node.HasField("doc_string") else None,
-            metadata_props=serde.deserialize_metadata_props(node.metadata_props),
+            metadata_props=serde.deserialize_metadata_props(node.metadata_props) if node.metadata_props else None,
         )
 
 

@@ -16,6 +16,7 @@ from onnx_ir import serde
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of, share
 from relayout.model.external_data import Folder, adopt_external
+from relayout.model.proto_graphs import copy_fields
 from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
 from relayout.model.tensor_types import is_absent
 
@@ -29,6 +30,9 @@ _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 Weights = dict[str, ir.TensorProtocol]
 
+Adopted = dict[int, tuple[ir.Attr, ir.Attr]]
+"""By identity, attributes and those that replace them."""
+
 
 def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[onnx.ModelProto, Weights]:
     """The model with its large constants absent, and these constants themselves. It is a copy unless `proto` `is_ours`:
@@ -39,8 +43,8 @@ def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[on
         proto.graph.ClearField("initializer")
     else:
         light = onnx.ModelProto()
-        _copy_fields(proto, light, "graph")
-        _copy_fields(proto.graph, light.graph, "initializer")
+        copy_fields(proto, light, left_out="graph")
+        copy_fields(proto.graph, light.graph, left_out="initializer")
     weights: Weights = {}
     inside: list[onnx.TensorProto] = []
     for tensor in constants:
@@ -100,16 +104,17 @@ def attach(
     """Give `model` its weights; `graphs` are all of its graphs. `in_nodes`: nodes may have tensors as attributes."""
     # A small tensor is copied from the protobuf of the graph, which would else stay in memory with it.
     kept = onnx.GraphProto()
+    adopted: Adopted = {}
     for graph in graphs:
         own = weights if graph is model.graph else {}
         for name, value in graph.initializers.items():
             value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'", kept)
         for node in graph if in_nodes else ():
             if node.attributes:
-                _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})", kept)
+                _attach_to(node.attributes, adopted, folder, f"node '{node.name}' ({node.op_type})", kept)
                 _note_data(node)
     for function in model.functions.values():
-        _attach_to(function.attributes, folder, f"function '{function.name}'", kept)
+        _attach_to(function.attributes, adopted, folder, f"function '{function.name}'", kept)
 
 
 def _note_data(node: ir.Node) -> None:
@@ -123,16 +128,20 @@ def _note_data(node: ir.Node) -> None:
             node.outputs[0].const_value = given.as_tensor()
 
 
-def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str, kept: onnx.GraphProto) -> None:
-    """Adopt the tensors among attributes, and those in lists of tensors."""
+def _attach_to(
+    attributes: MutableMapping[str, ir.Attr], adopted: Adopted, folder: Folder, where: str, kept: onnx.GraphProto
+) -> None:
+    """Adopt the tensors among attributes, and those in lists of tensors. What nodes share is adopted once."""
     for name, attribute in list(attributes.items()):
         if attribute.type not in _TENSOR_TYPES or attribute.is_ref() or attribute.value is None:
             continue
         place = f"{where}, attribute '{name}'"
-        if attribute.type == ir.AttributeType.TENSOR:
-            adopted = _adopt(attribute.value, folder, place, kept)
-            if adopted is not attribute.value:
-                attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
+        if id(attribute) in adopted:
+            attributes[name] = adopted[id(attribute)][1]
+        elif attribute.type == ir.AttributeType.TENSOR:
+            tensor = _adopt(attribute.value, folder, place, kept)
+            attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
+            adopted[id(attribute)] = attribute, attributes[name]
         else:
             tensors = [_adopt(tensor, folder, f"{place}[{i}]", kept) for i, tensor in enumerate(attribute.value)]
             attributes[name] = ir.AttrTensors(name, tensors, doc_string=attribute.doc_string)
@@ -179,15 +188,3 @@ def _is_small(data_type: int, dims: Sequence[int]) -> bool:
     is_vector = len(dims) < 2 and data_type in _INTEGERS
     most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT
     return math.prod(dims) * ir.DataType(data_type).bitwidth <= 8 * most
-
-
-def _copy_fields(source: Any, target: Any, left_out: str) -> None:
-    for field, value in source.ListFields():
-        if field.name == left_out:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(target, field.name).CopyFrom(value)
-        else:
-            setattr(target, field.name, value)

@@ -25,7 +25,7 @@ from relayout.ops.rule import (
     free,
 )
 
-__all__ = ["product_rule"]
+__all__ = ["gemm", "product_rule"]
 
 
 @row("contract", "MatMul")
@@ -165,23 +165,27 @@ class _TransposedInsertion(Struct, frozen=True):
 
 
 @row("contract", "Gemm")
-def gemm(node: Reading) -> Listed:
-    """Either operand may be transposed, by `transA` and `transB`."""
+def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
+    """Either operand may be transposed in its last two axes, by `transA` and `transB`."""
     flips = (node.integer("transA", 0), node.integer("transB", 0))
     alternatives = []
     for flip_a, flip_b in product((0, 1), repeat=2):
-        orders: tuple[Axes, Axes] = ((1, 0) if flip_a else (0, 1), (1, 0) if flip_b else (0, 1))
+        orders = _matrix_order(ranks[0], flip_a), _matrix_order(ranks[1], flip_b)
         edit = Edit({"transA": flips[0] ^ flip_a, "transB": flips[1] ^ flip_b}) if flip_a or flip_b else NO_EDIT
         rest = (None,) * (len(node.node.inputs) - 2)
         alternatives.append(((*orders, *rest), (None,), edit))
-    contracted = ((False, 0, 0 if flips[0] else 1), (False, 1, 1 if flips[1] else 0))
-    columns: Shared = ((False, 1, 0 if flips[1] else 1), (True, 0, 1))
+    contracted = ((False, 0, ranks[0] - 1 - flips[0]), (False, 1, ranks[1] - 2 + flips[1]))
+    columns: Shared = ((False, 1, ranks[1] - 1 - flips[1]), (True, 0, max(ranks) - 1))
     if not node.has(2):
         return Listed(tuple(alternatives), (contracted, columns))
     bias = node.extents(2)
     if not bias or bias[-1] == 1:
         return Listed(tuple(alternatives), (contracted, columns))
     return Listed(tuple(alternatives), (contracted, (*columns, (False, 2, len(bias) - 1))))
+
+
+def _matrix_order(rank: int, is_flipped: int) -> Axes:
+    return (*range(rank - 2), rank - 1, rank - 2) if is_flipped else tuple(range(rank))
 
 
 @row("contract", "Einsum", since=12)

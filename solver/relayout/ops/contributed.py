@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from relayout.ops.contractions import product_rule
+from relayout.ops.contractions import gemm, product_rule
 from relayout.ops.elementwise import elementwise, quantize
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.registry import built_rule, row, row_for
@@ -113,6 +113,15 @@ def product_of_integers(node: Reading) -> Free:
     rule = product_rule(node, 0, 1)
     column = replace(rule.traits[-1], permutable_within="")
     return replace(rule, traits=(*rule.traits[:-1], column))
+
+
+@row("contract", "FusedMatMul", since=1, domain=CONTRIBUTED)
+def fused_product(node: Reading) -> Listed:
+    """A scaled product of matrices in batches, either perhaps transposed. Batch axes behind the rows have no rule."""
+    ranks = node.rank(0), node.rank(1)
+    if min(ranks) < 2 or node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
+        raise NoRuleError
+    return gemm(node, ranks)
 
 
 row("free", "Gelu", "QuickGelu", since=1, domain=CONTRIBUTED)(elementwise)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import charge_rows, conversion_rows, transfer_rows
+from relayout.report.conversion_table import ConversionRow, charge_rows, conversion_rows, transfer_rows
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ __all__ = ["difference_line", "finding_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
+_NUMBERS = ("MB", "cost", "legal", "nodes", "source")
 _SIZES = 8
 """More assumed sizes than these are counted."""
 
@@ -50,21 +51,35 @@ def render_text(report: Report, *, top: int | None = None) -> str:
 
 
 def _table(title: str, *headings: str) -> Table:
-    """A table of text columns, as wide as their cells."""
+    """A table as wide as its cells: text, except for numbers below the headings in `_NUMBERS`."""
     from rich.box import ASCII
     from rich.table import Table
 
     table = Table(box=ASCII, title=title, title_justify="left")
     for heading in headings:
-        table.add_column(heading, no_wrap=True)
+        if heading in _NUMBERS:
+            table.add_column(heading, justify="right")
+        else:
+            table.add_column(heading, no_wrap=True)
+    return table
+
+
+def _fill(table: Table, rows: Sequence[Sequence[str]], top: int | None = None, *more: str) -> Table:
+    """The table with the first `top` rows; its caption tells of the others and of `more`."""
+    from rich.text import Text
+
+    for row in rows[:top]:
+        table.add_row(*map(Text, row))
+    unseen = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
+    if unseen or more:
+        table.caption = f"and {', and '.join([*unseen, *more])}"
     return table
 
 
 def _summary(report: Report) -> Table:
     """The account: each kind of conversion in the source and in the legal model, with what it costs there."""
-    table = _table(f"backend {report.backend}, objective {report.objective}", "")
-    for heading in ("source", "MB", "legal", "MB", "cost"):
-        table.add_column(heading, justify="right")
+    title = f"backend {report.backend}, objective {report.objective}"
+    table = _table(title, "", "source", "MB", "legal", "MB", "cost")
     before, after = report.before, report.after
     account = report.account or Account()
     counted = (
@@ -122,65 +137,42 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _conversions(report: Report, top: int | None) -> Table:
-    from rich.text import Text
-
     # Folded constants cost nothing at run time and are many: the text has their number, the JSON has all.
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
-    rows = conversion_rows(running)
-    counts = [""] * any(row.count for row in rows)
-    table = _table("conversions that remain", *counts, "value", "from", "to", "kind")
-    table.add_column("MB", justify="right")
-    table.add_column("required by", no_wrap=True)
-    for row in rows[:top]:
-        names = [row.count] * len(counts) + [row.value, row.source, row.target, row.kind]
-        table.add_row(*(Text(cell) for cell in (*names, _megabytes(row.bytes), "\n".join(row.readers))))
     folded = len(report.conversions) - len(running)
-    more = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
-    more += [f"{folded} folded into constants"] if folded else []
-    if more:
-        table.caption = f"and {', and '.join(more)}"
-    return table
-
-
-def _charges(report: Report, top: int | None) -> Table:
-    from rich.text import Text
-
-    rows = charge_rows(report.charges)
-    counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
-    table = _table("operators that have a cost", *counts, "node", "layout", *remarks)
-    table.add_column("MB", justify="right")
-    for row in rows[:top]:
-        cells = [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks)
-        table.add_row(*map(Text, [*cells, _megabytes(row.cost)]))
-    if top is not None and len(rows) > top:
-        table.caption = f"and {len(rows) - top} more rows: --top"
-    return table
-
-
-def _devices(report: Report) -> Table:
-    from rich.text import Text
-
-    table = _table("devices", "device", "backend")
-    table.add_column("nodes", justify="right")
-    for each in report.devices:
-        table.add_row(Text(each.device), Text(each.backend), str(len(each.nodes)))
-    return table
+    more = [f"{folded} folded into constants"] if folded else []
+    return _moves("conversions that remain", "kind", conversion_rows(running), top, *more)
 
 
 def _transfers(report: Report, top: int | None) -> Table:
-    from rich.text import Text
+    return _moves("transfers", "layout", transfer_rows(report.transfers), top)
 
-    rows = transfer_rows(report.transfers)
+
+def _moves(title: str, kind: str, rows: Sequence[ConversionRow], top: int | None, *more: str) -> Table:
     counts = [""] * any(row.count for row in rows)
-    table = _table("transfers", *counts, "value", "from", "to", "layout")
-    table.add_column("MB", justify="right")
-    table.add_column("required by", no_wrap=True)
-    for row in rows[:top]:
-        cells = [row.count] * len(counts) + [row.value, row.source, row.target, row.kind]
-        table.add_row(*map(Text, [*cells, _megabytes(row.bytes), "\n".join(row.readers)]))
-    if top is not None and len(rows) > top:
-        table.caption = f"and {len(rows) - top} more rows: --top"
-    return table
+    table = _table(title, *counts, "value", "from", "to", kind, "MB", "required by")
+    cells = [
+        [row.count] * len(counts)
+        + [row.value, row.source, row.target, row.kind, _megabytes(row.bytes), "\n".join(row.readers)]
+        for row in rows
+    ]
+    return _fill(table, cells, top, *more)
+
+
+def _charges(report: Report, top: int | None) -> Table:
+    rows = charge_rows(report.charges)
+    counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
+    table = _table("operators that have a cost", *counts, "node", "layout", *remarks, "MB")
+    cells = [
+        [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks) + [_megabytes(row.cost)]
+        for row in rows
+    ]
+    return _fill(table, cells, top)
+
+
+def _devices(report: Report) -> Table:
+    table = _table("devices", "device", "backend", "nodes")
+    return _fill(table, [(each.device, each.backend, str(len(each.nodes))) for each in report.devices])
 
 
 def _print_verification(verification: Verification, print_line: Callable[..., None]) -> None:

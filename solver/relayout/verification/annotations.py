@@ -19,8 +19,6 @@ from relayout.verification.requirements import known_extents, node_label
 
 __all__ = ["check_annotations"]
 
-_KEYS = frozenset({ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY})
-
 
 def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
@@ -30,12 +28,12 @@ def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonN
     made = [value for node in index.nodes for value in node.outputs]
     sound: set[object] = set()
     for value in dict.fromkeys([*graph.inputs, *inward, *graph.initializers.values(), *made]):
-        if _KEYS.isdisjoint(value.metadata_props):
+        marks = index.marks_of(value)
+        if not marks:
             continue
         # The checks below read no more of a value than this, except its name for a finding.
         namings = _namings(value, index, derivation)
-        noted = value.metadata_props
-        key = tuple([noted.get(each) for each in _KEYS]), index.type_of(value), namings, names.of(value)
+        key = marks, index.type_of(value), namings, names.of(value)
         if key not in sound:
             found = list(_check_annotations(value, namings, names))
             if not found:

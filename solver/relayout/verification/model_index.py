@@ -12,6 +12,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_paths import axis_path
 from relayout.verification.constants import computed_ahead, stored
@@ -26,7 +27,12 @@ from relayout.verification.operator_facts import (
 )
 from relayout.verification.subgraph_values import nesting_of, walk
 
-__all__ = ["ModelIndex", "OperatorClass", "checked_once"]
+__all__ = ["MARKS", "ModelIndex", "OperatorClass", "checked_once"]
+
+MARKS = (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY)
+"""The annotations of values that checks read."""
+
+_MARKS = frozenset(MARKS)
 
 _SINGLE = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
@@ -72,6 +78,13 @@ class ModelIndex:
         """The number of a value's type: values of one type are alike in all that `_type` lists."""
         self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self).__getitem__
         """A node's operator class."""
+        self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = _Marks().__getitem__
+        """A value's annotations by `MARKS`, () where it has none."""
+
+    @cached_property
+    def noted(self) -> frozenset[ir.Node]:
+        """The nodes with metadata: no other has a device, a noted cost, or a mark of relayout's."""
+        return frozenset([node for node in self.nodes if node.metadata_props])
 
     @cached_property
     def ahead(self) -> frozenset[ir.Node]:
@@ -87,6 +100,15 @@ class ModelIndex:
     def constants(self) -> frozenset[ir.Value]:
         """The values that are stored or computed ahead."""
         return self.made_ahead.union(stored(self.model.graph, self.nesting))
+
+
+class _Marks(dict[ir.Value, tuple[str | None, ...]]):
+    """The annotations of each value, read once."""
+
+    def __missing__(self, value: ir.Value) -> tuple[str | None, ...]:
+        notes = value.metadata_props
+        found = self[value] = () if _MARKS.isdisjoint(notes) else tuple([notes.get(key) for key in MARKS])
+        return found
 
 
 class _Types(dict[ir.Value, int]):

@@ -10,10 +10,11 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
+from relayout.model.dims.inference_placeholders import hide
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
-from relayout.model.inference_placeholders import hide
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.proto_graphs import subgraphs_of
+from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once

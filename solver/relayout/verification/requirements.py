@@ -14,7 +14,7 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import ATOMS_KEY, DEVICE_KEY, LAYOUT_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
@@ -57,10 +57,7 @@ class _Known:
         """All that decides, beside the operator class and the backend's answer, which implementations are met."""
         inputs, results = node.inputs, node.outputs
         # The order of a Resize's operands counts for either of them.
-        found: list[Hashable] = [
-            value and (value.metadata_props.get(ORDER_KEY), value.metadata_props.get(ATOMS_KEY))
-            for value in (*inputs, *results)
-        ]
+        found: list[Hashable] = [value and self.index.marks_of(value)[:2] for value in (*inputs, *results)]
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
@@ -110,7 +107,8 @@ def check_requirements(
     for node in index.nodes:
         if node in index.ahead:
             continue
-        device = node.metadata_props.get(DEVICE_KEY, "")
+        is_noted = node in index.noted
+        device = node.metadata_props.get(DEVICE_KEY, "") if is_noted else ""
         key: Hashable = index.class_of(node) if is_shared else node, device
         if key not in answers:
             stated = implementations_of(node, backend)
@@ -126,7 +124,7 @@ def check_requirements(
             verdict = verdicts[place] = _Verdict.of(met)
         if verdict.has_boxes:
             _note_boxes(node, verdict.met, boxes)
-        noted = noted_cost(node)
+        noted = noted_cost(node) if is_noted else None
         least, most = (verdict.least, verdict.most) if noted is None else (noted, noted)
         if charges is not None and (least or most):
             charges[node] = least, most

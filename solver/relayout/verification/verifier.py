@@ -31,7 +31,7 @@ from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.counting import count
-from relayout.verification.devices import check_placement, check_transfers
+from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
@@ -100,7 +100,6 @@ def verify(
     if report is not None:
         findings += check_boundary(report, subject)
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
-        findings += check_transfers(subject, report.transfers, dims)
         found, price = check_price(report, index, chosen, charges, dims)
         findings += found
     elif not faults:

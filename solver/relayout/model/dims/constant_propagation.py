@@ -19,7 +19,7 @@ from relayout.model.dims.dim_unification import GENERATED, unify_names
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import graphs_inside
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["Inferred", "infer_with_values"]
@@ -99,7 +99,7 @@ def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
         names += node.output
     if not {*names} - {""} <= shapes.keys():
         return False
-    return not has_graphs or not any(graphs_in(each) for node in graph.node for each in node.attribute)
+    return not has_graphs or not graphs_inside(graph.node)
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -345,7 +345,7 @@ def _enter_ranks(
             if rank is not None:
                 found[twin.input[0]] = _Kind(0, rank)
         branches = []
-        for inner, informed in zip(_graphs_of(node), _graphs_of(twin), strict=True):
+        for inner, informed in zip(graphs_inside([node]), graphs_inside([twin]), strict=True):
             is_newer, kinds = _enter_ranks(inner, informed, known)
             is_new |= is_newer
             branches.append(kinds)
@@ -393,7 +393,7 @@ def _enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProt
             for dim, same in zip(taken.shape.dim, given.shape.dim, strict=True):
                 if dim.WhichOneof("value") is None:
                     dim.CopyFrom(same)
-        for inner in _graphs_of(node):
+        for inner in graphs_inside([node]):
             _enter_scan_inputs(inner, known)
 
 
@@ -414,7 +414,7 @@ def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProt
 def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
     """The initial states of a Loop or Scan, each with its body input."""
     if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
-        (body,) = _graphs_of(node)
+        (body,) = graphs_inside([node])
         yield from zip(node.input[2:], body.input[2:], strict=False)
     yield from ((name, value) for name, value, axis in _scan_inputs(node) if axis is None)
 
@@ -466,7 +466,3 @@ def _with_constants(
 def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
     """Whether onnx's inference generated the name of a dim."""
     return any(dim.dim_param.startswith(GENERATED) for dim in value.type.tensor_type.shape.dim)
-
-
-def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [inner for attribute in node.attribute for inner in graphs_in(attribute)]

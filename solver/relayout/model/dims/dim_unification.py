@@ -14,7 +14,7 @@ from math import prod
 
 import onnx
 
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import graphs_inside
 
 __all__ = ["GENERATED", "rename", "unify_names"]
 
@@ -49,8 +49,7 @@ def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
     """The names of the open dim before and after each Reshape, and the ratio of the second to the first.
 
-    `outer` has
-    the open dims of values of the enclosing graphs: the product of the other dims, and the name.
+    `outer` has the open dims of values of the enclosing graphs: the product of the other dims, and the name.
     """
     known = dict(outer)
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -59,9 +58,8 @@ def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple
         if open_ is not None:
             known[value.name] = open_
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                yield from _alike(inner, known)
+        for inner in graphs_inside([node]):
+            yield from _alike(inner, known)
         if node.op_type == "Reshape" and node.domain in ("", "ai.onnx"):
             before, after = known.get(node.input[0]), known.get(node.output[0])
             if before is not None and after is not None and before[0] > 0 and after[0] > 0:
@@ -92,7 +90,5 @@ def rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in same:
                 dim.dim_param = same[dim.dim_param]
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                rename(inner, same)
+    for inner in graphs_inside(graph.node):
+        rename(inner, same)

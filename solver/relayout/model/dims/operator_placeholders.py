@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
@@ -49,7 +49,7 @@ def remove_operator_placeholders(graph: onnx.GraphProto, replaced: Mapping[str, 
     """Put the operators back into `graph`, which was inferred meanwhile, and into the graphs inside it."""
     if not replaced:
         return
-    for inner in _graphs_inside(graph):
+    for inner in graphs_inside(graph.node):
         remove_operator_placeholders(inner, replaced)
     nodes = [replaced.get(node.name, node) for node in graph.node]
     _set(graph.node, (node for node in nodes if not node.name.startswith(PREFIX)))
@@ -65,12 +65,13 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
 
 
 def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
-    for inner in _graphs_inside(graph):
+    for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced)
     if not any(node.domain == CONTRIBUTED for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         written = _Writer(node, opset, numbers).written(ranks) if node.domain == CONTRIBUTED else ()
@@ -107,6 +108,10 @@ class _Writer:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
+        elif operator == "FusedMatMul" and not self._integer("transBatchA") and not self._integer("transBatchB"):
+            sides = [(self._read(0), self._integer("transA")), (self._read(1), self._integer("transB"))]
+            if all(name in ranks for name, flag in sides if flag):
+                self._add("MatMul", [self._swapped(*side, ranks) for side in sides], self._result(0))
         return self._nodes
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
@@ -130,7 +135,17 @@ class _Writer:
         self._add(operator, read, self._result(0))
 
     def _is_channels_last(self) -> bool:
-        return "channels_last" in self._attributes and self._attributes["channels_last"].i == 1
+        return self._integer("channels_last") == 1
+
+    def _integer(self, attribute: str) -> int:
+        return self._attributes[attribute].i if attribute in self._attributes else 0
+
+    def _swapped(self, operand: str, flag: int, ranks: Mapping[str, int]) -> str:
+        """The operand with its last two axes swapped where the flag says so."""
+        if not flag or ranks[operand] < 2:
+            return operand
+        perm = [*range(ranks[operand])[:-2], ranks[operand] - 1, ranks[operand] - 2]
+        return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
 
     def _perms(self, rank: int | None) -> tuple[list[int], list[int]] | None:
         """The permutations from channels last to channels second and back; None where the rank is not known."""
@@ -162,12 +177,6 @@ class _Writer:
         self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
-
-
-def _graphs_inside(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from graphs_in(attribute)
 
 
 def _set(field: Any, entries: Iterable[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx
 
 from relayout.model.dims.dim_unification import GENERATED
-from relayout.model.inference_placeholders import graphs_in
+from relayout.model.proto_graphs import graphs_inside
 
 __all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]
 
@@ -172,9 +172,5 @@ def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
 def _pairs(one: onnx.GraphProto, other: onnx.GraphProto) -> Iterator[tuple[onnx.GraphProto, onnx.GraphProto]]:
     """The two graphs, and those inside them side by side. Only nodes without a graph may be in one alone."""
     yield one, other
-    for inner, twin in zip(_inner_graphs(one), _inner_graphs(other), strict=True):
+    for inner, twin in zip(graphs_inside(one.node), graphs_inside(other.node), strict=True):
         yield from _pairs(inner, twin)
-
-
-def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]

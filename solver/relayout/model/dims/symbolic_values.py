@@ -30,6 +30,8 @@ _EXACT = 1 << 24
 _UNBOUNDED = (1 << 31) - 1
 """From here on a bound of a Slice means the end, as exporters write it."""
 _KIND = "element type of the result"
+_OF_FIRST = frozenset({"ReduceProd", "Squeeze"})
+"""Operators of one vector, whose other operand has axes."""
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
 _MATCHED = _PRODUCTS | frozenset(BROADCAST)
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
@@ -56,7 +58,8 @@ class Vector(NamedTuple):
 
 
 _Dims = tuple[_Term | None, ...]
-_Operands = list[Vector | None]
+_Operands = list[Vector]
+_Read = list[Vector | None]
 _Given = Mapping[str, Any]
 _Rule = Callable[[_Operands, _Given], Vector | None]
 
@@ -124,13 +127,11 @@ class Symbols:
         given[_KIND] = self._kinds.get(node.output[0], 0)
         if node.op_type in ("Shape", "Size"):
             own = self._shape_of(node.input[0])
-            operands = [None if own is None else Vector(own)]
+            read = [None if own is None else Vector(own)]
         else:
-            operands = [self._value(name) for name in node.input]
-        # A Concat may have elements that are not known; any other operator of an unknown vector is unknown.
-        if operands[0] is None and node.op_type != "Concat":
-            return
-        vector = _RULES[node.op_type](operands, given)
+            read = [self._value(name) for name in (node.input[:1] if node.op_type in _OF_FIRST else node.input)]
+        operands = [each for each in read if each is not None]
+        vector = _RULES[node.op_type](operands, given) if len(operands) == len(read) else None
         if vector is not None and len(vector.terms) <= LONGEST:
             self.values[node.output[0]] = vector
 
@@ -225,7 +226,7 @@ def _matched(operator: str, shapes: Sequence[_Dims | None]) -> _Dims | None:
     return (*_broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
 
 
-def _reshape(source: _Dims, given: _Operands) -> _Dims | None:
+def _reshape(source: _Dims, given: _Read) -> _Dims | None:
     """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements."""
     target = _elements(given[-1])
     if target is None:
@@ -241,7 +242,7 @@ def _reshape(source: _Dims, given: _Operands) -> _Dims | None:
     return tuple(shape)
 
 
-def _expand(source: _Dims, given: _Operands) -> _Dims | None:
+def _expand(source: _Dims, given: _Read) -> _Dims | None:
     """The shape of an Expand: the two shapes, as operands are broadcast."""
     target = _elements(given[-1])
     return None if target is None else _broadcast_shapes(source, target)
@@ -261,28 +262,28 @@ def _broadcast(one: _Term | None, other: _Term | None) -> _Term | None:
     return next((term for term in (one, other) if term is not None and not term.names), None)
 
 
-def _tile(source: _Dims, given: _Operands) -> _Dims | None:
+def _tile(source: _Dims, given: _Read) -> _Dims | None:
     repeats = _elements(given[-1])
     if repeats is None or len(source) != len(repeats):
         return None
     return tuple(_product(pair) for pair in zip(source, repeats, strict=True))
 
 
-def _resized(source: _Dims, given: _Operands) -> _Dims | None:
+def _resized(source: _Dims, given: _Read) -> _Dims | None:
     """The shape of a Resize that has sizes."""
     return _elements(given[3]) if len(given) > 3 else None
 
 
-def _filled(source: _Dims, given: _Operands) -> _Dims | None:
+def _filled(source: _Dims, given: _Read) -> _Dims | None:
     return _elements(given[-1])
 
 
-def _range(source: _Dims, given: _Operands) -> _Dims | None:
+def _range(source: _Dims, given: _Read) -> _Dims | None:
     start, limit, delta = map(_elements, given) if len(given) == 3 else (None, None, None)
     return limit if start == (_Term(Fraction(0)),) and delta == (_ONE,) else None
 
 
-def _sliced(source: _Dims, given: _Operands) -> _Dims | None:
+def _sliced(source: _Dims, given: _Read) -> _Dims | None:
     """The shape of a Slice: the dims that it does not cut, and those of which it takes all."""
     if len(given) < 3:
         return None  # before opset 10 its bounds are attributes, which inference reads
@@ -355,15 +356,11 @@ def _integers(vector: Vector | None) -> list[int] | None:
 
 
 def _shape(operands: _Operands, given: _Given) -> Vector | None:
-    (own,) = operands
-    assert own is not None
-    return Vector(own.terms[slice(given.get("start", 0), given.get("end"))])
+    return Vector(operands[0].terms[slice(given.get("start", 0), given.get("end"))])
 
 
 def _size(operands: _Operands, given: _Given) -> Vector | None:
-    (own,) = operands
-    assert own is not None
-    return Vector((_product(own.terms),), is_scalar=True)
+    return Vector((_product(operands[0].terms),), is_scalar=True)
 
 
 def _same(operands: _Operands, given: _Given) -> Vector | None:
@@ -372,7 +369,7 @@ def _same(operands: _Operands, given: _Given) -> Vector | None:
 
 def _cast(operands: _Operands, given: _Given) -> Vector | None:
     own = operands[0]
-    if own is None or given.get("to") not in _INTEGERS | _FLOATS:
+    if given.get("to") not in _INTEGERS | _FLOATS:
         return None
     if given["to"] in _FLOATS:
         return own
@@ -388,28 +385,22 @@ def _cut(term: _Term | None) -> _Term | None:
 
 def _floor(operands: _Operands, given: _Given) -> Vector | None:
     own = operands[0]
-    if own is None:
-        return None
     # Lengths are not negative, so that cutting off is rounding down; of others nothing is said.
     return Vector(tuple(None if t is None or t.factor < 0 else _cut(t) for t in own.terms), own.is_scalar)
 
 
 def _gather(operands: _Operands, given: _Given) -> Vector | None:
     own, places = operands[0], _integers(operands[1])
-    if own is None or places is None or own.is_scalar or operands[1] is None:
-        return None
-    if not all(-len(own.terms) <= place < len(own.terms) for place in places):
+    if places is None or own.is_scalar or not all(-len(own.terms) <= place < len(own.terms) for place in places):
         return None
     return Vector(tuple(own.terms[place] for place in places), operands[1].is_scalar)
 
 
 def _slice(operands: _Operands, given: _Given) -> Vector | None:
     own = operands[0]
-    if own is None or own.is_scalar:
-        return None
     names = ("starts", "ends", "axes", "steps")
     read = [_integers(each) for each in operands[1:]]
-    if any(each is None for each in read):
+    if own.is_scalar or None in read:
         return None
     bounds = dict(zip(names, read, strict=False)) or {name: given.get(name) for name in names}
     starts, ends, steps = bounds.get("starts"), bounds.get("ends"), bounds.get("steps") or [1]
@@ -419,43 +410,44 @@ def _slice(operands: _Operands, given: _Given) -> Vector | None:
 
 
 def _concat(operands: _Operands, given: _Given) -> Vector | None:
-    if any(each is None or each.is_scalar for each in operands):
+    if any(each.is_scalar for each in operands):
         return None
-    return Vector(tuple(term for each in operands if each is not None for term in each.terms))
+    return Vector(tuple(term for each in operands for term in each.terms))
 
 
 def _unsqueeze(operands: _Operands, given: _Given) -> Vector | None:
     own, axes = operands[0], _integers(operands[1]) if len(operands) > 1 else given.get("axes")
-    return Vector(own.terms) if own is not None and own.is_scalar and axes is not None and len(axes) == 1 else None
+    return Vector(own.terms) if own.is_scalar and axes is not None and len(axes) == 1 else None
 
 
 def _squeeze(operands: _Operands, given: _Given) -> Vector | None:
     own = operands[0]
-    return Vector(own.terms, is_scalar=True) if own is not None and len(own.terms) == 1 else None
+    return Vector(own.terms, is_scalar=True) if len(own.terms) == 1 else None
 
 
 def _flat(operands: _Operands, given: _Given) -> Vector | None:
     """A Reshape to a scalar or a vector."""
     own, target = operands[0], _integers(operands[1])
-    if own is None or target is None or len(target) > 1:
+    if target is None or len(target) > 1:
         return None
     return Vector(own.terms, is_scalar=not target) if target or len(own.terms) == 1 else None
 
 
+def _elementwise(operands: _Operands, combine: Callable[..., _Term | None]) -> Vector | None:
+    """The results of `combine` on the elements of the operands, each of one length or a single element."""
+    lengths = {len(each.terms) for each in operands}
+    if 0 in lengths or lengths - {1, max(lengths)}:
+        return None
+    columns = zip(*[each.terms * (max(lengths) // len(each.terms)) for each in operands], strict=True)
+    return Vector(tuple(combine(*column) for column in columns), all(each.is_scalar for each in operands))
+
+
 def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> _Rule:
-    """An elementwise operator of two operands, of one length or one of them a single element."""
+    """An elementwise operator of two operands."""
 
     def rule(operands: _Operands, given: _Given) -> Vector | None:
-        one, other = operands
-        if one is None or other is None or not one.terms or not other.terms:
-            return None
-        length = max(len(one.terms), len(other.terms))
-        if {len(one.terms), len(other.terms)} - {1, length}:
-            return None
-        pairs = zip(one.terms * (length // len(one.terms)), other.terms * (length // len(other.terms)), strict=True)
         allowed = _in_floats if given[_KIND] in _FLOATS else _in_integers
-        found = tuple(combine(*pair) if all(map(allowed, pair)) else None for pair in pairs)
-        return Vector(found, one.is_scalar and other.is_scalar)
+        return _elementwise(operands, lambda *pair: combine(*pair) if all(map(allowed, pair)) else None)
 
     return rule
 
@@ -491,9 +483,7 @@ def _subtracted(one: _Term | None, other: _Term | None) -> _Term | None:
 def _reduced(operands: _Operands, given: _Given) -> Vector | None:
     """A ReduceProd of a vector."""
     own = operands[0]
-    if own is None or own.is_scalar:
-        return None
-    return Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
+    return None if own.is_scalar else Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
 
 
 def _equal(one: _Term | None, other: _Term | None) -> _Term | None:
@@ -507,19 +497,13 @@ def _equal(one: _Term | None, other: _Term | None) -> _Term | None:
 
 
 def _where(operands: _Operands, given: _Given) -> Vector | None:
-    """Elements of the second and the third operand; each operand is of one length, or a single element."""
-    if any(each is None or not each.terms for each in operands):
-        return None
-    found = [each for each in operands if each is not None]
-    length = max(len(each.terms) for each in found)
-    if {len(each.terms) for each in found} - {1, length}:
-        return None
-    columns = zip(*[each.terms * (length // len(each.terms)) for each in found], strict=True)
-    picked = tuple(one if one == other else _picked(mask, one, other) for mask, one, other in columns)
-    return Vector(picked, all(each.is_scalar for each in found))
+    """Elements of the second and the third operand."""
+    return _elementwise(operands, _picked)
 
 
 def _picked(mask: _Term | None, one: _Term | None, other: _Term | None) -> _Term | None:
+    if one == other:
+        return one
     return None if mask is None or mask.names else one if mask.factor else other
 
 
@@ -552,7 +536,7 @@ _RULES: dict[str, _Rule] = {
     "Where": _where,
 }
 
-_SHAPED: dict[str, Callable[[_Dims, _Operands], _Dims | None]] = {
+_SHAPED: dict[str, Callable[[_Dims, _Read], _Dims | None]] = {
     "ConstantOfShape": _filled,
     "Expand": _expand,
     "Range": _range,

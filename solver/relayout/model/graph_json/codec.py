@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from relayout.errors import InputError, InternalError
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_KEY
@@ -20,6 +21,8 @@ __all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
 DEFAULT_IR_VERSION = 10
 """The first that keeps metadata of nodes and values, and overloads of functions."""
 DEEPEST_SUBGRAPH = 24
+SHORT = 64
+"""Characters of base64. Shorter tensors are converted once for all nodes that have them as the same attribute."""
 
 _MODEL_FIELDS = ("producer_name", "producer_version", "domain", "doc_string")
 
@@ -41,12 +44,12 @@ def _model(graph: GraphJson) -> onnx.ModelProto:
     for domain, version in versions.items():
         proto.opset_import.add(domain=domain, version=version)
     proto.ir_version = graph.ir_version or max(DEFAULT_IR_VERSION, _oldest_ir_version(graph.opset))
-    for field, text in graph.model.items():
-        if field not in _MODEL_FIELDS:
-            raise InputError("no such field", where="graph JSON, model", expected=", ".join(_MODEL_FIELDS), found=field)
-        setattr(proto, field, text)
+    for name, text in graph.model.items():
+        if name not in _MODEL_FIELDS:
+            raise InputError("no such field", where="graph JSON, model", expected=", ".join(_MODEL_FIELDS), found=name)
+        setattr(proto, name, text)
     _put(proto.metadata_props, graph.properties)
-    proto.graph.CopyFrom(_graph(graph, versions, "graph JSON", 0))
+    proto.graph.CopyFrom(_graph(graph, _Made(versions), "graph JSON", 0))
     for function in graph.functions:
         proto.functions.append(_function(function, versions))
     return proto
@@ -57,18 +60,25 @@ def _oldest_ir_version(opset: int) -> int:
     return known.get(opset, DEFAULT_IR_VERSION)
 
 
-def _graph(body: GraphBody, versions: Mapping[str, int], where: str, depth: int) -> onnx.GraphProto:
+class _Made(Struct, frozen=True):
+    """The opset versions, and the short attributes so far by operator, name and JSON: a network repeats them."""
+
+    versions: Mapping[str, int]
+    attributes: dict[tuple[str, str, str, str] | None, onnx.AttributeProto] = field(default_factory=dict)
+
+
+def _graph(body: GraphBody, made: _Made, where: str, depth: int) -> onnx.GraphProto:
     proto = onnx.GraphProto(name=body.name, doc_string=body.doc)
-    for field, values in (("input", body.inputs), ("output", body.outputs), ("value_info", body.values)):
+    for kind, values in (("input", body.inputs), ("output", body.outputs), ("value_info", body.values)):
         for value in values:
-            if value.layout is not None and (depth or field == "value_info"):
+            if value.layout is not None and (depth or kind == "value_info"):
                 raise InputError(
                     "a layout of a value inside the graph",
                     where=f"{where}, value '{value.name}'",
                     expected="layouts of the graph's inputs and outputs only: the solver chooses the others",
                     found=repr(value.layout)[:80],
                 )
-            getattr(proto, field).append(_value(value, f"{where}, {field} '{value.name}'"))
+            getattr(proto, kind).append(_value(value, f"{where}, {kind} '{value.name}'"))
     inputs = {value.name for value in body.inputs}
     for constant in body.constants:
         proto.initializer.append(constant_to_proto(constant, f"{where}, constant '{constant.name}'"))
@@ -76,7 +86,8 @@ def _graph(body: GraphBody, versions: Mapping[str, int], where: str, depth: int)
         if metadata and constant.name not in inputs:
             shown = ValueJson(name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=metadata)
             proto.value_info.append(_value(shown, where))
-    proto.node.extend(_node(node, index, versions, where, depth) for index, node in enumerate(body.nodes))
+    for index, node in enumerate(body.nodes):
+        _write_node(proto.node.add(), node, index, made, where, depth)
     _put(proto.metadata_props, body.metadata)
     return proto
 
@@ -94,7 +105,7 @@ def _value(value: ValueJson, where: str) -> onnx.ValueInfoProto:
     return proto
 
 
-def _node(node: NodeJson, index: int, versions: Mapping[str, int], where: str, depth: int) -> onnx.NodeProto:
+def _write_node(proto: onnx.NodeProto, node: NodeJson, index: int, made: _Made, where: str, depth: int) -> None:
     where = f"{where}, node '{node.name}' ({node.op})" if node.name else f"{where}, node {index} ({node.op})"
 
     def subgraph(data: object, place: str) -> onnx.GraphProto:
@@ -102,19 +113,34 @@ def _node(node: NodeJson, index: int, versions: Mapping[str, int], where: str, d
             raise InputError(
                 "subgraphs are nested too deep", where=place, expected=f"at most {DEEPEST_SUBGRAPH} levels"
             )
-        return _graph(validate(GraphBody, data, place), versions, place, depth + 1)
+        return _graph(validate(GraphBody, data, place), made, place, depth + 1)
 
-    proto = onnx.NodeProto(op_type=node.op, input=node.inputs, output=node.outputs)
-    for field in ("name", "domain", "overload"):
-        if text := getattr(node, field):
-            setattr(proto, field, text)
+    proto.op_type = node.op
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    for part in ("name", "domain", "overload"):
+        if text := getattr(node, part):
+            setattr(proto, part, text)
     if node.doc:
         proto.doc_string = node.doc
     for name, given in node.attributes.items():
-        wanted = attribute_type(node.op, node.domain, versions, name)
-        proto.attribute.append(attribute_to_proto(name, given, wanted, where, subgraph))
+        # An integer, a number and a boolean that are equal differ when written.
+        key = (node.op, node.domain, name, repr(given)) if _is_short(given) else None
+        attribute = made.attributes.get(key)
+        if attribute is None:
+            wanted = attribute_type(node.op, node.domain, made.versions, name)
+            attribute = attribute_to_proto(name, given, wanted, where, subgraph)
+            if key is not None:
+                made.attributes[key] = attribute
+        proto.attribute.append(attribute)
     _put(proto.metadata_props, node.metadata)
-    return proto
+
+
+def _is_short(given: Any) -> bool:
+    """Whether an attribute is plain, or a tensor of few bytes."""
+    tensor = given.get("value") if isinstance(given, dict) else {"data": ""}
+    data = tensor.get("data") if isinstance(tensor, dict) else None
+    return isinstance(data, str) and len(data) <= SHORT
 
 
 def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.FunctionProto:
@@ -129,7 +155,7 @@ def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.Funct
     for domain, version in own.items():
         proto.opset_import.add(domain=domain, version=version)
     body = GraphBody(outputs=[], nodes=function.nodes, values=function.values, metadata=function.metadata)
-    graph = _graph(body, {**versions, **own}, where, 0)
+    graph = _graph(body, _Made({**versions, **own}), where, 0)
     proto.node.extend(graph.node)
     proto.value_info.extend(graph.value_info)
     proto.metadata_props.extend(graph.metadata_props)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import chain
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -15,7 +14,7 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
-from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import extents_of
 from relayout.report.schema import BoundaryValue, Charge, ChargeKind, Conversion, ConversionKind, RequiredBy, Transfer
@@ -25,7 +24,6 @@ __all__ = [
     "charges_of",
     "conversions_of",
     "name_of",
-    "nodes_of",
     "required_layout",
     "transfers_of",
     "with_nodes",
@@ -54,41 +52,30 @@ def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
     return tuple(found)
 
 
-def nodes_of(plan: Plan, written: Mapping[int, Sequence[ir.Node]]) -> dict[int, tuple[ir.Node, ...]]:
-    """The nodes of the legal model that each conversion and each node with a cost became, by their identities.
-    `written` are those that the rewrite emitted; empty where the source is the legal model."""
-    views: dict[tuple[Tensor, MemoryFormat], list[ir.Node]] = {}
-    if not written:
-        for node in plan.tensors.rules:
-            operand = plan.tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
-            if operand is not None:
-                order = normal_form(tuple(chain.from_iterable(operand.view.axes)), operand.tensor.extents)
-                views.setdefault((operand.tensor, order), []).append(node)
-    found = {}
-    for conversion in plan.conversions:
-        own = views.get((conversion.tensor, conversion.target), [])
-        found[id(conversion)] = tuple(written.get(id(conversion), [own.pop(0)] if own else ()))
-    for planned in _charged(plan):
-        found[id(planned)] = tuple(written.get(id(planned), (planned.node,) if planned.node is not None else ()))
-    return found
-
-
 def with_nodes(
     plan: Plan,
-    nodes: Mapping[int, Sequence[ir.Node]],
+    written: Mapping[int, Sequence[ir.Node]],
     conversions: Sequence[Conversion],
     charges: Sequence[Charge],
 ) -> tuple[tuple[Conversion, ...], tuple[Charge, ...]]:
-    """The conversions and charges of the plan with those of their nodes (see `nodes_of`) that are in the model."""
+    """The conversions and charges of the plan with the nodes of the legal model that they became. `written` are those
+    that the rewrite emitted; empty where the source is the legal model, and its Transposes are the conversions."""
+    views: dict[tuple[Tensor, MemoryFormat], list[ir.Node]] = {}
+    for node in plan.tensors.rules if plan.conversions and not written else ():
+        operand = plan.tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
+        if operand is not None:
+            views.setdefault((operand.tensor, operand.source_format), []).append(node)
 
-    def names(planned: PlannedConversion | PlannedNode) -> dict[str, tuple[str, ...]]:
-        left = [node for node in nodes[id(planned)] if node.graph is not None]
-        return {"nodes": tuple([node.outputs[0].name or "" for node in left])}
+    def of(planned: PlannedConversion | PlannedNode, kept: Sequence[ir.Node | None]) -> dict[str, tuple[str, ...]]:
+        nodes = [node for node in written.get(id(planned), kept) if node is not None and node.graph is not None]
+        return {"nodes": tuple([node.outputs[0].name or "" for node in nodes])}
 
-    return (
-        tuple([each.model_copy(update=names(own)) for each, own in zip(conversions, plan.conversions, strict=True)]),
-        tuple([each.model_copy(update=names(own)) for each, own in zip(charges, _charged(plan), strict=True)]),
-    )
+    moved = []
+    for each, conversion in zip(conversions, plan.conversions, strict=True):
+        own = views.get((conversion.tensor, conversion.target), [])
+        moved.append(each.model_copy(update=of(conversion, [own.pop(0)] if own else ())))
+    charged = zip(charges, _charged(plan), strict=True)
+    return tuple(moved), tuple([each.model_copy(update=of(own, [own.node])) for each, own in charged])
 
 
 def _charged(plan: Plan) -> list[PlannedNode]:

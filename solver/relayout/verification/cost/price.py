@@ -5,6 +5,11 @@ the backend's own, and each copy from one device to another, with the bytes that
 of a conversion unless the backend states another: then it is asked again, about the tensor that was found and the
 layouts that the report lists for it. The cost of a node's implementation is asked while requirements are checked.
 
+The report names the nodes that each conversion became. They are looked up: each node that converts must belong to one
+conversion, and each conversion must be its nodes, by kind and bytes. A report of an earlier version names none, and the
+sums are compared alone. Several Transposes of one conversion are priced by the numbers of their axes: the layouts
+between them have no names here, so that another price is not refused, but said not to be computed.
+
 The model does not show what it costs to write an operator out in others, which counts as its writer has noted it, or to
 run it in another order, nor sizes that are known only when it runs. `Price.not_computed` says which part was not
 computed for such a reason.
@@ -12,6 +17,7 @@ computed for such a reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,8 +39,13 @@ from relayout.layout.metadata_keys import (
     OBJECTIVE_KEY,
     WRITTEN_FOR_KEY,
 )
-from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report
-from relayout.verification.cost.stated_prices import charges_for_orders, prices_conversions, stated_prices
+from relayout.report.schema import Charge, Conversion, Entry, Finding, Price, Report, Transfer
+from relayout.verification.cost.stated_prices import (
+    charges_for_orders,
+    numbered_price,
+    prices_conversions,
+    stated_prices,
+)
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes, moves_axes
 from relayout.verification.devices import transferred
 from relayout.verification.model_index import ModelIndex
@@ -56,7 +67,7 @@ def check_price(
     account = report.account
     if report.status not in ("optimal", "feasible") or account is None:
         return [], None
-    bill = _Bill(index, backend, charges, dims or {}, report.objective, report.conversions, report.charges)
+    bill = _Bill(index, backend, charges, dims or {}, report.objective, report)
     findings, unknown, computed = [], [], 0
     for part in _PARTS:
         found, claimed = bill.part(part), getattr(account, part)
@@ -65,17 +76,17 @@ def check_price(
         computed += min(max(found.least, claimed.cost), found.most)
         if not is_counted and (reason := bill.is_elsewhere or bill.is_unnamed(part)):
             unknown.append(f"the {part} of the model ({found}) may be others: {reason}")
-        elif not is_counted or (not is_priced and not found.unpriced):
+        elif not is_counted or not (is_priced or found.unpriced or found.numbered):
             message = f"the {part} are not those that the report charges{bill.first_other(part)}"
             findings.append(_error(message, str(found), _words(claimed)))
-        elif found.unpriced:
-            unknown.append(f"the price of the {part}: {found.unpriced}")
+        elif found.unpriced or not is_priced:
+            unknown.append(f"the price of the {part}: {found.unpriced or found.numbered}")
     if bill.contradictions and not findings:
         reason = bill.is_inlined if bill.is_missing else bill.is_elsewhere or bill.is_unnamed("reorders")
         if not reason:
             message = "the conversions are not those that the report lists"
             findings.append(_error(message, "the nodes that it names", bill.contradictions[0]))
-        elif not unknown:
+        elif not any(reason in each for each in unknown):
             unknown.append(f"the conversions of the model may be others: {reason}")
     finding, reason = _check_operators(bill, account.operators)
     if bill.in_bytes:
@@ -132,13 +143,14 @@ def check_recorded_price(
 @dataclass(frozen=True)
 class _Part:
     """One part of the account as the model has it. The cost may depend on the names of axes; `unpriced` says why it is
-    not known."""
+    not known, `numbered` why it is known only by the numbers of axes."""
 
     count: int
     bytes: int
     least: int
     most: int
     unpriced: str = ""
+    numbered: str = ""
 
     def __str__(self) -> str:
         cost = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
@@ -165,27 +177,26 @@ class _Found:
     def bytes(self) -> int:
         return self.reordered or self.transposed + self.padded
 
-    def share(self, part: str, amount: int) -> int:
-        """The share of a part in an amount for the whole conversion, by bytes."""
-        padding = amount * self.padded // self.bytes if self.bytes else 0
-        shares = {"reorders": amount} if self.reordered else {"transposes": amount - padding, "pads": padding}
-        return shares.get(part, 0)
+    def size(self, part: str) -> int:
+        """Its bytes in a part of the account."""
+        if self.reordered:
+            return self.reordered if part == "reorders" else 0
+        return {"transposes": self.transposed, "pads": self.padded}.get(part, 0)
 
     def is_in(self, part: str) -> bool:
         """Whether a part counts it; one of a tensor without elements is a transpose of 0 bytes."""
-        return self.share(part, self.bytes) > 0 if self.bytes else part == "transposes"
+        return self.size(part) > 0 if self.bytes else part == "transposes"
 
     def is_as(self, listed: Conversion) -> bool:
         """Whether it is the conversion of the report; without elements, the backend's own operator moves nothing."""
         kind = "reorder" if self.reordered else "transpose" if self.passes else "pad"
-        sizes = self.bytes, 0 if self.reordered else self.padded, max(1, self.passes)
+        sizes = self.bytes, self.size("pads"), max(1, self.passes)
         is_alike = kind == listed.kind or not self.bytes
         return is_alike and sizes == (listed.bytes, listed.padding, listed.passes)
 
 
 class _Bill:
-    """The costs of the conversions, transfers and implementations of a legal model. `listed` are the conversions of a
-    report, and `charged` its nodes with a cost."""
+    """The costs of the conversions, transfers and implementations of a legal model."""
 
     def __init__(
         self,
@@ -194,8 +205,7 @@ class _Bill:
         charges: Charges,
         dims: Mapping[str, int],
         objective: str,
-        listed: Sequence[Conversion] = (),
-        charged: Sequence[Charge] = (),
+        report: Report | None = None,
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend = index, backend
@@ -207,11 +217,15 @@ class _Bill:
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
         self._devices = [backend.at(device) for device in backend.devices()] or [backend]
+        self._numbered: set[_Found] = set()
         self.contradictions: list[str] = []
         """The differences between the conversions that the report lists and the nodes that it names for them."""
         self.is_missing = False
         """Whether the report names a node that the model does not have."""
+        listed, charged = (report.conversions, report.charges) if report is not None else ((), ())
         self._conversions = list(self._looked_up(converting, listed, charged))
+        if report is not None:
+            self._compare_transfers(report.transfers)
 
     @property
     def charged(self) -> tuple[int, int]:
@@ -247,7 +261,7 @@ class _Bill:
     @property
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
-        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.nodes):
+        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.noted):
             return "some are written out in others, and counted as noted there (`relayout.node_cost`)"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
@@ -263,22 +277,19 @@ class _Bill:
                 cost = sum(transfer_cost_of(self._backend, n, *pair) for n, pair in zip(sizes, ends, strict=True))
             return _Part(len(sizes), sum(sizes), cost, cost)
         own = [each for each in self._conversions if each.is_in(part)]
-        size = sum(each.share(part, each.bytes) for each in own)
+        size = sum(each.size(part) for each in own)
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
             # A conversion that pads and transposes counts as a transpose.
             whole = sum(not each.passes for each in own) if part == "pads" else count
             return _Part(count, size, whole, whole)
-        prices = [(each, self._prices[each]) for each in own]
-        unpriced = [each for each, known in prices if not known]
-        why = ""
-        if unpriced:
-            others = f" and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
-            first = node_label(unpriced[0].nodes[0])
-            why = f"the backend states prices, and the layouts of {first}{others} have no names"
-        least = sum(each.share(part, min(known, default=0)) for each, known in prices)
-        most = sum(each.share(part, max(known, default=0)) for each, known in prices)
-        return _Part(count, size, least, most, why)
+        if part == "pads":
+            return _Part(count, size, size, size)
+        prices = [self._prices[each] for each in own]
+        least, most = sum(min(known, default=0) for known in prices), sum(max(known, default=0) for known in prices)
+        unpriced = _without_names([each for each in own if not self._prices[each]])
+        numbered = _without_names([each for each in own if each in self._numbered])
+        return _Part(count, size, least, most, unpriced, numbered)
 
     def first_other(self, part: str) -> str:
         """The first contradiction, or else a conversion of this part, for the end of a message."""
@@ -288,13 +299,12 @@ class _Bill:
         return "".join(f"; {text}" for text in [*self.contradictions, *own][:1])
 
     def _converts(self, node: ir.Node) -> bool:
-        if not node.inputs or node.inputs[0] is None or node.inputs[0] in self._constants:
-            return False
-        if (node.domain, node.op_type) in self._operators:
-            return True
-        if node.op_type == "Transpose":
-            return node.domain in _ONNX and moves_axes(node)
-        return CONVERSION_KEY in node.metadata_props
+        kind = node.domain, node.op_type
+        may_convert = kind in self._operators or (node in self._index.noted and CONVERSION_KEY in node.metadata_props)
+        if not may_convert and node.op_type == "Transpose":
+            may_convert = node.domain in _ONNX and moves_axes(node)
+        read = node.inputs[0] if may_convert and node.inputs else None
+        return read is not None and read not in self._constants
 
     def _looked_up(
         self, left: dict[ir.Node, None], listed: Sequence[Conversion], charged: Sequence[Charge]
@@ -343,6 +353,17 @@ class _Bill:
                 self.contradictions.append(f"the report does not list {node_label(node)} ({found.bytes} bytes)")
             yield found
 
+    def _compare_transfers(self, listed: Sequence[Transfer]) -> None:
+        made, claimed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for value, source, target in self._transfers:
+            made[source, target] += bytes_of(value, self._extent_of)
+        for each in listed:
+            claimed[each.from_, each.to] += each.bytes
+        for a, b in sorted({*made, *claimed}):
+            if made[a, b] != claimed[a, b]:
+                text = f"the transfers from {a} to {b} move {made[a, b]} bytes, and the report lists {claimed[a, b]}"
+                self.contradictions.append(text)
+
     def _of(
         self, nodes: Sequence[ir.Node], named: Collection[ir.Node] = (), listed: Conversion | None = None
     ) -> _Found:
@@ -371,16 +392,35 @@ class _Bill:
         return {each: self._priced(each) for each in self._conversions}
 
     def _priced(self, found: _Found) -> tuple[int, ...]:
-        """The prices of a conversion, by named and by numbered axes; none if the backend cannot be asked."""
-        device = found.nodes[0].metadata_props.get(DEVICE_KEY, "")
-        backend = self._backend.at(device) if device in self._backend.devices() else self._backend
-        if not prices_conversions(backend) or not (found.transposed or found.reordered):
-            return (found.bytes,)
-        if len(found.nodes) > 1:
+        """The prices of a conversion but for the zeros that it adds or removes, by named and by numbered axes; none if
+        the backend cannot be asked."""
+        backend, moved = self._backend_of(found.nodes[0]), found.reordered or found.transposed
+        if not moved or not prices_conversions(backend):
+            return (moved,)
+        turns = [node for node in found.nodes if found.reordered or node.op_type == "Transpose"]
+        if found.listed is None or (found.reordered and len(turns) > 1):
             return ()
-        made = found.nodes[-1].outputs[0]
-        stated = stated_prices(backend, found.nodes[0], found.source, made, found.listed, self._extent_of)
-        return tuple(sorted({cost if cost is not None else found.bytes for cost in stated}))
+        if len(turns) > 1:
+            by_number = [cost for node in turns for cost in numbered_price(backend, node, self._extent_of)]
+            self._numbered.add(found)
+            return (moved if None in by_number else sum(cost or 0 for cost in by_number),)
+        read = found.source if found.reordered else turns[0].inputs[0]
+        assert read is not None
+        ends = found.source, found.nodes[-1].outputs[0]
+        stated = stated_prices(backend, turns[0], read, ends, found.listed, self._extent_of)
+        return tuple(sorted({moved if cost is None else cost for cost in stated}))
+
+    def _backend_of(self, node: ir.Node) -> Backend:
+        device = node.metadata_props.get(DEVICE_KEY, "")
+        return self._backend.at(device) if device in self._backend.devices() else self._backend
+
+
+def _without_names(found: Sequence[_Found]) -> str:
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    first = node_label(found[0].nodes[0])
+    return f"the backend states prices, and the layouts of {first}{others} have no names here"
 
 
 def _words(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from relayout.layout.layout import Layout
 from relayout.report.schema import Conversion
 from relayout.verification.counting import ExtentOf
 
-__all__ = ["charges_for_orders", "prices_conversions", "stated_prices"]
+__all__ = ["charges_for_orders", "numbered_price", "prices_conversions", "stated_prices"]
 
 _ONNX = ("", "ai.onnx")
 _ONNX_ORDER = "NOICDHW"
@@ -46,17 +46,18 @@ def _extended(backend: Backend) -> Backend:
 def stated_prices(
     backend: Backend,
     node: ir.Node,
-    source: ir.Value,
-    result: ir.Value,
+    read: ir.Value,
+    between: tuple[ir.Value, ir.Value],
     listed: Conversion | None,
     extent_of: ExtentOf,
 ) -> list[int | None]:
-    """The prices that the backend states of a conversion by one node, None: its bytes. Empty if it cannot be asked.
+    """The prices that the backend states of one node of a conversion, None: its bytes. Empty if it cannot be asked.
 
-    `listed` is the conversion in a report, with its layouts. Where operators name an axis differently, the backend was
-    asked by numbers, so a Transpose may have two prices.
+    The node converts `read`; the whole conversion is `between` two values, one of them without the zeros that it adds.
+    `listed` is the conversion in a report, with its layouts. Where operators name an axis differently,
+    the backend was asked by numbers, so a Transpose may have two prices.
     """
-    numbered = list(_by_number(backend, node, source, extent_of))
+    numbered = list(numbered_price(backend, node, extent_of))
     layouts = _layouts_of(listed) if listed is not None else None
     if listed is None or layouts is None:
         return numbered if listed is not None else []
@@ -64,20 +65,24 @@ def stated_prices(
     # Only padding makes an axis longer at one end: of several readings, that with the fewest such axes is right.
     ends = [
         (padded, before, after)
-        for before in _readings(_same_memory(source, is_source=True), given, extent_of)
-        for after in _readings(_same_memory(result, is_source=False), wanted, extent_of)
+        for before in _readings(_same_memory(read, is_source=True), given, extent_of)
+        for after in _readings(_same_memory(node.outputs[0], is_source=False), wanted, extent_of)
         if (padded := _difference(_axes(given, before), _axes(wanted, after))) is not None
     ]
     if not ends:
         return []
     _, before, after = min(ends, key=lambda each: each[0])
     own, other = _axes(given, before), _axes(wanted, after)
-    given, wanted = _padded(given, own, other), _padded(wanted, other, own)
-    tensor = TensorType(element_size(source), before)
-    native = conversion_of(backend, tensor, given, wanted, source.name)
+    least = {name: min(extent, other.get(name, extent)) for name, extent in own.items()}
+    for value, layout in zip(between, (given, wanted), strict=True):
+        for name, extent in _axes(layout, next(_readings(iter([value]), layout, extent_of), ())).items():
+            least[name] = min(extent, least.get(name, extent))
+    given, wanted = _padded(given, own, least), _padded(wanted, other, least)
+    tensor = TensorType(element_size(read), before)
+    native = conversion_of(backend, tensor, given, wanted, read.name)
     if native is not None and native.cost is not None:
         return [native.cost]
-    named = conversion_cost_of(backend, tensor, given, wanted, source.name)
+    named = conversion_cost_of(backend, tensor, given, wanted, read.name)
     return [named] if native is not None or not numbered else [*numbered, *([named] if named is not None else [])]
 
 
@@ -90,10 +95,11 @@ def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
     return None if any(layout.is_any or layout.is_numbered for layout in layouts) else layouts
 
 
-def _by_number(backend: Backend, node: ir.Node, source: ir.Value, extent_of: ExtentOf) -> Iterator[int | None]:
+def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iterator[int | None]:
     """The price of a Transpose by the numbers of its dimensions, without those of extent 1."""
-    shape = source.shape
-    if node.op_type != "Transpose" or shape is None or len(shape) > MAX_RANK:
+    source = node.inputs[0]
+    shape = source.shape if source is not None else None
+    if node.op_type != "Transpose" or source is None or shape is None or len(shape) > MAX_RANK:
         return
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
     long = [axis for axis, extent in enumerate(shape) if extent != 1]

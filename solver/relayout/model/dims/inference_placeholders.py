@@ -7,16 +7,16 @@ values of a matrix as those of a vector, they are hidden from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import onnx
 
+from relayout.model.proto_graphs import graphs_in, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
     "LARGEST_KEPT",
     "carry_over",
-    "graphs_in",
     "hide",
     "insert_placeholders",
     "lend",
@@ -54,22 +54,9 @@ def _is_missed(tensor: onnx.TensorProto) -> bool:
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            for subgraph in graphs_in(attribute):
-                yield from _constants(subgraph)
-
-
-def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
-    """The graphs in an attribute."""
-    kind = attribute.type
-    if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
-        return (attribute.g,)
-    graphs: Sequence[onnx.GraphProto] = attribute.graphs if kind == onnx.AttributeProto.GRAPHS else ()
-    return graphs
+    for each in subgraphs_of(graph):
+        yield from each.initializer
+        yield from (attribute.t for node in each.node for attribute in node.attribute if attribute.HasField("t"))
 
 
 def _insert(graph: onnx.GraphProto) -> None:
@@ -177,10 +164,8 @@ def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
             hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
             graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
             node.input[place] = hidden
-    for node in graph.node if has_graphs else ():
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                hide(inner)
+    for inner in graphs_inside(graph.node) if has_graphs else ():
+        hide(inner)
 
 
 def _defined(graph: onnx.GraphProto) -> set[str]:
@@ -204,10 +189,8 @@ def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 def carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:
     """Take the inferred types over, graph by graph: sibling subgraphs may use the same names."""
     twins = [node for node in inferred.node if node.name != PLACEHOLDER]
-    for node, twin in zip(proto.node, twins, strict=True):
-        for attribute, other in zip(node.attribute, twin.attribute, strict=True):
-            for subgraph, twin_graph in zip(graphs_in(attribute), graphs_in(other), strict=True):
-                carry_over(twin_graph, subgraph)
+    for subgraph, twin in zip(graphs_inside(proto.node), graphs_inside(twins), strict=True):
+        carry_over(twin, subgraph)
     for field in ("value_info", "output"):
         proto.ClearField(field)
         getattr(proto, field).extend(info for info in getattr(inferred, field) if not info.name.startswith(PLACEHOLDER))

@@ -1,0 +1,58 @@
+"""Shape inference in rounds, to a fixpoint: onnx's inference and the ranks that rules of operators give it.
+
+The fixpoint is that of the legal model, which declares the ranks: read again, it has the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+
+from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
+from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
+from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
+
+__all__ = ["infer_in_rounds"]
+
+ROUNDS = 16
+"""At most so many times is the model inferred again with the ranks that rules have completed."""
+
+
+def infer_in_rounds(
+    proto: onnx.ModelProto, infer: Infer, build: Callable[[Inferred], ir.Model], *, has_graphs: bool
+) -> ir.Model:
+    """The model with every type that onnx's inference and the rules of operators tell of each other.
+
+    `infer` fills shapes in; `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
+    from all that the round before has found. There is another one only while some value of the graph has no rank, rules
+    complete one, and onnx's inference then knows more dims than are declared. `proto` is used up.
+    """
+    for _ in range(ROUNDS):
+        inferred = _inferred(proto, lambda model: infer_with_values(model, infer, has_graphs=has_graphs))
+        known = None if inferred.is_ranked else _copy(inferred.proto)
+        model = build(inferred)
+        completed = complete_ranks(model.graph, model.opset_imports)
+        if known is None or not completed:
+            break
+        state_completed(completed, known.graph)
+        trial = _inferred(_copy(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
+        if known_dims(trial.proto.graph) <= known_dims(known.graph):
+            break
+        proto = known
+    return model
+
+
+def _inferred(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], Inferred]) -> Inferred:
+    """What `infer` finds while ONNX's own operators replace the contributed ones. `proto` is used up."""
+    replaced = insert_operator_placeholders(proto)
+    inferred = infer(proto)
+    remove_operator_placeholders(inferred.proto.graph, replaced)
+    return inferred
+
+
+def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy

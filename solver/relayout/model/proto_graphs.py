@@ -1,0 +1,52 @@
+"""The graphs and nodes inside the nodes of a protobuf, and a copy of a part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import onnx
+
+__all__ = ["copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+
+
+def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
+    """The graphs in an attribute."""
+    kind = attribute.type
+    if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
+        return (attribute.g,)
+    graphs: Sequence[onnx.GraphProto] = attribute.graphs if kind == onnx.AttributeProto.GRAPHS else ()
+    return graphs
+
+
+def graphs_inside(nodes: Iterable[onnx.NodeProto]) -> list[onnx.GraphProto]:
+    """The graphs in the attributes of these nodes, without those inside the graphs."""
+    return [graph for node in nodes for attribute in node.attribute for graph in graphs_in(attribute)]
+
+
+def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and the graphs in its nodes' attributes, at every depth."""
+    yield graph
+    for inner in graphs_inside(graph.node):
+        yield from subgraphs_of(inner)
+
+
+def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and those in graphs inside them, at every depth."""
+    for node in nodes:
+        yield node
+        for graph in graphs_inside([node]):
+            yield from nodes_inside(graph.node)
+
+
+def copy_fields(source: Any, target: Any, *, left_out: str) -> None:
+    """Copy the fields of a message into another of its type, all but one."""
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

@@ -1,0 +1,151 @@
+"""From an opened source to an `onnx_ir.Model`, one stage after the other.
+
+| stage | result |
+|---|---|
+| `io.read_model` opens the source | `Opened`: a protobuf or an `onnx_ir.Model` |
+| `detached` | `Light`: a checked protobuf without large constants, and these |
+| `normalized` | `Light` in canonical form |
+| `model_from`, by `infer_in_rounds` | `onnx_ir.Model` with the types of all values and its constants |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
+
+from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
+from relayout.model.dims.constant_propagation import Inferred
+from relayout.model.dims.inference_rounds import infer_in_rounds
+from relayout.model.external_data import Folder
+from relayout.model.layout_functions import with_bodies
+from relayout.model.layout_transform import deduce_permutations
+from relayout.model.normalize import normalize
+from relayout.model.onnx_file import LARGEST_FILE
+from relayout.model.opset_conversion import lifted
+from relayout.model.shape_checks import check_shapes
+from relayout.model.shape_inference import infer_shapes
+from relayout.model.structure import Structure, check_structure
+from relayout.model.typed_values import model_of
+from relayout.model.weights import Weights, attach, detach, detach_from_model
+from relayout.ops import nested_graphs
+
+__all__ = ["WARNINGS_KEY", "Light", "Opened", "detached", "model_from", "normalized"]
+
+WARNINGS_KEY = "relayout.warnings"
+
+
+class Opened(Struct, frozen=True):
+    """A source that is parsed. `digest` is the SHA-256 of its file, where there is one. `is_ours`: the protobuf was
+    made here and may be changed."""
+
+    model: onnx.ModelProto | ir.Model
+    folder: Folder
+    digest: str | None
+    is_ours: bool
+
+
+class Light(Struct, frozen=True):
+    """A model as a checked protobuf without its large constants, which are the weights. `notes`: the warnings so far.
+    The protobuf is shared with no one, and the next stage uses it up."""
+
+    proto: onnx.ModelProto
+    structure: Structure
+    weights: Weights
+    folder: Folder
+    digest: str | None
+    notes: tuple[str, ...]
+
+
+def detached(opened: Opened, *, convert_opset: bool) -> Light:
+    """The source's structure checked, its large constants detached. `convert_opset` is as in `read_model`."""
+    source, folder, digest = opened.model, opened.folder, opened.digest
+    if isinstance(source, ir.Model):
+        proto, weights = detach_from_model(source, folder)
+        return Light(proto, check_structure(proto), weights, folder, digest, source.meta.get(WARNINGS_KEY, ()))
+    notes: list[str] = []
+    source = lifted(source, notes) if convert_opset else source
+    structure = check_structure(source)
+    digest = digest or _digest(source)
+    proto, weights = detach(source, folder, is_ours=opened.is_ours)
+    return Light(proto, structure, weights, folder, digest, tuple(notes))
+
+
+def normalized(light: Light, *, bodies: bool) -> Light:
+    """The canonical form of a model. `bodies`: an operator of the domain `relayout` without a body gets one."""
+    notes = [*light.notes]
+    proto, structure = normalize(light.proto, light.structure, notes)
+    proto = deduce_permutations(proto, infer_shapes, structure.kinds)
+    proto = with_bodies(proto) if bodies else proto
+    return replace(light, proto=proto, structure=structure, notes=tuple(notes))
+
+
+def model_from(light: Light) -> ir.Model:
+    """The model with the types of all values and with its constants."""
+    structure = light.structure
+    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
+    model = infer_in_rounds(light.proto, infer, partial(_built, light=light), has_graphs=structure.has_graphs)
+    _check_boundary(model.graph)
+    model.meta[WARNINGS_KEY] = light.notes
+    model.meta[SOURCE_HASH_KEY] = light.digest
+    return model
+
+
+def _built(inferred: Inferred, light: Light) -> ir.Model:
+    """The model of an inferred protobuf, with its constants, the propagated ones included, and with checked shapes."""
+    has_graphs, has_tensors = light.structure.has_graphs, light.structure.has_tensors
+    model = model_of(inferred.proto, has_graphs=has_graphs)
+    graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
+    for graph in graphs:
+        # ONNX lists them once for the whole model; here each graph of a node has them.
+        graph.opset_imports.update(model.opset_imports)
+    graphs += [graph for function in model.functions.values() for graph in nested_graphs(function.graph)]
+    attach(model, graphs, light.weights, light.folder, in_nodes=has_tensors or bool(model.functions))
+    if inferred.values:
+        _note_values(model.graph, inferred.values)
+    check_shapes(graphs)
+    return model
+
+
+def _digest(proto: onnx.ModelProto) -> str | None:
+    """The SHA-256 of the model as protobuf would write it to a file; None if it is too large for one."""
+    return sha256(proto.SerializeToString(deterministic=True)).hexdigest() if proto.ByteSize() < LARGEST_FILE else None
+
+
+def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
+    """Give each propagated constant its numbers as `const_value`; onnx_ir writes only those of initializers."""
+    for node in graph:
+        for value in node.outputs:
+            if value.name is not None and value.name in known:
+                value.const_value = ir.Tensor(known[value.name], name=value.name)
+
+
+def _check_boundary(graph: ir.Graph) -> None:
+    """A layout given for an input or output has to be one, of the value's rank."""
+    for value in (*graph.inputs, *graph.outputs):
+        text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
+        if text is None or text == "any" or ("*" in text and not text.strip("* \t")):
+            # The solver chooses the layout: `any`, or Glow's ANY_LAYOUT.
+            continue
+        try:
+            layout = Layout.parse(text)
+        except LayoutSyntaxError as error:
+            error.where = f"value '{value.name}', {error.where}"
+            raise
+        rank = None if value.shape is None else len(value.shape)
+        axes = sum(1 for i in range(layout.rank) if layout.tile(i) is None)
+        if axes != rank:
+            raise InputError(
+                "a layout does not fit the value's rank",
+                where=f"value '{value.name}', layout '{text}'",
+                expected="a shape" if rank is None else f"{rank} dimensions",
+                found=f"{axes} dimensions",
+            )
