@@ -150,6 +150,22 @@ def test_a_model_that_records_another_cost_is_found_without_a_report() -> None:
     assert (finding.expected, finding.found) == (str(report.cost), entry.value)
 
 
+def test_a_pad_beside_a_transpose_may_be_a_part_of_it_where_no_report_says() -> None:
+    packed = {"name": "packed", "rule": [{"op": "Conv", "pads": True, "data": "NCHW16c"}]}
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 3, 8, 8)), 3, 5))
+    made, report = relayout.legalize(net.model(), packed, objective="transposes")
+    assert report.cost == 2
+    assert errors(made, packed, {}, report) == errors(made, packed, {}, None) == []
+    price = relayout.verify(made, packed, run=False).price
+    assert price is not None
+    assert "a pad may be a part" in price.not_computed[0]
+    (entry,) = [each for each in made.metadata_props if each.key == COST_KEY]
+    entry.value = "1"
+    (finding,) = errors(made, packed, {}, None)
+    assert finding.found == "1"
+
+
 def test_what_cannot_be_computed_again_is_said() -> None:
     model, backend, options = CASES["transposes"]()
     inlined, report = relayout.legalize(model, backend, inline=True, **options)

@@ -131,6 +131,8 @@ def check_recorded_price(
     # An objective that counts conversions has no cost of operators.
     unknown += [f"the cost of operators: {bill.unseen}"] if bill.unseen and bill.in_bytes else []
     is_sound = least <= recorded <= most
+    if is_sound and least < most and not bill.in_bytes:
+        unknown.append("the number of conversions: a pad may be a part of one with a Transpose")
     if not is_sound and not unknown:
         reason = bill.is_elsewhere or bill.is_unnamed("reorders")
         unknown += [reason or ("" if bill.is_by_type else _NOT_BY_TYPE)]
@@ -280,9 +282,11 @@ class _Bill:
         size = sum(each.size(part) for each in own)
         count = sum(each.passes for each in own) if part == "transposes" else len(own)
         if not self.in_bytes:
-            # A conversion that pads and transposes counts as a transpose.
-            whole = sum(not each.passes for each in own) if part == "pads" else count
-            return _Part(count, size, whole, whole)
+            # A conversion that pads and transposes counts as a transpose. Only a report says which pads do.
+            alone = [each for each in own if not each.passes]
+            if part == "pads":
+                return _Part(count, size, sum(each.listed is not None for each in alone), len(alone))
+            return _Part(count, size, count, count)
         if part == "pads":
             return _Part(count, size, size, size)
         prices = [self._prices[each] for each in own]
