@@ -33,6 +33,7 @@ def assign_devices(context: RewriteContext) -> None:
         value.metadata_props[DEVICE_KEY] = device
     constant = context.tensors.constant_nodes
     consumers: Consumers = {}
+    placed: dict[ir.Node, dict[str, ir.Node]] = {}
     for node in _reversed_nodes(context.graph):
         if node in plan.of_node:
             _assign(node, plan.of_node[node].device, consumers)
@@ -41,7 +42,12 @@ def assign_devices(context: RewriteContext) -> None:
             own = [outputs[value] for value in node.outputs if value in outputs]
             devices = next((producers[value] for value in node.outputs if value in producers), (*own, *read))
             if own or read:
-                _duplicate(context, node, tuple(dict.fromkeys(devices)), own, consumers)
+                placed[node] = _duplicate(context, node, tuple(dict.fromkeys(devices)), own, consumers)
+    # Of conversions to one format at several devices, the last was written and then duplicated.
+    last = {(each.tensor, each.target): context.written.get(id(each), ()) for each in plan.conversions}
+    for each in plan.conversions:
+        nodes = last[each.tensor, each.target]
+        context.written[id(each)] = [placed.get(node, {}).get(each.device, node) for node in nodes]
 
 
 def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -122,9 +128,9 @@ def _assign(node: ir.Node, device: str, consumers: Consumers) -> None:
 
 def _duplicate(
     context: RewriteContext, node: ir.Node, devices: Sequence[str], outputs: Sequence[str], consumers: Consumers
-) -> None:
-    """Run an emitted node on these devices. Each consumer reads the duplicate on its own device, or else the first. The
-    node itself defines graph outputs, whose devices are `outputs`."""
+) -> dict[str, ir.Node]:
+    """Run an emitted node on these devices; returns the node of each. Each consumer reads the duplicate on its own
+    device, or else the first. The node itself defines graph outputs, whose devices are `outputs`."""
     first = next((device for device in outputs if device in devices), devices[0])
     at = {device: node if device == first else _copy_of(context, node) for device in dict.fromkeys((first, *devices))}
     for device, copy in at.items():
@@ -137,6 +143,7 @@ def _duplicate(
                 _replace_input(nodes, value, nearest.outputs[index])
                 consumers.setdefault(nearest.outputs[index], {}).setdefault(device, []).extend(nodes)
                 del consumers[value][device]
+    return at
 
 
 def _copy_of(context: RewriteContext, node: ir.Node) -> ir.Node:
