@@ -105,6 +105,15 @@ def test_two_transposes_are_taken_where_the_backend_says_that_they_cost_less_tha
     assert (without in spread.proof, without in report.proof) == (True, False)
 
 
+def test_the_source_s_own_steps_are_taken_where_one_step_costs_more() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (2, 4, 6, 8)), 4, 4)
+    net.output(net.transpose(net.transpose(value, 0, 2, 3, 1), 0, 2, 1, 3))
+    source = net.model()
+    _, report = checked(source, Turns())
+    assert (report.cost, report.after.transposes) == (20, 2)
+
+
 @pytest.mark.parametrize("operators", [("MaxPool", "AveragePool"), ("AveragePool", "MaxPool")])
 def test_a_copy_that_both_branches_need_is_made_before_them(operators: tuple[str, str]) -> None:
     net = Net()

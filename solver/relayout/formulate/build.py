@@ -17,7 +17,6 @@ from relayout.formulate.objective import Objective, Scale
 from relayout.formulate.tie_breaks import MOST_CHANGES, changes
 from relayout.formulate.transfers import State, Stated, TransferChoices
 from relayout.layout.memory_format import MemoryFormat
-from relayout.solve.copies import copies_between
 from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["build"]
@@ -45,7 +44,7 @@ def build(
     if devices:
         requirements = expand_devices(requirements, devices, (host,) if host is not None else devices)
     costs = ConversionCosts(requirements, backend, elements)
-    chains = def_use_chains(requirements, has_devices=bool(devices))
+    chains = [_with_turned(costs, chain) for chain in def_use_chains(requirements, has_devices=bool(devices))]
     scale = _scale(requirements, costs, chains, objective)
     tables = _ScaledTables(scale)
     choices = [
@@ -73,8 +72,7 @@ def build(
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
             rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
-            reuses = len(rows) <= MOST_REUSED and not copies_between(rows).are_direct
-            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
+            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, _may_reuse(costs, chain)))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
     items += _region_items(requirements)
@@ -100,6 +98,19 @@ class _ScaledTables:
             )
             self._known[table] = self._equal.setdefault(rows, rows)
         return self._known[table]
+
+
+def _with_turned(costs: ConversionCosts, chain: DefUse) -> DefUse:
+    """The chain with the formats that the source's Transposes make, where a copy of one may cost less."""
+    more = replace(chain, formats=(*chain.formats, *chain.turned))
+    return more if chain.turned and len(chain.formats) > 1 and _may_reuse(costs, more) else chain
+
+
+def _may_reuse(costs: ConversionCosts, chain: DefUse) -> bool:
+    """Whether copies may be made from copies, and some may cost less for it."""
+    if len(chain.devices) > 1 or len(chain.formats) > MOST_REUSED:
+        return False
+    return not costs.table(chain.tensor, chain.devices[0], chain.formats).is_direct
 
 
 def _region_items(requirements: Requirements) -> Iterator[Item]:

@@ -64,6 +64,15 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
         return (each for each in chain.from_iterable(self.rows) if each is not None)
 
     @cached_property
+    def is_direct(self) -> bool:
+        """Whether each format costs the same from every other, so that a copy of a copy saves nothing."""
+        columns = [
+            {each if each is None else (each.cost, each.passes) for f, each in enumerate(column) if f != g}
+            for g, column in enumerate(zip(*self.rows, strict=True))
+        ]
+        return all(len(costs) <= 1 for costs in columns)
+
+    @cached_property
     def charges(self) -> frozenset[int]:
         return frozenset(each.cost for each in self.each)
 

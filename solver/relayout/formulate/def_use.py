@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from relayout.candidates.requirements import Requirements
-from relayout.candidates.tensors import Tensor
+from relayout.candidates.tensors import Tensor, Tensors
 from relayout.errors import InternalError
 from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
@@ -24,7 +24,8 @@ class TensorUse(Struct, frozen=True):
 
 class DefUse(Struct, frozen=True):
     """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
-    choices of its transfers, if several devices may use it."""
+    choices of its transfers, if several devices may use it. `turned` are the other formats that the source's Transposes
+    make of it."""
 
     tensor: Tensor
     producer: TensorUse
@@ -32,6 +33,7 @@ class DefUse(Struct, frozen=True):
     formats: tuple[MemoryFormat, ...]
     devices: tuple[str, ...]
     transfers: TransferChoices | None = None
+    turned: tuple[MemoryFormat, ...] = ()
 
     @property
     def uses(self) -> tuple[TensorUse, ...]:
@@ -52,13 +54,26 @@ def def_use_chains(requirements: Requirements, *, has_devices: bool) -> tuple[De
     for tensor in consumers:
         if tensor not in producers:
             raise InternalError(f"tensor '{tensor.base.name}' has consumers and no producer")
+    turned = _turned(requirements.tensors)
     found = []
     for tensor, producer in producers.items():
         if tensor in consumers:
             uses = (producer, *consumers[tensor])
             devices = _devices(requirements, uses) if has_devices else ("",)
-            found.append(DefUse(tensor, producer, uses[1:], _formats(requirements, uses), devices))
+            formats = _formats(requirements, uses)
+            others = tuple([each for each in turned.get(tensor, ()) if each not in formats])
+            found.append(DefUse(tensor, producer, uses[1:], formats, devices, turned=others))
     return tuple(found)
+
+
+def _turned(tensors: Tensors) -> dict[Tensor, dict[MemoryFormat, None]]:
+    """The formats of each tensor that the source's Transposes make."""
+    found: dict[Tensor, dict[MemoryFormat, None]] = {}
+    for node in tensors.rules:
+        operand = tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
+        if operand is not None and node not in tensors.constant_nodes:
+            found.setdefault(operand.tensor, {})[operand.source_format] = None
+    return found
 
 
 def _devices(requirements: Requirements, uses: Sequence[TensorUse]) -> tuple[str, ...]:

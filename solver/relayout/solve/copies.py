@@ -24,15 +24,6 @@ class FormatCopies:
         self._formats = range(len(conversion))
         self._known: dict[tuple[int, int], _Tree | None] = {}
 
-    @cached_property
-    def are_direct(self) -> bool:
-        """Whether each format costs the same from every other, so that a copy of a copy saves nothing."""
-        for target in self._formats:
-            prices = [row[target] for origin, row in enumerate(self._conversion) if origin != target]
-            if any(price != prices[0] for price in prices):
-                return False
-        return True
-
     def cost(self, source: int, required: int) -> int | None:
         """The cost of all required formats from `source`; None: one of them cannot be made."""
         tree = self._tree(source, required & ~(1 << source))
