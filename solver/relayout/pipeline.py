@@ -274,6 +274,9 @@ def _is_in_place(planned: Plan, costs: ConversionCosts, backend: Backend, elemen
         return is_placed(planned)
     if not costs.are_stated:
         return True
+    made = {(turned.tensor, turned.source_format) for _, turned in turns}
+    if any((each.tensor, each.target) not in made for each in planned.conversions):
+        return False
     stated = [costs.of(turned.tensor, read.source_format, turned.source_format) for read, turned in turns]
     return sum(each.cost for each in stated if each is not None) == sum(each.cost for each in planned.conversions)
 
