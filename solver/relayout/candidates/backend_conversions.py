@@ -52,16 +52,21 @@ def conversion_query(
 
 
 def transpose_query(
-    size: int, extents: tuple[Extent, ...], source: MemoryFormat, target: MemoryFormat
+    size: int,
+    extents: tuple[Extent, ...],
+    sizes: tuple[Extent, ...],
+    source: MemoryFormat,
+    target: MemoryFormat,
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element.
+    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element;
+    `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of a tile.
     """
     dims, found = one_each(source), []
     for stage in path(dims, one_each(target), extents):
         if stage.kind == "transpose":
-            found.append((dims_shape(dims, extents), stage.perm))
+            found.append(([1 if each == 0 else each for each in dims_shape(dims, sizes)], stage.perm))
         dims = stage.dims
     if len(found) != 1 or len(found[0][1]) > MAX_RANK:
         return None

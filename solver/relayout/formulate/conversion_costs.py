@@ -206,7 +206,7 @@ class ConversionCosts:
             named = conversion_cost_of(backend, *query, tensor.base.name)
             if named is not None or own is not None:
                 return named
-        numbered = transpose_query(query.tensor.element_size, sizes, source, target)
+        numbered = transpose_query(query.tensor.element_size, tensor.extents, sizes, source, target)
         return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
 
 
