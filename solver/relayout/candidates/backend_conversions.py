@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 from relayout.backend.calls import conversion_of
@@ -60,19 +62,29 @@ def transpose_query(
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element;
-    `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of a tile.
+    Dimensions of extent 1 do not count, and neighbours that stay neighbours count as one: Reshapes that the model has
+    or lacks do not change the price. None where one Transpose is not enough, or a layout would have too many
+    dimensions. `size`: bytes per element; `sizes`: the extents with one assumed for each that is not known, which may
+    not be a multiple of a tile.
     """
     dims, found = one_each(source), []
     for stage in path(dims, one_each(target), extents):
         if stage.kind == "transpose":
-            found.append(([1 if each == 0 else each for each in dims_shape(dims, sizes)], stage.perm))
+            known = dims_shape(dims, extents)
+            found.append((dims_shape(dims, sizes), [axis for axis in stage.perm if known[axis] != 1]))
         dims = stage.dims
-    if len(found) != 1 or len(found[0][1]) > MAX_RANK:
+    if len(found) != 1:
         return None
-    ((shape, perm),) = found
-    given, wanted = ("".join(map(str, axes)) for axes in (range(len(perm)), perm))
-    return ConversionQuery(TensorType(size, tuple(shape)), Layout.from_names(given), Layout.from_names(wanted))
+    ((shape, moved),) = found
+    place = {axis: n for n, axis in enumerate(sorted(moved))}
+    starts = [n for n, axis in enumerate(moved) if n == 0 or place[axis] != place[moved[n - 1]] + 1]
+    groups = [moved[start:end] for start, end in pairwise([*starts, len(moved)])]
+    if len(groups) > MAX_RANK:
+        return None
+    own = sorted(groups)
+    merged = TensorType(size, tuple([prod(int(shape[axis] or 1) for axis in group) for group in own]))
+    given, wanted = ("".join(str(own.index(group)) for group in order) for order in (own, groups))
+    return ConversionQuery(merged, Layout.from_names(given), Layout.from_names(wanted))
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

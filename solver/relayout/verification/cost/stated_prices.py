@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import prod
 
 import onnx_ir as ir
@@ -96,17 +97,28 @@ def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
 
 
 def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iterator[int | None]:
-    """The price of a Transpose by the numbers of its dimensions, without those of extent 1."""
+    """The price of a Transpose by the numbers of its dimensions, without those of extent 1, and with neighbours that
+    stay neighbours as one."""
     source = node.inputs[0]
     shape = source.shape if source is not None else None
-    if node.op_type != "Transpose" or source is None or shape is None or len(shape) > MAX_RANK:
+    if node.op_type != "Transpose" or source is None or shape is None:
         return
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
-    long = [axis for axis, extent in enumerate(shape) if extent != 1]
-    extents = tuple(extent_of(shape[axis], axis) for axis in long)
-    given = Layout.from_names("".join(map(str, range(len(long)))))
-    wanted = Layout.from_names("".join(str(long.index(axis)) for axis in perm if axis in long))
-    yield conversion_cost_of(backend, TensorType(element_size(source), extents), given, wanted, source.name)
+    extents = [extent_of(extent, axis) or 1 for axis, extent in enumerate(shape)]
+    order = [axis for axis in perm if shape[axis] != 1]
+    follows = dict(pairwise(sorted(order)))
+    # The first dimension of each group, and its extent with those that follow it on both sides.
+    heads: dict[int, int] = {}
+    for before, axis in zip([None, *order], order, strict=False):
+        if before is not None and follows.get(before) == axis:
+            heads[next(reversed(heads))] *= extents[axis]
+        else:
+            heads[axis] = extents[axis]
+    if len(heads) > MAX_RANK:
+        return
+    given, wanted = ("".join(str(sorted(heads).index(axis)) for axis in each) for each in (sorted(heads), heads))
+    tensor = TensorType(element_size(source), tuple([heads[axis] for axis in sorted(heads)]))
+    yield conversion_cost_of(backend, tensor, Layout.from_names(given), Layout.from_names(wanted), source.name)
 
 
 def _same_memory(value: ir.Value, *, is_source: bool) -> Iterator[ir.Value]:
