@@ -197,9 +197,9 @@ class Backend:
         A conversion that needs two of them, or zeros to fill tiles, costs their sum and the traffic of its Pads.
         `tensor` has the shape of `source`, with a size assumed for each extent that is not known. Where the axes have
         no names, the answer by their names is None, or the conversion needs two Transposes, dimensions are numbered:
-        `source` has them in ascending order, and `target` is the perm of the Transpose, outermost first. Neighbours
-        that stay neighbours are then one dimension, and extents of 1 none. So a price by numbers holds for all
-        Transposes, whatever Reshapes are around them.
+        `source` has them in ascending order, and `target` is the perm of the Transpose, outermost first. Neighbours of
+        known extents that stay neighbours are then one dimension, and extents of 1 none. So a price by numbers holds
+        for all Transposes, whatever Reshapes are around them.
         """
         return None
 

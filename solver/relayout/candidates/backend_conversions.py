@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import prod
 from typing import NamedTuple
 
 from relayout.backend.calls import conversion_of
 from relayout.backend.interface import Backend, Reordering, TensorType, element_size
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
-from relayout.layout.conversion import dims_shape, one_each, path
+from relayout.layout.conversion import dims_shape, moved_groups, one_each
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, with_units
@@ -62,29 +60,17 @@ def transpose_query(
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    Dimensions of extent 1 do not count, and neighbours that stay neighbours count as one: Reshapes that the model has
-    or lacks do not change the price. None where one Transpose is not enough, or a layout would have too many
-    dimensions. `size`: bytes per element; `sizes`: the extents with one assumed for each that is not known, which may
-    not be a multiple of a tile.
+    Dimensions are groups of atoms that the Transpose moves as wholes, so that Reshapes which the model has or lacks do
+    not change the price. None where one Transpose is not enough, or a layout would have too many dimensions. `size`:
+    bytes per element; `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of
+    a tile.
     """
-    dims, found = one_each(source), []
-    for stage in path(dims, one_each(target), extents):
-        if stage.kind == "transpose":
-            known = dims_shape(dims, extents)
-            found.append((dims_shape(dims, sizes), [axis for axis in stage.perm if known[axis] != 1]))
-        dims = stage.dims
-    if len(found) != 1:
+    dims, moved = moved_groups(one_each(source), one_each(target), extents)
+    if len(dims) > MAX_RANK or sorted(dims) != sorted(moved):
         return None
-    ((shape, moved),) = found
-    place = {axis: n for n, axis in enumerate(sorted(moved))}
-    starts = [n for n, axis in enumerate(moved) if n == 0 or place[axis] != place[moved[n - 1]] + 1]
-    groups = [moved[start:end] for start, end in pairwise([*starts, len(moved)])]
-    if len(groups) > MAX_RANK:
-        return None
-    own = sorted(groups)
-    merged = TensorType(size, tuple([prod(int(shape[axis] or 1) for axis in group) for group in own]))
-    given, wanted = ("".join(str(own.index(group)) for group in order) for order in (own, groups))
-    return ConversionQuery(merged, Layout.from_names(given), Layout.from_names(wanted))
+    shape = tuple([1 if extent == 0 else extent for extent in dims_shape(dims, sizes)])
+    given, wanted = ("".join(str(dims.index(group)) for group in order) for order in (dims, moved))
+    return ConversionQuery(TensorType(size, shape), Layout.from_names(given), Layout.from_names(wanted))
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

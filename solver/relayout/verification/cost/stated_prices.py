@@ -97,27 +97,23 @@ def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
 
 
 def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iterator[int | None]:
-    """The price of a Transpose by the numbers of its dimensions, without those of extent 1, and with neighbours that
-    stay neighbours as one."""
+    """The price of a Transpose by the numbers of its dimensions, without those of extent 1; neighbours of known extents
+    that stay neighbours are one dimension."""
     source = node.inputs[0]
     shape = source.shape if source is not None else None
     if node.op_type != "Transpose" or source is None or shape is None:
         return
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
-    extents = [extent_of(extent, axis) or 1 for axis, extent in enumerate(shape)]
     order = [axis for axis in perm if shape[axis] != 1]
-    follows = dict(pairwise(sorted(order)))
-    # The first dimension of each group, and its extent with those that follow it on both sides.
-    heads: dict[int, int] = {}
-    for before, axis in zip([None, *order], order, strict=False):
-        if before is not None and follows.get(before) == axis:
-            heads[next(reversed(heads))] *= extents[axis]
-        else:
-            heads[axis] = extents[axis]
-    if len(heads) > MAX_RANK:
+    follows = {pair for pair in pairwise(sorted(order)) if all(isinstance(shape[axis], int) for axis in pair)}
+    starts = [0, *(n for n, pair in enumerate(pairwise(order), start=1) if pair not in follows), len(order)]
+    moved = [order[start:end] for start, end in pairwise(starts) if start < end]
+    if len(moved) > MAX_RANK:
         return
-    given, wanted = ("".join(str(sorted(heads).index(axis)) for axis in each) for each in (sorted(heads), heads))
-    tensor = TensorType(element_size(source), tuple([heads[axis] for axis in sorted(heads)]))
+    dims = sorted(moved)
+    extents = tuple([prod(extent_of(shape[axis], axis) or 1 for axis in group) for group in dims])
+    given, wanted = ("".join(str(dims.index(group)) for group in each) for each in (dims, moved))
+    tensor = TensorType(element_size(source), extents)
     yield conversion_cost_of(backend, tensor, Layout.from_names(given), Layout.from_names(wanted), source.name)
 
 
