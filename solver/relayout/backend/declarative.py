@@ -36,9 +36,6 @@ from relayout.backend.declarative_schema import (
 from relayout.backend.interface import (
     Backend,
     Implementation,
-    Reordering,
-    TensorType,
-    Violation,
     axis_count,
     element_size,
     rank_of,
@@ -65,6 +62,15 @@ __all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
 _NO_CONDITION = TensorCondition()
 
 
+def _of_extended(hook: str) -> Callable[..., Any]:
+    """The hook of the backend that a table extends."""
+
+    def answer(backend: DeclarativeBackend, *arguments: Any, **options: Any) -> Any:
+        return getattr(backend.extended, hook)(*arguments, **options)
+
+    return answer
+
+
 class DeclarativeBackend(Backend):
     """The backend that a table describes. `extended` makes the backend that answers what the table does not
     state, given its context."""
@@ -84,12 +90,6 @@ class DeclarativeBackend(Backend):
         self.answers_by_type = answers_by_type(self.extended) and not asks_for_data
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self.extended if self.extended.is_enabled else Backend(self.context)
-
-    def layouts_for_dims(self) -> tuple[Layout, ...]:
-        return self.extended.layouts_for_dims()
-
-    def default_nd_layout(self, rank: int) -> Layout:
-        return self.extended.default_nd_layout(rank)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rule = self._rule(node)
@@ -119,36 +119,9 @@ class DeclarativeBackend(Backend):
             for way in rule.ways
         ]
 
-    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        return self.extended.conversion_cost(tensor, source, target)
-
-    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
-        return self.extended.conversion(tensor, source, target)
-
     @property
     def flows_down(self) -> bool | frozenset[str]:  # type: ignore[override]
         return self.extended.flows_down
-
-    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
-        return self.extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
-
-    def prepare(self, model: ir.Model) -> bool:
-        return self.extended.prepare(model)
-
-    def finish(self, model: ir.Model, device: str = "") -> bool:
-        return self.extended.finish(model, device)
-
-    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
-        return self.extended.check(model, device)
-
-    def conversion_operators(self) -> frozenset[tuple[str, str]]:
-        return self.extended.conversion_operators()
-
-    def operator_layouts(self, node: ir.Node) -> Implementation | None:
-        return self.extended.operator_layouts(node)
-
-    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
-        return self.extended.opaque_values(model)
 
     def warnings(self, model: ir.Model) -> Iterable[str]:
         """Rules for operators that neither ONNX nor the model has, and a table of which no rule fits a node."""
@@ -167,11 +140,19 @@ class DeclarativeBackend(Backend):
         if self.table.rule and not any(_applies(rule, node) for rule in self.table.rule for node in nodes):
             yield f"table {self.name}: no rule fits a node of the model, so {self.table.extends} decides all"
 
-    def supports(self, node: ir.Node) -> bool:
-        return self.extended.supports(node)
-
-    def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
-        return self.extended.is_satisfied_by(tensor, required, current)
+    layouts_for_dims = _of_extended("layouts_for_dims")
+    default_nd_layout = _of_extended("default_nd_layout")
+    supports = _of_extended("supports")
+    is_satisfied_by = _of_extended("is_satisfied_by")
+    conversion_cost = _of_extended("conversion_cost")
+    conversion = _of_extended("conversion")
+    conversion_operators = _of_extended("conversion_operators")
+    operator_layouts = _of_extended("operator_layouts")
+    opaque_values = _of_extended("opaque_values")
+    order_cost = _of_extended("order_cost")
+    prepare = _of_extended("prepare")
+    finish = _of_extended("finish")
+    check = _of_extended("check")
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)
