@@ -5,8 +5,7 @@ emitted once, right after the producer of its tensor. View ops are removed. Grap
 and everything unaffected by layouts stays unchanged.
 """
 
-from relayout.rewrite.dead_code import sweep
 from relayout.rewrite.devices import is_placed
-from relayout.rewrite.driver import rewrite
+from relayout.rewrite.driver import rewrite, sweep
 
 __all__ = ["is_placed", "rewrite", "sweep"]

@@ -14,15 +14,14 @@ import onnx_ir as ir
 
 from relayout.candidates.alternatives import OperandDims, in_source, input_dims
 from relayout.candidates.tensors import Tensors
-from relayout.layout.conversion import one_each
-from relayout.layout.memory_format import order_of
+from relayout.layout.conversion import one_each, steps_of
+from relayout.layout.memory_format import Atom, Extent, normal_form, order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
 from relayout.model.emit import Emitter, Physical, attribute_of
 from relayout.ops import Axes, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
-from relayout.rewrite.constant_steps import is_permuted, space_order, steps_to, view_steps
 
 __all__ = ["Constants"]
 
@@ -87,10 +86,10 @@ class Constants:
             return None
         rule = self._tensors.rules.get(producer)
         own = rule.outputs[0] if isinstance(rule, Free) else None
-        if own is None or None in dims or not is_permuted(dims, len(own)):
+        if own is None or None in dims or not _is_permuted(dims, len(own)):
             return None
         assert isinstance(rule, Free)
-        order = space_order(rule, own, tuple(group[0].axis for group in dims if group is not None))
+        order = _space_order(rule, own, tuple(group[0].axis for group in dims if group is not None))
         return (producer, rule, order) if order is not None and rule.allows(order) else None
 
     def _compute(self, value: ir.Value, dims: OperandDims) -> ir.Value:
@@ -99,11 +98,13 @@ class Constants:
             return self._recomputed(*computation)
         extents = extents_of(value)
         assert extents is not None
-        if (is_permuted(dims, len(extents)) and None not in dims) or all(isinstance(extent, int) for extent in extents):
-            return self.after_steps(value, steps_to(dims, extents))
+        if (_is_permuted(dims, len(extents)) and None not in dims) or all(
+            isinstance(extent, int) for extent in extents
+        ):
+            return self.after_steps(value, _steps_to(dims, extents))
         folded = self._folded(value)
         if folded is not None:
-            return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
+            return self._stored(value, relaid(folded, _steps_to(dims, tuple(folded.shape.numpy()))))
         target = tuple(group or () for group in dims)
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
@@ -147,7 +148,7 @@ class Constants:
             return None
         if constant_tensor(value) is not None:
             return None
-        steps = view_steps(producer)
+        steps = _view_steps(producer)
         return (source, steps) if steps is not None and self._folded(value) is None else None
 
     def _folded(self, value: ir.Value) -> ir.TensorProtocol | None:
@@ -246,3 +247,48 @@ class Constants:
                 shape = step["shape"]
                 constant = self._emitter.cropped(constant, range(len(shape)), shape, stem)
         return constant
+
+
+def _is_permuted(dims: OperandDims, rank: int) -> bool:
+    """Whether the dimensions are all whole axes, each once, and additional unit dimensions."""
+    groups = [group for group in dims if group is not None]
+    whole = all(len(group) == 1 and group[0].is_whole for group in groups)
+    return whole and len({group[0].axis for group in groups}) == rank
+
+
+def _steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
+    """The steps to these dimensions of a constant. Its extents must be known unless its axes are only permuted."""
+    if not _is_permuted(dims, len(extents)):
+        units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
+        # A unit axis has no position: it is dropped, and empty groups insert new ones.
+        wanted = tuple(
+            normal_form(tuple(atom for atom in group or () if extents[atom.axis] != 1), extents) for group in dims
+        )
+        return [*steps_of(units, wanted, extents)]
+    perm = tuple(group[0].axis for group in dims if group is not None)
+    steps: list[Step] = []
+    if perm != tuple(range(len(perm))):
+        steps.append({"op": "transpose", "perm": list(perm)})
+    if None in dims:
+        shape = [extents[group[0].axis] if group is not None else 1 for group in dims]
+        steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
+    return steps
+
+
+def _view_steps(node: ir.Node) -> list[Step] | None:
+    """The steps of a view op; None where they are not known."""
+    value, result = node.inputs[0], node.outputs[0]
+    before, after = extents_of(value) if value is not None else None, extents_of(result)
+    if before is None or after is None or not all(isinstance(extent, int) for extent in (*before, *after)):
+        return None
+    if node.op_type == "Transpose":
+        perm = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1]) or ()
+        return [{"op": "transpose", "perm": list(perm)}]
+    return [{"op": "reshape", "shape": list(after), "from": list(before)}] if before != after else []
+
+
+def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
+    """The order of the iteration space that permutes the result by `perm`; None unless the result has all axes."""
+    if len(own) != len(rule.extents):
+        return None
+    return tuple(own[p] for p in perm)

@@ -12,7 +12,8 @@ from msgspec import Struct
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import Alternative, in_source
 from relayout.candidates.tensors import Operand
-from relayout.formulate.plan import Plan
+from relayout.formulate.def_use import TensorUse
+from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
@@ -20,9 +21,9 @@ from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
 from relayout.layout.view import View
 from relayout.model.emit import Emitter, Physical
 from relayout.model.unpacking import names_in
+from relayout.ops import graphs_of
 from relayout.rewrite.annotations import annotation_of, forget, noted_view
 from relayout.rewrite.constants import Constants
-from relayout.rewrite.conversion_sites import insertion_graphs
 from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims, flat
 
@@ -56,7 +57,7 @@ class RewriteContext:
         self.emitter = Emitter(names_in(model), model.opset_imports.get("", 1))
         self.constants = Constants(self.tensors, self.emitter)
         self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
-        self.insertion_graphs = insertion_graphs(plan, model.graph)
+        self.insertion_graphs = _insertion_graphs(plan, model.graph)
         self.written: Written = {}
         self._first = next(iter(self.graph), None)
         self._shared: dict[tuple[int, Hashable], object] = {}
@@ -148,3 +149,43 @@ class RewriteContext:
     def _emitted(self) -> list[ir.Node]:
         emitted, self.emitter.emitted = self.emitter.emitted, []
         return emitted
+
+
+def _insertion_graphs(plan: Plan, main: ir.Graph) -> dict[PlannedConversion, ir.Graph]:
+    """The graph of a model for each conversion that is not in the main graph.
+
+    It is the producer's graph, so that a Loop does not convert in each iteration. A branch of an If with all consumers
+    is preferred.
+    """
+    region_ops = {inner: node for node in plan.tensors.region_edges for inner in graphs_of(node)}
+    if not region_ops:
+        return {}
+
+    def graph_of(use: TensorUse) -> ir.Graph:
+        planned = plan.nodes[use.choice]
+        if planned.node is None:
+            return main
+        graph = planned.region_port(planned.ports[use.port]).graph or planned.node.graph
+        assert graph is not None
+        return graph
+
+    def outwards(graph: ir.Graph, end: ir.Graph) -> Iterator[ir.Graph]:
+        """This graph and those around it, up to `end` exclusively."""
+        while graph is not end:
+            yield graph
+            outer = region_ops[graph].graph
+            assert outer is not None  # only the model's own graph is in no region
+            graph = outer
+
+    def site_of(conversion: PlannedConversion) -> ir.Graph:
+        producer = graph_of(conversion.producer)
+        paths = [list(outwards(graph_of(use), producer)) for use in conversion.serves]
+        site = producer
+        for graphs in zip(*(reversed(path) for path in paths), strict=False):
+            if any(graph is not graphs[0] for graph in graphs) or region_ops[graphs[0]].op_type != "If":
+                break
+            site = graphs[0]
+        return site
+
+    sites = ((each, site_of(each)) for each in plan.conversions)
+    return {each: site for each, site in sites if site is not main}

@@ -1,4 +1,4 @@
-"""The rewrite of a model by a plan."""
+"""The rewrite of a model by a plan: each node, the new constants, and the elimination of dead code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Backend
 from relayout.formulate.plan import Plan
+from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.ops import graphs_of
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import RewriteContext, Written
-from relayout.rewrite.dead_code import clean_up
 from relayout.rewrite.devices import assign_devices
 from relayout.rewrite.nodes import write
 
-__all__ = ["rewrite"]
+__all__ = ["rewrite", "sweep"]
 
 
 def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
@@ -26,7 +27,65 @@ def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
     for node in list(model.graph):
         write(context, node)
     leave_outputs(context)
-    clean_up(context)
+    _clean_up(context)
     if backend.devices():
         assign_devices(context)
     return context.written
+
+
+def _clean_up(context: RewriteContext) -> None:
+    """Register the new constants, and drop unused nodes and constants."""
+    _write_shapes(context)
+    for value in context.emitter.constants:
+        context.constants.graph_of.get(value, context.graph).register_initializer(value)
+    sweep(context.graph)
+    for source, copies in context.constants.replaced.items():
+        # A weight used in a single layout keeps its name.
+        graph = copies[0].graph
+        is_dropped = graph is not None and source.producer() is None and source.name not in graph.initializers
+        if is_dropped and source.name and len(copies) == 1 and copies[0].is_initializer():
+            copies[0].name = source.name
+            copies[0].metadata_props.pop(SOURCE_KEY, None)
+            if copies[0].const_value is not None:
+                copies[0].const_value.name = source.name
+
+
+def _write_shapes(context: RewriteContext) -> None:
+    """Replace each Shape or Size by its constant: its tensor may be elided, or in another format."""
+    for node, array in context.tensors.shapes.items():
+        result = node.outputs[0]
+        if not result.uses() and not result.is_graph_output():
+            continue
+        constant = context.emitter.constant(f"{result.name}_known", array)
+        if node.graph is not None:
+            context.constants.graph_of[constant] = node.graph
+        if result.is_graph_output():
+            # The output keeps its name.
+            node.op_type = "Identity"
+            node.attributes.clear()
+            node.replace_input_with(0, constant)
+        else:
+            ir.convenience.replace_all_uses_with(result, constant)
+
+
+def sweep(graph: ir.Graph) -> None:
+    """Drop unused nodes and initializers in the graph and its regions, in reverse order."""
+    dead: list[ir.Node] = []
+    for node in reversed(graph):
+        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+            for inner in graphs_of(node):
+                sweep(inner)
+        else:
+            _disconnect(node)
+            dead.append(node)
+    graph.remove(dead)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
+
+
+def _disconnect(node: ir.Node) -> None:
+    """Disconnect all inputs of a node and of the nodes in its regions."""
+    for each in (node, *(inner for graph in graphs_of(node) for inner in graph.all_nodes())):
+        for index in range(len(each.inputs)):
+            each.replace_input_with(index, None)

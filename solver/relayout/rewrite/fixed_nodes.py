@@ -1,26 +1,39 @@
-"""Layout-sensitive nodes, with each operand of named axes in its planned layout."""
+"""Layout-sensitive nodes, with each operand of named axes in its planned layout: calls of `relayout::` functions, for
+layouts that ONNX's operators do not support, and the way back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import onnx_ir as ir
 
 from relayout.candidates.alternatives import FixedLowering
 from relayout.formulate.plan import PlannedNode
+from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
-from relayout.model.layout_functions import DOMAIN, OperandConversion
-from relayout.ops import Edit, Fixed, Free
+from relayout.layout.memory_format import Atom, Extent
+from relayout.model.layout_functions import DOMAIN, OperandConversion, Signature, ensure_function, use_onnx_operator
+from relayout.ops import Edit, Fixed, Free, extents_of
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.function_calls import (
-    Operator,
-    function_call,
-    layout_string,
-    onnx_operator,
-    operand_extents,
-    permuted,
-)
+from relayout.rewrite.operand_dims import flat
 
-__all__ = ["fixed_operator", "packed_operator"]
+__all__ = ["Operator", "fixed_operator", "layout_string", "named_results", "onnx_operator", "packed_operator"]
+
+Operator = Callable[[ir.Node], None] | None
+"""Turns a node into another operator; None: it stays the operator that it is."""
+
+
+def named_results(node: ir.Node) -> int:
+    """The number of results up to the last that has a name."""
+    return max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
+
+
+def onnx_operator(node: ir.Node) -> Operator:
+    """ONNX's own operator."""
+    return use_onnx_operator if node.domain == DOMAIN else None
 
 
 def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, lowering: FixedLowering) -> Operator:
@@ -29,7 +42,7 @@ def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, l
     assert node is not None
     if lowering.changes_nothing and node.domain != DOMAIN:
         return None
-    extents = operand_extents(planned)
+    extents = _operand_extents(planned)
 
     def written(
         axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
@@ -44,7 +57,7 @@ def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, l
                 conversions.append(None)
                 continue
             layouts.append(layout_string(dims, names, known))
-            conversions.append(permuted(dims, tuple([native.index(letter) for letter in names]), known))
+            conversions.append(_permuted(dims, tuple([native.index(letter) for letter in names]), known))
         return tuple(layouts), tuple(conversions)
 
     inputs, read = written(rule.inputs, rule.native_inputs, lowering.inputs, False)
@@ -64,7 +77,7 @@ def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, l
     if result != data:
         layouts.append(("out_layout", result))
 
-    return function_call(context, node, layouts, read, given)
+    return _function_call(context, node, layouts, read, given)
 
 
 def packed_operator(
@@ -76,3 +89,62 @@ def packed_operator(
     # The operator inside the function, its attributes and its constants are in ONNX's order.
     edit = rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
     return operator, edit
+
+
+def _function_call(
+    context: RewriteContext,
+    node: ir.Node,
+    layouts: Sequence[tuple[str, str]],
+    inputs: tuple[OperandConversion | None, ...],
+    results: tuple[OperandConversion | None, ...],
+) -> Operator:
+    """A `relayout::` operator for nodes like this one. `inputs` and `results`: from the operands to ONNX's order."""
+    # Unused results stay as in the source: a runtime may have another kernel for fewer results.
+    outward = tuple([each.outward() if each is not None else None for each in results[: named_results(node)]])
+    overload = ensure_function(context.model, Signature(node.op_type, tuple(layouts), inputs, outward))
+    attributes = {name: ir.AttrString(name, layout) for name, layout in layouts}
+
+    def call(node: ir.Node) -> None:
+        use_onnx_operator(node)
+        node.resize_outputs(len(outward))
+        node.domain, node.overload = DOMAIN, overload
+        node.attributes.update(attributes)
+
+    return call
+
+
+@lru_cache(maxsize=4096)
+def layout_string(dims: Dims, axis_names: str, extents: tuple[Extent, ...] | None) -> str | None:
+    """The layout of these dimensions. It does not express a permutation of atoms within a dimension."""
+    groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
+    layout = layout_of(flat(tuple(groups)), axis_names, extents)
+    return str(layout) if layout is not None else None
+
+
+def _operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent, ...]]:
+    """The source extents of each operand, including constants, by (whether it is a result, index)."""
+    assert planned.node is not None
+    found: dict[tuple[bool, int], tuple[Extent, ...]] = {}
+    for index, value in enumerate(planned.node.inputs):
+        extents = extents_of(value) if value is not None else None
+        if extents is not None:
+            found[False, index] = extents
+    for port in planned.ports:
+        found[port.is_result, port.index] = port.operand.view.extents
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _permuted(dims: Dims, positions: tuple[int, ...], extents: tuple[Extent, ...] | None) -> OperandConversion:
+    """The permutation from an operand with `dims` to ONNX's order, in which axis i of the source is axis
+    `positions[i]`."""
+    atoms = tuple(
+        (Atom(positions[group[0].axis]),)
+        if len(group) > 1
+        else tuple(Atom(positions[atom.axis], atom.inner, atom.outer) for atom in group)
+        for group in dims
+    )
+    native: list[Extent] = [None] * len(positions)
+    for axis, position in enumerate(positions):
+        native[position] = extents[axis] if extents is not None else None
+    return OperandConversion.inward(atoms, tuple(native))

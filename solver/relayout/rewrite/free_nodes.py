@@ -18,8 +18,7 @@ from relayout.ops.named_axes import native_letters
 from relayout.rewrite.annotations import forget
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.fixed_nodes import packed_operator
-from relayout.rewrite.function_calls import Operator, layout_string, onnx_operator
+from relayout.rewrite.fixed_nodes import Operator, layout_string, onnx_operator, packed_operator
 from relayout.rewrite.wiring import Wiring
 
 __all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise"]

@@ -17,9 +17,8 @@ from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.fixed_nodes import fixed_operator, packed_operator
+from relayout.rewrite.fixed_nodes import Operator, fixed_operator, named_results, packed_operator
 from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
-from relayout.rewrite.function_calls import Operator, named_results
 from relayout.rewrite.operand_dims import flat, port_dims, present
 from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of

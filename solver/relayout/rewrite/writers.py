@@ -15,6 +15,7 @@ from relayout.backend.interface import Backend, rank_of
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FreeLowering, Port
 from relayout.candidates.dry_run import ChosenOrder
+from relayout.candidates.tensors import Tensor
 from relayout.errors import BackendError
 from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
@@ -55,6 +56,12 @@ class _Writer:
             if index not in self.defined:
                 expected, found = f"result {index}, by `set_result`", "a rewrite that does not set it"
                 raise wrong_answer(backend, "rewrite", where, expected, found)
+
+    def _read(self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Extents | None) -> ir.Value:
+        copies, stem = self._context.copies, stem_of(tensor)
+        if shape is None:
+            return copies.read(tensor, format_, dims, stem=stem).value
+        return copies.read_as(tensor, format_, dims, shape, stem=stem).value
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._context.emitter.constant(stem, array)
@@ -122,10 +129,7 @@ class NodeWriter(_Writer):
                 raise BackendError(f"{self._planned.label} has no input {index} to read")
             return value if lies_as(self._node, index) is None else self.relaid_constant(index, ())
         port, format_ = known
-        tensor, dims, stem = port.operand.tensor, self._dims(port), stem_of(port.operand.tensor)
-        if shape is None:
-            return self._context.copies.read(tensor, format_, dims, stem=stem).value
-        return self._context.copies.read_as(tensor, format_, dims, shape, stem=stem).value
+        return self._read(port.operand.tensor, format_, self._dims(port), shape)
 
     def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
@@ -172,11 +176,7 @@ class ConversionWriter(_Writer):
         return tuple(dims_shape(self._target if is_result else self._source, self._conversion.tensor.extents))
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
-        tensor, format_ = self._conversion.tensor, self._conversion.source
-        stem = stem_of(tensor)
-        if shape is None:
-            return self._context.copies.read(tensor, format_, self._source, stem=stem).value
-        return self._context.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
+        return self._read(self._conversion.tensor, self._conversion.source, self._source, shape)
 
     def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         raise BackendError("a conversion has no constants")
