@@ -18,9 +18,9 @@ from relayout.candidates.alternatives import BoundaryLowering, NodeAlternatives,
 from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
+from relayout.candidates.iteration_space import unit_axis_insertions
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
 from relayout.candidates.tensors import Operand, Tensor, Tensors
-from relayout.candidates.unit_axes import unit_axis_insertions
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout

@@ -13,8 +13,7 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
-from relayout.candidates.iteration_space import IndexingMaps
-from relayout.candidates.unit_axes import unit_axis_insertions
+from relayout.candidates.iteration_space import IndexingMaps, unit_axis_insertions
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of

@@ -1,18 +1,20 @@
-"""Iteration spaces: the orders of a free node's axes as formats of its operands' tensors, and back."""
+"""Iteration spaces: the orders of a free node's axes as formats of its operands' tensors, and back. A memory format has
+no position for axes of extent 1, but an operator's operand does: `unit_axis_insertions` gives the possible ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form, place_after_neighbour
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form, order_of, place_after_neighbour
 from relayout.layout.view import View
 from relayout.ops import Axes, AxisTraits, Free
 
-__all__ = ["IndexingMaps", "indexing_maps"]
+__all__ = ["IndexingMaps", "indexing_maps", "unit_axis_insertions"]
 
 InsertionRule = Callable[[Axes, int], int | None]
 
@@ -276,6 +278,39 @@ def indexing_maps(rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Ind
     spaces share them and their cached results, those of other graphs too."""
     spaces = tuple([(operand.view, axes) for operand, axes in operands])
     return _maps(rule.extents, rule.traits, bool(rule.axis_names), rule.insertion_rule, spaces)
+
+
+def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
+    """The orders of all `rank` axes that keep the sequence `dims`, the likeliest first.
+
+    The missing axes are unit axes: each is a dimension of its own and may go anywhere. First each follows its neighbour
+    in the source, then come all other positions, at most a thousand.
+    """
+    present = {group[0].axis for group in dims}
+    missing = [axis for axis in range(rank) if axis not in present]
+    if not missing:
+        yield dims
+        return
+    natural = list(dims)
+    for axis in missing:
+        natural.insert(place_after_neighbour([group[0].axis for group in natural], axis), (Atom(axis),))
+    yield tuple(natural)
+    # Unit axes leading, then trailing: the positions that broadcasting and matrices need.
+    units = one_each(order_of(tuple(missing)))
+    yield (*units, *dims)
+    yield (*dims, *units)
+    for count, merged in enumerate(_interleavings(dims, units)):
+        if count == 1000:
+            return
+        yield merged
+
+
+def _interleavings(first: Dims, rest: Dims) -> Iterator[Dims]:
+    count = len(first) + len(rest)
+    for order in permutations(rest):
+        for places in combinations(range(count), len(first)):
+            own, others = iter(first), iter(order)
+            yield tuple([next(own if place in places else others) for place in range(count)])
 
 
 def _split_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:

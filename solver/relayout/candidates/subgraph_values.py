@@ -9,8 +9,7 @@ from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
-from relayout.candidates.iteration_space import IndexingMaps
-from relayout.candidates.unit_axes import unit_axis_insertions
+from relayout.candidates.iteration_space import IndexingMaps, unit_axis_insertions
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import RegionEdge

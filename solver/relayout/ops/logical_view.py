@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -35,6 +35,10 @@ class LogicalNode(ir.Node):
         self._graph = written.graph
 
 
+def _of_written(method: str) -> Callable[[_LogicalValue], Any]:
+    return lambda value: getattr(value._written, method)()
+
+
 class _LogicalValue(ir.Value):
     """A view of an operand in the order of axes that ONNX gives it. Its producer, users and place are the operand's."""
 
@@ -47,26 +51,13 @@ class _LogicalValue(ir.Value):
             numbers = partial(_numbers, constant, layout, letters, shape)
             self._const_value = ir.LazyTensor(numbers, dtype=constant.dtype, shape=shape, name=written.name)
 
-    def producer(self) -> ir.Node | None:
-        return self._written.producer()
-
-    def uses(self) -> Collection[Any]:
-        return self._written.uses()
-
-    def consumers(self) -> Sequence[ir.Node]:
-        return self._written.consumers()
-
-    def index(self) -> int | None:
-        return self._written.index()
-
-    def is_graph_input(self) -> bool:
-        return self._written.is_graph_input()
-
-    def is_graph_output(self) -> bool:
-        return self._written.is_graph_output()
-
-    def is_initializer(self) -> bool:
-        return self._written.is_initializer()
+    producer = _of_written("producer")
+    uses = _of_written("uses")
+    consumers = _of_written("consumers")
+    index = _of_written("index")
+    is_graph_input = _of_written("is_graph_input")
+    is_graph_output = _of_written("is_graph_output")
+    is_initializer = _of_written("is_initializer")
 
 
 def _logical(node: ir.Node, value: ir.Value | None, role: str, *, is_result: bool) -> ir.Value | None:
