@@ -178,12 +178,10 @@ class FreeNode:
         if requirement not in self._reach:
             dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
             is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
-            self._reach[requirement] = is_written and not any(self._is_taken(each) for each in dims)
+            # ONNX's operator may support an order with its unit axes inserted somewhere.
+            lowerings = chain.from_iterable(map(self._lowerings, dims))
+            self._reach[requirement] = is_written and not any(self._rule.allows(each.axes) for each in lowerings)
         return self._reach[requirement]
-
-    def _is_taken(self, dims: Dims) -> bool:
-        """Whether ONNX's operator supports an order with its unit axes inserted somewhere."""
-        return any(self._rule.allows(lowering.axes) for lowering in self._lowerings(dims))
 
     def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
         """The lowerings in these dimensions, one for each insertion of the unit axes."""

@@ -138,11 +138,7 @@ def padded_extent(format_: Iterable[Atom], axis: int, extents: Sequence[Extent])
 
 def is_padded(format_: Iterable[Atom], extents: Sequence[Extent]) -> bool:
     """Whether some axis is longer in memory than in the graph."""
-    for atom in format_:
-        extent = extents[atom.axis]
-        if isinstance(extent, int) and atom.outer > extent:
-            return True
-    return False
+    return any(isinstance(extent := extents[atom.axis], int) and atom.outer > extent for atom in format_)
 
 
 def place_after_neighbour(axes: Sequence[int], axis: int) -> int:

@@ -55,8 +55,7 @@ def _is_evaluable(node: ir.Node) -> bool:
 def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
     """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
     pending, seen = [value], {value}
-    while pending:
-        current = pending.pop()
+    for current in pending:
         if not current.is_graph_input() and constant_tensor(current) is not None:
             continue
         producer = current.producer()

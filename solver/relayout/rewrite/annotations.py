@@ -87,9 +87,7 @@ def annotate_run(model: ir.Model, facts: Mapping[str, str | int | None]) -> None
 
 
 def _has_boxes(wanted: str) -> bool:
-    if not wanted or is_wildcard(wanted):
-        return False
-    layout = Layout.parse(wanted)
+    layout = Layout.any(0) if not wanted or is_wildcard(wanted) else Layout.parse(wanted)
     return any(layout.boxes(i) for i in range(layout.rank))
 
 

@@ -197,15 +197,15 @@ def _check_noted_orders(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
         (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
         order = [int(axis) for axis in text.split(",") if axis.isdecimal()]
         had = (memory_format_of(root) or whole(range(len(axes)))).permutation or ()
-        is_known = _source_name(root) == _source_name(wanted) and len(had) == len(axes) == len(counted)
-        made = whole([had[axis] for axis in axes]) if is_known else None
-        stated = whole([counted[axis] for axis in order if axis < len(counted)])
-        if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):
+        if _source_name(root) != _source_name(wanted) or not len(had) == len(axes) == len(counted):
+            continue
+        made, stated = whole([had[axis] for axis in axes]), whole([counted[axis] for axis in order if axis < len(axes)])
+        if len(order) != len(axes) or _moving(made, mine) != _moving(stated, mine):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
                 operand=n,
-                expected=str(made or "each axis once"),
+                expected=str(made),
                 found=str(stated),
                 message=f"the noted order of this operand ({mine.name}) is not the one that it has",
             )
