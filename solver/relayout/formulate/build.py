@@ -103,8 +103,9 @@ class _ScaledTables:
 
 
 def _with_turned(costs: ConversionCosts, chain: DefUse) -> DefUse:
-    """The chain with the formats that the source's Transposes make, where a copy of one may cost less."""
-    more = replace(chain, formats=(*chain.formats, *chain.turned))
+    """The chain with the formats that the source's Transposes make, where a copy of one may cost less. They come first:
+    of copies that cost the same, the one of the first format is read."""
+    more = replace(chain, formats=tuple(dict.fromkeys((*chain.turned, *chain.formats))))
     return more if chain.turned and len(chain.formats) > 1 and _reusing(costs, more) else chain
 
 

@@ -10,7 +10,7 @@ from relayout.candidates.alternatives import FixedLowering, FreeLowering, Loweri
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
-from relayout.layout.memory_format import boxes_of
+from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY
 from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
@@ -20,7 +20,7 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import fixed_operator, packed_operator
 from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
 from relayout.rewrite.function_calls import Operator, named_results
-from relayout.rewrite.operand_dims import port_dims, present
+from relayout.rewrite.operand_dims import flat, port_dims, present
 from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
@@ -78,7 +78,9 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         register_results(context, planned, node, form.wiring)
     if edit is not None:
         _edit(context, node, edit)
-    if NODE_COST_KEY in node.metadata_props:
+    # A backend may charge for the rank that the source has, which a tiled operator does not show.
+    is_tiled = isinstance(lowering, FreeLowering) and not is_whole(flat(lowering.dims))
+    if is_tiled or NODE_COST_KEY in node.metadata_props:
         note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
