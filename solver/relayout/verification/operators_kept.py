@@ -33,7 +33,7 @@ _MOVES = frozenset(
         *("SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"),
     )
 )
-_BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^trans[AB]$|^equation$|^allowzero$")
+_BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
 """Attributes that change with the layout of an operand."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
