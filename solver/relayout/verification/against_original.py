@@ -12,6 +12,7 @@ from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
+from relayout.verification.operators_kept import check_operators
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_against"]
@@ -25,6 +26,7 @@ def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original)
+    yield from check_operators(model, original)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:

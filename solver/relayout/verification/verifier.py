@@ -160,6 +160,10 @@ def _against(model: ir.Model, original: ir.Model, *, run: bool) -> Iterator[Find
     from relayout.verification.against_original import check_against
     from relayout.verification.constant_data import check_constants
 
+    recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), original.meta.get(SOURCE_HASH_KEY)
+    if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
+        message = "the model records that it was made from another file"
+        yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
     yield from check_against(model, original)
     if run:
         yield from check_constants(model, original)
