@@ -38,9 +38,11 @@ _BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
-    not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
+def check_operators(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
+    """Yield a finding for each attribute that differs, for each operator of an unknown domain that is gone, replaced or
+    of another version, and for what computes in a branch with one and is not the original's.
+
+    Other checks note the operators that a backend adds. `fuses`: its post-pass may also replace known ones.
     """
     theirs = [*walk(original.graph)]
     counts = Counter(node.name for node in theirs)
@@ -62,7 +64,12 @@ def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             yield from _check_attributes(node, other, exact=is_unknown)
             if is_unknown and _results(node) != _results(other):
                 yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
-        elif is_unknown or (node in unrun and _computes(node, constants)):
+        elif is_unknown:
+            replaced = [each for each in candidates if not fuses or _kind(each) in unknown]
+            if replaced:
+                wanted = "::".join(_kind(replaced[0]))
+                yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
+        elif node in unrun and _computes(node, constants):
             wanted = "::".join(_kind(candidates[0])) if candidates else "none"
             yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
     for node in missing:
