@@ -9,7 +9,7 @@ from graphs import run
 from model_files import parse, same, shapes
 
 from relayout.errors import InputError
-from relayout.model.io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json, to_proto, warnings_of
 
 
 def test_local_functions_are_inlined() -> None:
@@ -115,3 +115,11 @@ def test_functions_of_the_domain_relayout_are_operators() -> None:
     assert [node.domain for node in read.graph] == ["relayout"]
     assert shapes(read)["y"] == [1, 3, 3, 3]
     assert same(read, read_model(to_json(read)))
+
+
+def test_a_function_with_the_name_of_an_operator_of_onnx_is_noted() -> None:
+    text = """g (float[2,3] x) => (float[2,3] y) { y = Relu (x) }
+        <domain: "", opset_import: ["" : 20]> Relu (a) => (b) { b = Neg (a) }"""
+    read = read_model(parse(text))
+    assert [node.op_type for node in read.graph] == ["Neg"]
+    assert any("ONNX's Relu" in text for text in warnings_of(read))

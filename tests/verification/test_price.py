@@ -255,3 +255,21 @@ def test_the_steps_of_a_conversion_are_priced(channels: int) -> None:
     found = relayout.verify(made, Tiled(), report=wrong, run=False)
     assert found.price is not None
     assert (found.passed, found.price.not_computed) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "rule", "severity"),
+    [
+        ("relayout.cost", "nonsense", "price", "error"),
+        ("relayout.cost", "-1", "price", "error"),
+        ("relayout.bound", "99999999", "price", "error"),
+        ("relayout.bound", "", "price", "error"),
+        ("relayout.source_sha256", "0" * 64, "source", "warning"),
+    ],
+)
+def test_recorded_facts_that_contradict_each_other_are_found(key: str, text: str, rule: str, severity: str) -> None:
+    data = pooled().SerializeToString()
+    made, _ = relayout.legalize(data, "nhwc")
+    made.metadata_props[key] = text
+    found = relayout.verify(made, "nhwc", against=data, run=False).findings
+    assert (rule, severity) in {(finding.rule, finding.severity) for finding in found}

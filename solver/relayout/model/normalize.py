@@ -39,6 +39,8 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
             _clear_invalid_extents(info.type)
     for function in proto.functions:
         _name_standard(function.node)
+        if function.domain in ("", "ai.onnx") and onnx.defs.has(function.name):
+            notes.append(f"a function has the name of ONNX's {function.name}: it is used here, and not in all runtimes")
         if function.domain == FUNCTION_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")
     _import_domains(proto, used)

@@ -41,6 +41,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     planned = context.plan.of_node.get(node)
     if planned is None:
         return
+    context.at(planned.device)
     lowering, rule = planned.lowering, planned.rule
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
@@ -157,13 +158,15 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     assert elision is not None
     read, produced = planned.formats
     tensor = source.operand.tensor
-    first = context.copies.first(tensor, read)
-    dims = elision.carried(first.dims)
-    if dims is None:
-        # The value's dimensions are not groups of the view's tiles.
-        first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
+    for device in planned.chosen.devices:
+        context.at(device)
+        first = context.copies.first(tensor, read)
         dims = elision.carried(first.dims)
-        assert dims is not None
-    context.copies.add(result.operand.tensor, produced, Physical(first.value, dims, first.shape))
+        if dims is None:
+            # The value's dimensions are not groups of the view's tiles.
+            first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
+            dims = elision.carried(first.dims)
+            assert dims is not None
+        context.copies.add(result.operand.tensor, produced, Physical(first.value, dims, first.shape))
     context.insert_before(node)
     convert_results(context, node, planned)

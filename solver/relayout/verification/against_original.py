@@ -12,19 +12,24 @@ from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
+from relayout.verification.operators_kept import check_operators
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_against"]
 
 
-def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read."""
+def check_against(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
+    """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read.
+
+    `fuses`: the backend has a post-pass, which may replace operators.
+    """
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
     yield from _check_freedom(model, original)
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original)
+    yield from check_operators(model, original, fuses=fuses)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ from relayout.backend.calls import (
 from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import (
     BACKEND_KEY,
+    BOUND_KEY,
     CONVERSION_KEY,
     COST_KEY,
     DEVICE_KEY,
@@ -119,8 +120,10 @@ def check_recorded_price(
 ) -> tuple[list[Finding], Price | None]:
     """A finding if the model costs other than it records for this backend, and the price as far as it is known."""
     facts = index.model.metadata_props
-    text = facts.get(COST_KEY, "")
-    if not text.isdecimal() or facts.get(BACKEND_KEY) != backend.name:
+    text, bound = facts.get(COST_KEY, ""), facts.get(BOUND_KEY, "0")
+    if COST_KEY in facts and not (text.isdecimal() and bound.isdecimal()):
+        return [_error("the model records no cost with a bound", "whole numbers of bytes", f"{text}, {bound}")], None
+    if not text or facts.get(BACKEND_KEY) != backend.name:
         return [], None
     recorded = int(text)
     bill = _Bill(index, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"))
@@ -137,9 +140,10 @@ def check_recorded_price(
         reason = bill.is_elsewhere or bill.is_unnamed("reorders")
         unknown += [reason or ("" if bill.is_by_type else _NOT_BY_TYPE)]
     price = Price(claimed=recorded, computed=min(max(least, recorded), most), not_computed=tuple(filter(None, unknown)))
-    if is_sound or price.not_computed:
-        return [], price
-    return [_error("the model costs other than it records", str(least), text)], price
+    message = "the model costs other than it records"
+    if is_sound and int(bound) > recorded:
+        return [_error("the model records a bound above its cost", f"at most {text}", bound)], price
+    return [] if is_sound or price.not_computed else [_error(message, str(least), text)], price
 
 
 @dataclass(frozen=True)

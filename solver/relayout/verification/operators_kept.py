@@ -1,0 +1,165 @@
+"""The operators of the model: each is one of the original's, with the same attributes, or only moves elements.
+
+A run does not reach all operators. No runtime has those of an unknown domain, so neither they nor what stands in a
+branch with them is run. No draw gives all the strings that a table lists. So operators are compared with their
+counterparts here, without a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import onnx
+import onnx_ir as ir
+
+from relayout.layout.metadata_keys import SOURCE_KEY, WRITTEN_FOR_KEY
+from relayout.report.schema import Finding
+from relayout.verification.constants import constants_of
+from relayout.verification.numeric.cut import Operators, lacking
+from relayout.verification.operator_facts import OURS
+from relayout.verification.requirements import node_label
+from relayout.verification.subgraph_values import graphs_of, walk
+
+__all__ = ["check_operators"]
+
+_OWN = ("", "ai.onnx", OURS)
+_COPY = re.compile(r"_laid(_\d+)?$")
+_MOVES = frozenset(
+    (
+        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
+        *("SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"),
+    )
+)
+_BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
+"""Attributes that change with the layout of an operand."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def check_operators(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
+    """Yield a finding for each attribute that differs, for each operator of an unknown domain that is gone, replaced or
+    of another version, and for what computes in a branch with one and is not the original's.
+
+    Other checks note the operators that a backend adds. `fuses`: its post-pass may also replace known ones.
+    """
+    theirs = [*walk(original.graph)]
+    counts = Counter(node.name for node in theirs)
+    by_result = {value.name: node for node in theirs for value in node.outputs}
+    by_name = {node.name: node for node in theirs if node.name and counts[node.name] == 1}
+    unknown = lacking(model) | lacking(original)
+    missing = {node for node in _read(original.graph) if node.op_identifier()[:2] in unknown}
+    constants = constants_of(model.graph)
+    unrun = set(_beside(model.graph, unknown))
+    for node in walk(model.graph):
+        found = (by_result.get(_results(node)[0]), by_name.get(_COPY.sub("", node.name or "")))
+        candidates = [each for each in found if each is not None]
+        other = next((each for each in candidates if _kind(each) == _kind(node)), None)
+        is_unknown = node.op_identifier()[:2] in unknown
+        if WRITTEN_FOR_KEY in node.metadata_props:
+            missing -= {each for each in missing if each.op_type == node.metadata_props[WRITTEN_FOR_KEY]}
+        elif other is not None:
+            missing.discard(other)
+            yield from _check_attributes(node, other, exact=is_unknown)
+            if is_unknown and _results(node) != _results(other):
+                yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
+        elif is_unknown:
+            replaced = [each for each in candidates if not fuses or _kind(each) in unknown]
+            if replaced:
+                wanted = "::".join(_kind(replaced[0]))
+                yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
+        elif node in unrun and _computes(node, constants):
+            wanted = "::".join(_kind(candidates[0])) if candidates else "none"
+            yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
+    for node in missing:
+        yield _finding(node, "::".join(_kind(node)), "none", "is gone")
+    for domain in sorted({node.domain for node in theirs if node.op_identifier()[:2] in unknown}):
+        mine, other_version = (each.graph.opset_imports.get(domain) for each in (model, original))
+        if mine != other_version:
+            message = f"the operators of domain {domain} are of another version than in the original"
+            yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
+
+
+def _read(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes that an output depends on, and those inside them. A rewrite drops the others."""
+    found: set[ir.Node] = set()
+    pending = [*graph.outputs]
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node not in found:
+            found.add(node)
+            pending += [value for value in node.inputs if value is not None]
+            for body in graphs_of(node):
+                found |= _read(body)
+                pending += [value for inner in walk(body) for value in inner.inputs if value is not None]
+                pending += [*body.outputs]
+    return found
+
+
+def _results(node: ir.Node) -> list[str]:
+    return [value.metadata_props.get(SOURCE_KEY) or str(value.name) for value in node.outputs] or [""]
+
+
+def _kind(node: ir.Node) -> tuple[str, str]:
+    """The domain and the name. An operator of relayout is ONNX's, and its name may end with layouts."""
+    if node.domain == OURS:
+        return "", node.op_type.partition("_")[0]
+    return "" if node.domain in _OWN else node.domain, node.op_type
+
+
+def _beside(graph: ir.Graph, unknown: Operators) -> Iterator[ir.Node]:
+    """The nodes inside a node that also holds one of these operators: no runtime runs it."""
+    for node in graph:
+        inside = [inner for body in graphs_of(node) for inner in walk(body)]
+        if any(inner.op_identifier()[:2] in unknown for inner in inside):
+            yield from inside
+
+
+def _computes(node: ir.Node, constants: set[ir.Value]) -> bool:
+    """Whether a result is computed at run time and may be data: integers may be a shape or indices."""
+    results = [value for value in node.outputs if value not in constants]
+    moves = node.domain in _OWN and node.op_type in _MOVES
+    return not moves and any(value.dtype is None or not value.dtype.is_integer() for value in results)
+
+
+def _finding(node: ir.Node, expected: str, found: str, what: str) -> Finding:
+    message = f"this {node.op_type} {what}"
+    return Finding(rule="operator", node=node_label(node), expected=expected, found=found, message=message)
+
+
+def _check_attributes(node: ir.Node, other: ir.Node, *, exact: bool) -> Iterator[Finding]:
+    """Yield a finding for each attribute that differs. Those of ONNX's operators that have one entry for each axis may
+    be permuted (unless `exact`), and an absent one has its default."""
+    defaults = {} if exact else _defaults(*_kind(node))
+    for name in sorted({*node.attributes, *other.attributes}):
+        mine, theirs = (_shown(each.attributes.get(name, defaults.get(name)), exact) for each in (node, other))
+        if mine == theirs or None in (mine, theirs) or (not exact and _BY_LAYOUT.search(name)):
+            continue
+        message = f"this {node.op_type} has another {name} than in the original"
+        expected, found = (f"{name} = {text}" for text in (theirs, mine))
+        yield Finding(rule="attribute", node=node_label(node), expected=expected, found=found, message=message)
+
+
+def _shown(attribute: ir.Attr | None, exact: bool) -> str | None:
+    """The value as a text; None for a graph, whose nodes are compared, and for a reference."""
+    if attribute is None:
+        return "absent"
+    if attribute.is_ref() or attribute.type in _GRAPHS:
+        return None
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return f"{tensor.dtype} {list(tensor.shape)} {hash(tensor.tobytes())}"
+    is_by_axis = not exact and attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS)
+    return repr(sorted(attribute.value) if is_by_axis else attribute.value)
+
+
+@lru_cache(maxsize=256)
+def _defaults(domain: str, name: str) -> Mapping[str, ir.Attr]:
+    """The defaults of the attributes of an operator."""
+    if not onnx.defs.has(name, domain):
+        return {}
+    written = onnx.defs.get_schema(name, domain=domain).attributes.values()
+    return {
+        each.name: ir.serde.deserialize_attribute(each.default_value) for each in written if each.default_value.type
+    }

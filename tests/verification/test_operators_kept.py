@@ -1,0 +1,100 @@
+"""Operators that no run reaches are compared with the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto
+
+import relayout
+from relayout.verification import verify
+
+CUSTOM = """net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y, float[2,4,6,6] z)
+    <float[2,4,6,6] p, float[2,4,6,6] q> {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    p, q = acme.Halves <mode = 3, table = [1.0, 2.0], tag = "left"> (a)
+    dead = acme.Unread (a)
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (p, w)
+    z = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (q, w) }"""
+BRANCH = """net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,6] y) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    i = If (c) <
+        then_branch = then () => (float[2,4,6,6] t) { s = Sub (a, a)  t = acme.Halves <mode = 3> (s) },
+        else_branch = other () => (float[2,4,6,6] e) { e = Softmax <axis = 1> (a) }>
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
+STRINGS = """net (float[2,4,6,6] x, float[4,4,3,3] w, string[3] s) => (float[2,4,6,6] y, string[3] f) {
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    f = ai.onnx.ml.LabelEncoder <keys_strings = ["a","b"], values_strings = ["u","v"], default_string = "z"> (s) }"""
+
+
+def _model(text: str) -> ModelProto:
+    imports = '["" : 18, "acme" : 1, "ai.onnx.ml" : 2]'
+    model = onnx.parser.parse_model(f"<ir_version: 9, opset_import: {imports}> {text}")
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{number}"
+    return model
+
+
+def _node(model: ModelProto, operator: str) -> NodeProto:
+    inner = [a.g for node in model.graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return next(node for graph in (model.graph, *inner) for node in graph.node if node.op_type == operator)
+
+
+def _attribute(operator: str, place: int, field: str, value: object) -> Callable[[ModelProto], object]:
+    return lambda model: setattr(_node(model, operator).attribute[place], field, value)
+
+
+def _exchange(model: ModelProto) -> None:
+    results = _node(model, "Halves").output
+    results[0], results[1] = results[1], results[0]
+
+
+def _negate(model: ModelProto) -> None:
+    branch = next(a.g for node in model.graph.node for a in node.attribute if a.name == "then_branch")
+    at = next(n for n, node in enumerate(branch.node) if node.op_type == "Sub")
+    result, branch.node[at].output[0] = branch.node[at].output[0], "before"
+    branch.node.insert(at + 1, onnx.helper.make_node("Neg", ["before"], [result], "negated"))
+
+
+WRONG: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
+    "an integer of an unknown operator": (CUSTOM, _attribute("Halves", 0, "i", 4)),
+    "its list of floats": (CUSTOM, lambda model: _node(model, "Halves").attribute[1].floats.reverse()),
+    "its text": (CUSTOM, _attribute("Halves", 2, "s", b"right")),
+    "an attribute that is gone": (CUSTOM, lambda model: _node(model, "Halves").attribute.pop(0)),
+    "an attribute that is new": (
+        CUSTOM,
+        lambda model: _node(model, "Halves").attribute.append(onnx.helper.make_attribute("more", 1)),
+    ),
+    "its results exchanged": (CUSTOM, _exchange),
+    "its name": (CUSTOM, lambda model: setattr(_node(model, "Halves"), "op_type", "Halved")),
+    "its domain": (CUSTOM, lambda model: setattr(_node(model, "Halves"), "domain", "ai.onnx.ml")),
+    "its version": (
+        CUSTOM,
+        lambda model: next(o for o in model.opset_import if o.domain == "acme").ClearField("version"),
+    ),
+    "a known operator made unknown": (CUSTOM, lambda model: setattr(_node(model, "Conv"), "domain", "acme")),
+    "an operator beside it in a branch": (BRANCH, lambda model: setattr(_node(model, "Sub"), "op_type", "Add")),
+    "one inserted beside it": (BRANCH, _negate),
+    "its attribute in a branch": (BRANCH, _attribute("Halves", 0, "i", 4)),
+    "a text that no draw gives": (STRINGS, lambda model: _node(model, "LabelEncoder").attribute[0].strings.reverse()),
+}
+
+
+@pytest.mark.parametrize("text", [CUSTOM, BRANCH, STRINGS])
+def test_a_legal_model_keeps_its_operators(text: str) -> None:
+    original = _model(text)
+    legal, _ = relayout.legalize(original, "nhwc")
+    assert verify(legal, "nhwc", against=original).passed
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_operator_that_no_run_reaches_is_compared(kind: str) -> None:
+    text, change = WRONG[kind]
+    original = _model(text)
+    legal, _ = relayout.legalize(original, "nhwc")
+    change(legal)
+    verification = verify(legal, "nhwc", against=original, static=True)
+    rules = {finding.rule for finding in verification.findings if finding.severity == "error"}
+    assert rules & {"operator", "attribute", "checker"}, verification
