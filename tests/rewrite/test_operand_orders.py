@@ -58,3 +58,23 @@ def test_an_order_that_an_operand_does_not_have_is_found() -> None:
         findings = verify(model, Numbered("0231"), turned()).findings
         assert {"layout-requirement"} <= {each.rule for each in findings}
         assert any(each.rule == "layout-annotation" for each in findings) == (model is plain)
+
+
+def test_names_that_operators_give_differently_are_those_of_the_first_run() -> None:
+    """A pool and a convolution name one value's axes differently; the pool's tiles hide its names from a second run."""
+    net = Net()
+    pooled = str(net.node("MaxPool", net.input("x", (5, 4, 1, 4)), kernel_shape=[1, 3]))
+    conv = net.node("Conv", net.transpose(pooled, 0, 3, 1, 2), net.weight(2, 2, 3, 1), auto_pad="SAME_UPPER")
+    net.output(net.node("Add", pooled, net.transpose(str(conv), 0, 2, 3, 1)))
+    net.output(net.node("Concat", pooled, pooled, axis=2))
+    rules = [
+        {"op": "Concat", "inputs": ["WHNC"], "results": ["*"]},
+        {"op": "MaxPool", "data": "NCHW2c"},
+        {"op": "Conv", "data": "WHCN", "kernel": "HOWI"},
+    ]
+    table = {"name": "named", "extends": "onnx", "rule": rules}
+    legal, report = relayout.legalize(net.model(), table)
+    (note,) = [p for node in legal.graph.node for p in node.metadata_props if p.key == OPERAND_ORDERS_KEY]
+    assert note.value == "W,H,N,C;"
+    again, second = relayout.legalize(legal, table)
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
+from relayout.layout.binding import names_for
 from relayout.layout.conversion import Dims, one_each
+from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.model.metadata import black_boxes_on
@@ -189,19 +191,20 @@ def is_parameter(rule: Free, axes: Axes) -> bool:
 
 class Port(Struct, frozen=True):
     """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs.
-    `noted_order`: the operand's axes in the source, as an earlier run has noted them."""
+    `noted_order`: the operand's axes in the source, or their names, as an earlier run has noted them."""
 
     operand: Operand
     is_result: bool
     index: int
     noted_order: str = ""
 
-    @property
-    def numbers(self) -> str:
-        """The axes' numbers in the source, by which a layout by numbers names them."""
-        in_source = "".join(map(str, range(len(self.operand.view.axes))))
-        noted = self.noted_order.replace(",", "")
-        return noted if sorted(noted) == [*in_source] else in_source
+    def names_for(self, layout: Layout, letters: str | None, own: str | None = None) -> str | None:
+        """The names of the operand's axes by which `layout` is bound: numbers for one by numbers; else the operator's
+        `own`, those that an earlier run has noted, or `letters`."""
+        in_source, noted = "".join(map(str, range(len(self.operand.view.axes)))), self.noted_order.replace(",", "")
+        is_noted = noted.isalpha() and len(noted) == len(in_source)
+        numbers = noted if sorted(noted) == [*in_source] else in_source
+        return names_for(layout, own or (noted if is_noted else letters), numbers)
 
     @property
     def source_format(self) -> MemoryFormat:

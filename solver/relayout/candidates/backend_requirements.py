@@ -24,7 +24,7 @@ from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.dry_run import DryRun
 from relayout.candidates.tensors import Operand
-from relayout.layout.binding import is_tiled, layout_of, names_for
+from relayout.layout.binding import is_tiled, layout_of
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
@@ -204,7 +204,7 @@ class RequirementChecker:
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
         """Whether the operand with these dimensions meets the layout."""
         extents = port.operand.view.extents
-        axis_names = names_for(required, own or self.axis_names(port, required), port.numbers)
+        axis_names = port.names_for(required, self.axis_names(port, required), own)
         found = _lies_as(required, dims, extents, axis_names, own is not None)
         if found is None:
             return False

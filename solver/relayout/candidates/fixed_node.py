@@ -11,7 +11,7 @@ from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
 from relayout.candidates.axis_names import conventional
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker, has_requirement
-from relayout.layout.binding import bind, layout_of, names_for
+from relayout.layout.binding import bind, layout_of
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
@@ -104,8 +104,8 @@ def rewritten_lowering(
         if layout is None:
             continue
         extents = port.operand.view.extents
-        known = own or checker.axis_names(port, layout) or conventional(len(extents))
-        axis_names = names_for(layout, known, port.numbers)
+        known = checker.axis_names(port, layout) or conventional(len(extents))
+        axis_names = port.names_for(layout, known, own)
         size = element_size(port.operand.tensor.base)
         order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
         if order is None:

@@ -14,7 +14,7 @@ from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import IndexingMaps, unit_axis_insertions
-from relayout.layout.binding import bind, names_for
+from relayout.layout.binding import bind
 from relayout.layout.conversion import Dims, dims_shape, one_each
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic
@@ -97,7 +97,7 @@ class FreeNode:
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = names_for(layout, axis_names or self._checker.axis_names(port, layout), port.numbers)
+            names = port.names_for(layout, self._checker.axis_names(port, layout), axis_names)
             pads = requirement.implementation.pads
             own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:

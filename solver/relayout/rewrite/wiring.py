@@ -15,12 +15,14 @@ from relayout.candidates.alternatives import (
     input_dims,
     is_parameter,
 )
+from relayout.candidates.fixed_node import port_axis_names
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
+from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
-from relayout.rewrite.operand_dims import base_dims, present
+from relayout.rewrite.operand_dims import base_dims, flat, present
 
 __all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
 
@@ -28,7 +30,7 @@ __all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
 class Wire(Struct, frozen=True):
     """Input `index` of a node in these dimensions: the operand of port `place`, in atoms of its base tensor's axes; or,
     with None, a constant, in atoms of its own. A value of further leading unit dimensions, up to `most`, is taken.
-    `order`: the source's axes in this order, where the layout is required by numbers."""
+    `order`: the source's axes in this order, or their names, where the graph does not determine them."""
 
     index: int
     place: int | None
@@ -55,8 +57,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
             port = planned.ports[place]
             own = lowering.operand_dims(port, rule)
             dims: OperandDims | None = base_dims(port.operand, own)
-            if planned.layouts[place][:1] == "{":
-                order = ",".join(port.numbers[group[0].axis] for group in present(own))
+            order = _order(context, planned, place, present(own))
         else:
             dims = _constant_dims(rule, lowering, index) if value is not None else None
         if dims is not None:
@@ -97,6 +98,19 @@ def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Nod
         # The node may have lost an unused result.
         if port.index < len(node.outputs):
             context.place(node.outputs[port.index], port.operand, planned.formats[place], laid)
+
+
+def _order(context: RewriteContext, planned: PlannedNode, place: int, own: Dims) -> str:
+    """The names or numbers of an operand's axes by which a layout of whole axes is required of it; empty where the
+    graph determines them."""
+    port, text = planned.ports[place], planned.layouts[place]
+    is_named = not text or port_axis_names(planned.rule, (port,))[0] is not None
+    if is_named or not all(len(group) == 1 and group[0].is_whole for group in own):
+        return ""
+    layout, names = Layout.parse(text), context.plan.names
+    found = port.names_for(layout, names.filled(port.operand, layout)) or ""
+    order = [found[group[0].axis] for group in own] if found else []
+    return ",".join(order) if "".join(order) != names.in_order(port.operand, flat(own)) else ""
 
 
 def _constant_dims(rule: Rule | None, lowering: Lowering, index: int) -> OperandDims | None:

@@ -165,7 +165,7 @@ def _check_noted_orders(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
     """Yield a finding for each operand whose order, as the node notes it, is not the one that it has."""
     noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
     for n, (text, mine, theirs) in enumerate(zip(noted, node.inputs, other.inputs, strict=False)):
-        if not text or mine is None or theirs is None:
+        if not text[:1].isdecimal() or mine is None or theirs is None:
             continue
         (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
         order = [int(axis) for axis in text.split(",") if axis.isdecimal()]
