@@ -9,30 +9,26 @@ Elidable operators come last, because a legal model may lack them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.candidates.axis_classes import (
-    Joined,
-    OperandAxis,
-    joined,
-    kept_by,
-    kept_whole,
-    long_axes,
-    repeated_by,
-    same_axes_operators,
-)
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at
+from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
 __all__ = ["AxisNames", "conventional"]
 
+
+_OperandAxis = tuple[int, int]
+"""An operand among all of a node, and one of its axes."""
+_Joined = tuple[Sequence[_OperandAxis], Sequence[_OperandAxis]]
+"""The operands' axes that are one axis of an iteration space, and those among them that pass their names on."""
 
 _UNNAMED = -1
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -46,8 +42,8 @@ def conventional(rank: int) -> str | None:
 class _Space(Struct, frozen=True):
     """The axes of an iteration space, and the letters that its operator gives to axes of its operands."""
 
-    joined: Sequence[Joined]
-    letters: Sequence[tuple[OperandAxis, str]]
+    joined: Sequence[_Joined]
+    letters: Sequence[tuple[_OperandAxis, str]]
 
 
 class AxisNames:
@@ -78,7 +74,7 @@ class AxisNames:
                 self._enter_view(node, rule)
             elif isinstance(rule, Fixed):
                 self._enter_fixed(node, rule)
-            elif rule is None and node.op_type in same_axes_operators():
+            elif rule is None and node.op_type in _same_axes_operators():
                 self._enter_pinned(node)
         for node, region_edges in tensors.region_edges.items():
             for region_edge in region_edges:
@@ -178,7 +174,7 @@ class AxisNames:
         self._joined += [[] for _ in range(count)]
         return range(first, first + count)
 
-    def _join(self, joined: Sequence[Joined], axes: Sequence[Sequence[int]]) -> None:
+    def _join(self, joined: Sequence[_Joined], axes: Sequence[Sequence[int]]) -> None:
         """Enter an iteration space; `axes` are those of each operand."""
         for places, passing in joined:
             members = [axes[n][index] for n, index in places]
@@ -209,10 +205,10 @@ class AxisNames:
         if source is None or not self._has_names(source):
             return
         for result in node.outputs:
-            kept = kept_whole(source, result) if self._has_names(result) else None
+            kept = _kept_whole(source, result) if self._has_names(result) else None
             if kept is not None:
                 members = [(0, range(len(kept)), ()), (1, kept, ())]
-                self._join(joined(members, len(kept)), [self._axes_of(source), self._axes_of(result)])
+                self._join(_joined(members, len(kept)), [self._axes_of(source), self._axes_of(result)])
 
     def _enter_region_edge(self, node: ir.Node, region_edge: RegionEdge) -> None:
         rule = region_edge.rule
@@ -221,7 +217,7 @@ class AxisNames:
             *zip(given_at(node, region_edge.gives), rule.outputs, strict=True),
         )
         known = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._has_names(v)]
-        own = joined([(n, axes, ()) for n, (_, axes) in enumerate(known)], len(rule.extents))
+        own = _joined([(n, axes, ()) for n, (_, axes) in enumerate(known)], len(rule.extents))
         self._join(own, [self._axes_of(value) for value, _ in known])
 
     def _enter_view(self, node: ir.Node, rule: Relabel) -> None:
@@ -297,11 +293,65 @@ def _space_of(node: ir.Node, rule: Free, values: Sequence[ir.Value | None], name
         for n, (value, axes) in enumerate(zip(values, (*rule.inputs, *rule.outputs), strict=False))
         if value is not None and axes is not None and named[n]
     ]
-    long = long_axes(rule, [(value, axes) for _, value, axes in own])
+    long = _long_axes(rule, [(value, axes) for _, value, axes in own])
     repeated: dict[ir.Value, frozenset[int]] = {}
     for _, value, axes in own:
-        repeated[value] = repeated.get(value, frozenset()) | repeated_by(long, value, axes)
-    members = [(n, kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
+        repeated[value] = repeated.get(value, frozenset()) | _repeated_by(long, value, axes)
+    members = [(n, _kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
     places = [((n, index), axis) for n, _, axes in own for index, axis in enumerate(axes)]
     letters = [(place, rule.axis_names[axis]) for place, axis in places] if rule.axis_names else []
-    return _Space(joined(members, len(rule.extents)), letters)
+    return _Space(_joined(members, len(rule.extents)), letters)
+
+
+def _joined(members: Iterable[tuple[int, Sequence[int | None], Collection[int]]], rank: int) -> Sequence[_Joined]:
+    """The axes of a space of `rank` axes that several operands have: axis i of each member, an operand with its index,
+    is axis `axes[i]` of the space; None: it is none of them. The third entry has axes that receive names but do not
+    pass theirs on."""
+    every: list[tuple[list[_OperandAxis], list[_OperandAxis]]] = [([], []) for _ in range(rank)]
+    for n, axes, receiving in members:
+        for index, axis in enumerate(axes):
+            if axis is not None:
+                every[axis][0].append((n, index))
+                if index not in receiving:
+                    every[axis][1].append((n, index))
+    return [each for each in every if len(each[0]) > 1]
+
+
+@cache
+def _same_axes_operators() -> frozenset[str]:
+    """The operators whose results of the same rank have the axes of their first input."""
+    return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "Dropout", "ScatterND"}
+
+
+def _long_axes(rule: Free, members: Sequence[tuple[ir.Value, Sequence[int]]]) -> frozenset[int]:
+    """The axes of the rule that are longer than 1 in some member: SpaceToDepth makes channels of an axis of extent 1,
+    and a broadcast repeats it."""
+    found = {axis for axis, extent in enumerate(rule.extents) if extent != 1}
+    for value, axes in members:
+        extents = value.shape.dims if value.shape is not None else ()
+        found.update([axis for extent, axis in zip(extents, axes, strict=False) if extent != 1])
+    return frozenset(found)
+
+
+def _repeated_by(long: Collection[int], value: ir.Value, axes: Sequence[int]) -> frozenset[int]:
+    """The axes of extent 1 that are longer elsewhere. Their names are not evidence for the other operands."""
+    extents = value.shape.dims if value.shape is not None else ()
+    pairs = enumerate(zip(extents, axes, strict=False))
+    return frozenset([index for index, (extent, axis) in pairs if extent == 1 and axis in long])
+
+
+def _kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> Sequence[int | None]:
+    """The axes without those that the node reduces to extent 1: the result's consumers may name these freely."""
+    shape = value.shape if value in node.outputs else None
+    if shape is None:
+        return axes
+    return [None if one == 1 and rule.extents[a] != 1 else a for a, one in zip(axes, shape.dims, strict=True)]
+
+
+def _kept_whole(source: ir.Value, result: ir.Value) -> list[int | None] | None:
+    """The axes that a result shares with the source; None where the ranks differ."""
+    before, after = extents_of(source) or (), extents_of(result) or ()
+    if len(before) != len(after):
+        return None
+    pairs = enumerate(zip(before, after, strict=True))
+    return [axis if (one == 1) == (other == 1) else None for axis, (one, other) in pairs]
