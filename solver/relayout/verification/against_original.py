@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
+from relayout.verification.counterparts import source_name
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.operators_kept import check_operators
@@ -104,7 +104,7 @@ def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
-            source = sources.get(value.metadata_props.get(SOURCE_KEY, value.name))
+            source = sources.get(source_name(value))
             format_ = memory_format_of(value)
             if source is None or format_ is None or value.is_graph_output() or _same_shape(value, source):
                 continue

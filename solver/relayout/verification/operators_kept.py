@@ -8,16 +8,16 @@ counterparts here, without a run.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import COPY, ancestors, by_name, source_name
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS
 from relayout.verification.requirements import node_label
@@ -26,7 +26,6 @@ from relayout.verification.subgraph_values import graphs_of, walk
 __all__ = ["check_operators"]
 
 _OWN = ("", "ai.onnx", OURS)
-_COPY = re.compile(r"_laid(_\d+)?$")
 _MOVES = frozenset(
     (
         *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
@@ -43,15 +42,16 @@ def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
     """
     theirs = [*walk(original.graph)]
-    counts = Counter(node.name for node in theirs)
     by_result = {value.name: node for node in theirs for value in node.outputs}
-    by_name = {node.name: node for node in theirs if node.name and counts[node.name] == 1}
+    named = by_name(original)
     unknown = lacking(model) | lacking(original)
-    missing = {node for node in _read(original.graph) if node.op_identifier()[:2] in unknown}
+    # A rewrite drops what no output depends on.
+    read = {value.producer() for value in ancestors(original.graph.outputs)}
+    missing = {node for node in theirs if node in read and node.op_identifier()[:2] in unknown}
     constants = constants_of(model.graph)
     unrun = set(_beside(model.graph, unknown))
     for node in walk(model.graph):
-        found = (by_result.get(_results(node)[0]), by_name.get(_COPY.sub("", node.name or "")))
+        found = (by_result.get(_results(node)[0]), named.get(COPY.sub("", node.name or "")))
         candidates = [each for each in found if each is not None]
         other = next((each for each in candidates if _kind(each) == _kind(node)), None)
         is_unknown = node.op_identifier()[:2] in unknown
@@ -74,24 +74,8 @@ def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
 
 
-def _read(graph: ir.Graph) -> set[ir.Node]:
-    """The nodes that an output depends on, and those inside them. A rewrite drops the others."""
-    found: set[ir.Node] = set()
-    pending = [*graph.outputs]
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node not in found:
-            found.add(node)
-            pending += [value for value in node.inputs if value is not None]
-            for body in graphs_of(node):
-                found |= _read(body)
-                pending += [value for inner in walk(body) for value in inner.inputs if value is not None]
-                pending += [*body.outputs]
-    return found
-
-
 def _results(node: ir.Node) -> list[str]:
-    return [value.metadata_props.get(SOURCE_KEY) or str(value.name) for value in node.outputs] or [""]
+    return [source_name(value) for value in node.outputs] or [""]
 
 
 def _kind(node: ir.Node) -> tuple[str, str]:
