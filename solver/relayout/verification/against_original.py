@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import onnx_ir as ir
 
@@ -18,15 +18,16 @@ from relayout.verification.requirements import node_label
 __all__ = ["check_against"]
 
 
-def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read."""
+def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]] = frozenset()) -> Iterator[Finding]:
+    """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
+    read. `own` are the backend's conversion operators, by domain and name."""
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
     yield from _check_freedom(model, original)
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original)
-    yield from check_operators(model, original)
+    yield from check_operators(model, original, own)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:

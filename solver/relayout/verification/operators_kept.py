@@ -8,7 +8,7 @@ counterparts here, without a run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 
 import onnx
@@ -19,7 +19,7 @@ from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, ancestors, by_name, source_name
 from relayout.verification.numeric.cut import Operators, lacking
-from relayout.verification.operator_facts import OURS
+from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import graphs_of, walk
 
@@ -34,12 +34,14 @@ _MOVES = frozenset(
 )
 _BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
 """Attributes that change with the layout of an operand."""
+_NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+def check_operators(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]]) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
     not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
+    The backend may write operators for those of the source, with `operator_layouts`, and `own` as conversions.
     """
     theirs = [*walk(original.graph)]
     by_result = {value.name: node for node in theirs for value in node.outputs}
@@ -55,6 +57,7 @@ def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         candidates = [each for each in found if each is not None]
         other = next((each for each in candidates if _kind(each) == _kind(node)), None)
         is_unknown = node.op_identifier()[:2] in unknown
+        is_written = node.op_identifier()[:2] in own or declared_facts(node) is not None
         if WRITTEN_FOR_KEY in node.metadata_props:
             missing -= {each for each in missing if each.op_type == node.metadata_props[WRITTEN_FOR_KEY]}
         elif other is not None:
@@ -62,9 +65,9 @@ def check_operators(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             yield from _check_attributes(node, other, exact=is_unknown)
             if is_unknown and _results(node) != _results(other):
                 yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
-        elif is_unknown or (node in unrun and _computes(node, constants)):
-            wanted = "::".join(_kind(candidates[0])) if candidates else "none"
-            yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
+        elif (is_unknown and not is_written) or (node in unrun and _computes(node, constants)):
+            wanted = "::".join(_kind(candidates[0])) if candidates else _NO_OTHER
+            yield _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
     for node in missing:
         yield _finding(node, "::".join(_kind(node)), "none", "is gone")
     for domain in sorted({node.domain for node in theirs if node.op_identifier()[:2] in unknown}):

@@ -96,7 +96,7 @@ def verify(
         if not faults:
             raise  # else a check may fail on a model that contradicts itself
     if original is not None:
-        findings += _against(subject, original, run=run)
+        findings += _against(subject, original, chosen, run=run)
     if report is not None:
         findings += check_boundary(report, subject)
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
@@ -155,7 +155,7 @@ def verification_of(
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
 
 
-def _against(model: ir.Model, original: ir.Model, *, run: bool) -> Iterator[Finding]:
+def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """The differences from the original that need no run of the whole; with `run`, those of constants too."""
     from relayout.verification.against_original import check_against
     from relayout.verification.constant_data import check_constants
@@ -164,7 +164,7 @@ def _against(model: ir.Model, original: ir.Model, *, run: bool) -> Iterator[Find
     if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    yield from check_against(model, original)
+    yield from check_against(model, original, frozenset(conversion_operators_of(backend)))
     if run:
         yield from check_constants(model, original)
 
