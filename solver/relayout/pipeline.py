@@ -224,7 +224,10 @@ def describe(
         cost=cost,
         bound=bound,
         proof=proof_of(
-            bound, scale.objective.unit, is_direct=cost > 0 and leaves_copies_out(result.formulation.problem)
+            bound,
+            scale.objective.unit,
+            is_direct=cost > 0 and leaves_copies_out(result.formulation.problem),
+            has_transfers=cost > 0 and any(each.transfers for each in result.formulation.def_use),
         ),
         objective=scale.objective.name,
         backend=backend.name,

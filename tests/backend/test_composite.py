@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,18 @@ import pytest
 from graphs import Net, assert_same_numbers
 from legalization_checks import findings_about
 
-from relayout.backend import Assignment, Backend, Composite, Device, Nodes, TensorType, load_backend
+from relayout.backend import (
+    Assignment,
+    Backend,
+    Composite,
+    Device,
+    Implementation,
+    Nodes,
+    Reordering,
+    TensorType,
+    Writing,
+    load_backend,
+)
 from relayout.cli import main
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -22,6 +34,7 @@ from relayout.model.io import read_model
 from relayout.report.schema import Report
 from relayout.verification.verifier import verify
 
+NHWC = Layout.parse("NHWC")
 TABLE = """\
 name = "board"
 host = "cpu"
@@ -252,6 +265,44 @@ def test_a_tensor_transferred_in_two_formats_is_converted_in_the_order_of_its_re
     assert crossed == {"NCHW": ["NonZero 'n1'"], "NHWC": ["MaxPool 'n2'"]}
     assert findings_about(verify(legal, board, report=report, against=net.model())) == []
     assert_same_numbers(net.model(), legal)
+
+
+def pack(writing: Writing) -> None:
+    shape = writing.shape_of(0, is_result=True)
+    writing.set_result(0, writing.emit("Pack", [writing.read(0)], shape=shape, domain="com.acme"))
+
+
+class Packing(Backend):
+    """Pools channels last, and converts to that by an operator of its own."""
+
+    name = "packing"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        is_pool = node.op_type == "MaxPool"
+        return [Implementation((NHWC,), (NHWC,))] if is_pool else super().implementations(node)
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return Reordering(50, pack) if str(target) == "NHWC" else None
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset({("com.acme", "Pack")})
+
+
+@pytest.mark.parametrize("pools", [("MaxPool", "AveragePool"), ("AveragePool", "MaxPool")])
+def test_each_device_writes_its_own_conversion_to_one_format(pools: tuple[str, str]) -> None:
+    net = Net()
+    given = net.node("Relu", net.input("x", (1, 3, 4, 6)))
+    for pool in pools:
+        net.output(net.node(pool, given, kernel_shape=[2, 2]))
+    relu = Device("cpu", Dear, takes=Nodes(operators=("Relu",)), transfer=0.1)
+    dsp = Device("dsp", Packing, takes=Nodes(operators=("MaxPool",)), transfer=0.1)
+    npu = Device("npu", "nhwc", takes=Nodes(operators=("AveragePool",)), transfer=0.1)
+    legal, report = legalize(net.model(), Composite([relu, dsp, npu], host="cpu"))
+    assert report.verification is not None
+    assert report.verification.passed, report.verification.findings
+    at = {(node.op_type, devices_of(legal)[node.name]) for node in legal.graph.node if given in node.input}
+    assert at == {("Pack", "dsp"), ("Transpose", "npu")}
+    assert [each.kind for each in report.conversions if each.value == given].count("reorder") == 1
 
 
 def test_a_body_runs_on_the_device_of_its_node_or_pays_for_a_transfer() -> None:

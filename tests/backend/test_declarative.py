@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -620,4 +621,18 @@ def test_conditions_on_sizes_results_and_constants(when: dict[str, Any], fits: b
         g (float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,6,6] y) { y = Conv (x, w) }""")
     backend = load_backend({"name": "t", "rule": [{"op": "Conv", "when": when, "data": "NHWC"}]})
     [only] = ask(backend, ir.from_proto(model).graph[0])
+    assert str(only.results[0]) == ("NHWC" if fits else "****")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fits"),
+    [("Transpose <perm = [0,3,1,2]> (w)", True), ("Abs (w)", True), ("RandomNormalLike (w)", False), ("Sub (x, w)", 0)],
+)
+def test_a_kernel_that_is_computed_from_constants_is_one(kernel: str, fits: bool) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[3,3,3,3] x) => (float[3,3,1,1] y) <float[3,3,3,3] w> {{ k = {kernel}
+        y = Conv (x, k) }}""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "w"))
+    backend = load_backend({"name": "t", "rule": [{"op": "Conv", "when": {"constant": 1}, "data": "NHWC"}]})
+    [only] = ask(backend, ir.from_proto(model).graph[1])
     assert str(only.results[0]) == ("NHWC" if fits else "****")

@@ -156,3 +156,13 @@ def test_a_node_without_a_possible_order_is_reported_with_each_reason() -> None:
             return None
 
     assert refused(summed(), Refusing).hint == "no layout is required; `order_cost` refuses every order in reach"
+
+
+def test_a_black_box_behind_a_channel_shuffle_is_refused_with_the_reason() -> None:
+    net = Net()
+    pieces = net.node("Reshape", net.node("Relu", net.input("x", (1, 6, 8, 8))), net.constant([1, 2, 3, 8, 8]))
+    shuffled = net.node("Reshape", net.transpose(pieces, 0, 2, 1, 3, 4), net.constant([1, 6, 8, 8]))
+    net.output(net.node("MaxPool", shuffled, kernel_shape=[2, 2]))
+    hint = refused(net, table(op="MaxPool", inputs=[BOXED], results=["*"])).hint
+    reason = f"{shuffled} is a Reshape of relu_0, and the contents of [acme:x] after a Reshape are not known"
+    assert hint.startswith(reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import product
 from random import Random
@@ -19,9 +19,8 @@ PLACES = ("left", "right", "middle")
 def cheapest(
     given: State,
     wanted: set[tuple[str, int]],
-    changes: Mapping[str, int],
-    carries: Mapping[tuple[str, str], int],
-    formats: int,
+    conversions: Mapping[str, Sequence[Sequence[int | None]]],
+    transfers: Mapping[tuple[str, str], Sequence[int]],
 ) -> int | None:
     """The least cost of having a tensor in all these devices and formats, by trying every sequence of steps; None where
     that cannot be."""
@@ -36,9 +35,9 @@ def cheapest(
             continue
         if wanted <= have:
             return cost
-        steps = [((device, g), changes[device]) for device, _ in have for g in range(formats)]
+        steps = [((p, g), cost) for p, f in have for g, cost in enumerate(conversions[p][f]) if cost is not None]
         leaving = [(p, f) for p, f in have if p in given.devices and not (given.is_memory and f == given.format)]
-        steps += [((q, f), carries[p, q]) for p, f in leaving for q in devices - {*given.devices}]
+        steps += [((q, f), transfers[p, q][f]) for p, f in leaving for q in devices - {*given.devices}]
         for state, price in steps:
             more = have | {state}
             if more != have and cost + price < costs.get(more, 1 << 60):
@@ -51,15 +50,16 @@ def cheapest(
 class Network:
     """Nodes that may run at several devices and in several formats, and one tensor that the first of them gives.
 
-    `left_out`: each may be at all devices at once, and the first is no node but the memory that lies there.
+    `left_out`: each may be at all devices at once, and the first is no node but the memory that lies there. `reuses`:
+    prices differ by format, some conversions do not exist, and a copy may be made from a copy.
     """
 
-    def __init__(self, seed: int, *, left_out: bool = False) -> None:
+    def __init__(self, seed: int, *, left_out: bool = False, reuses: bool = False) -> None:
         random = Random(seed)
         self.formats = random.randint(1, 3)
         devices = PLACES[: random.randint(2, 3)]
-        self.changes = {device: random.randint(0, 9) for device in devices}
-        self.carries = {(p, q): random.randint(0, 12) for p in devices for q in devices}
+        changes = {device: random.randint(0, 9) for device in devices}
+        carries = {(p, q): random.randint(0, 12) for p in devices for q in devices}
         region_ports = [[p] for p in devices] + [list(devices)] * left_out
         everything = [State(tuple(at), f, bool(left_out)) for at in region_ports for f in range(self.formats)]
         self.states = [
@@ -69,12 +69,21 @@ class Network:
         self.costs = [tuple(random.randint(0, 5) for _ in states) for states in self.states]
         readers = tuple((1 + i, states) for i, states in enumerate(self.states[1:]))
         numbers = range(self.formats)
-        conversions = {
+        self.conversions = {
             device: tuple(tuple(0 if f == g else change for g in numbers) for f in numbers)
-            for device, change in self.changes.items()
+            for device, change in changes.items()
         }
-        transfers = {pair: (cost,) * self.formats for pair, cost in self.carries.items()}
-        self.transfers = TransferChoices("x", self.formats, (0, self.states[0]), readers, conversions, transfers)
+        self.carries = {pair: (cost,) * self.formats for pair, cost in carries.items()}
+        if reuses:
+            prices = (None, 0, 1, 2, 4, 9, 20)
+            self.conversions = {
+                device: tuple(tuple(0 if f == g else random.choice(prices) for g in numbers) for f in numbers)
+                for device in devices
+            }
+            self.carries = {pair: tuple(random.randint(0, 12) for _ in numbers) for pair in carries}
+        reusing = frozenset(devices if reuses else ())
+        ends = (0, self.states[0]), readers
+        self.transfers = TransferChoices("x", self.formats, *ends, self.conversions, self.carries, reusing)
 
     def problem(self) -> Problem:
         choices = [Choice(f"node {i}", costs) for i, costs in enumerate(self.costs)]
@@ -87,14 +96,20 @@ class Network:
             own = sum(costs[a] for costs, a in zip(self.costs, picked, strict=True))
             given, *readers = [states[a] for states, a in zip(self.states, picked, strict=True)]
             wanted = {(device, state.format) for state in readers for device in state.devices}
-            spent = cheapest(given, wanted, self.changes, self.carries, self.formats)
+            spent = cheapest(given, wanted, self.conversions, self.carries)
             totals += [own + spent] if spent is not None else []
         return min(totals, default=None)
 
 
 def networks(count: int, step: int = 1) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
-        "network", [Network(seed, left_out=left_out) for left_out in (False, True) for seed in range(0, count, step)]
+        "network",
+        [
+            Network(seed, left_out=left_out, reuses=reuses)
+            for reuses in (False, True)
+            for left_out in (False, True)
+            for seed in range(0, count, step)
+        ],
     )
 
 

@@ -25,7 +25,8 @@ def test_wildcards_take_the_remaining_names_in_native_order() -> None:
 
 def test_numbers_are_bound_without_names() -> None:
     layout = Layout.parse("{0,1}")
-    assert names_for(layout, None, 2) == "01"
+    assert names_for(layout, None, "01") == "01"
+    assert names_for(layout, None, "012") is None
     assert bind(layout, "01", (3, 4), 4) == order_of((1, 0))
 
 

@@ -426,6 +426,8 @@ def _contributed() -> list[Example]:
             transB=1,
             moves=False,
         ),
+        quantized("FusedMatMul", Input((4, 2, 3, 5)), Input((2, 3, 5, 6)), transBatchA=1, moves=False),
+        quantized("FusedMatMul", Input((5, 2, 3, 4)), Input((6, 2, 3, 5)), **BEHIND, transA=1, transB=1, moves=False),
         quantized("Gelu", X),
         quantized("QuickGelu", X, alpha=1.5),
         quantized("BiasGelu", X, Constant(np.arange(5), F)),
@@ -440,6 +442,7 @@ def _contributed() -> list[Example]:
     ]
 
 
+BEHIND = {"transBatchA": 1, "transBatchB": 1}
 EXAMPLES = [
     *_unary(), *_broadcast(), *_axes(), *_spatial(), *_contractions(), *_relabels(), *_contributed()
 ]  # fmt: skip

@@ -13,8 +13,9 @@ import numpy as np
 
 from relayout.backend import Extents, Implementation, Writing, rank_of
 from relayout.layout.layout import Layout
+from relayout.model.constants import hangs_on_constants
 from relayout_backends.x86_nchwc.blocks import Blocks
-from relayout_backends.x86_nchwc.shapes import hangs_on_constants, is_float, numbers
+from relayout_backends.x86_nchwc.shapes import is_float, numbers
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.model.constants import is_evaluable
+from relayout.model.constants import hangs_on_constants
 from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
@@ -19,7 +19,6 @@ __all__ = [
     "channels_of",
     "constant",
     "extents",
-    "hangs_on_constants",
     "is_dequantized",
     "is_float",
     "is_float_image",
@@ -99,22 +98,6 @@ def is_known(value: ir.Value | None) -> bool:
     Those are for operators that take them as they are.
     """
     return value is not None and hangs_on_constants(value, never=_NEVER_KNOWN)
-
-
-def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
-    """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
-    pending, seen = [value], {value}
-    while pending:
-        current = pending.pop()
-        if constant(current) is not None:
-            continue
-        producer = current.producer()
-        if producer is None or not is_evaluable(producer) or producer.op_type in never or not producer.inputs:
-            return False
-        fresh = [operand for operand in producer.inputs if operand is not None and operand not in seen]
-        seen.update(fresh)
-        pending += fresh
-    return True
 
 
 def extents(value: ir.Value) -> tuple[int, ...] | None:

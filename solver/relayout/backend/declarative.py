@@ -44,6 +44,7 @@ from relayout.backend.interface import (
     rank_of,
 )
 from relayout.layout.layout import Layout
+from relayout.model.constants import hangs_on_constants
 from relayout.ops.logical_node import logical
 from relayout.ops.operand_roles import (
     DATA,
@@ -78,7 +79,7 @@ class DeclarativeBackend(Backend):
         self.table = table
         self.extended = extended(self.context)
         self.is_pure = is_pure(self.extended)
-        # A condition on constants tells apart what the types do not: an initializer and the result of a Constant.
+        # A condition on constants tells apart what the types do not: the results of an operator on constants alone.
         asks_for_data = any(rule.when.constant or rule.when.variable for rule in table.rule)
         self.answers_by_type = answers_by_type(self.extended) and not asks_for_data
         # A backend that is not enabled requires nothing; the table's own rules hold.
@@ -265,7 +266,7 @@ def _tensor_holds(condition: TensorCondition, value: ir.Value | None, role: str)
 def _is_constant(node: ir.Node, n: int) -> bool | None:
     """Whether the n-th input is a constant; None where there is no such input."""
     value = node.inputs[n] if n < len(node.inputs) else None
-    return None if value is None else value.const_value is not None
+    return None if value is None else hangs_on_constants(value)
 
 
 def _inside(bounds: Range, number: int | None) -> bool:

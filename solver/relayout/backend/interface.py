@@ -196,8 +196,10 @@ class Backend:
 
         A conversion that needs two of them, or zeros to fill tiles, costs their sum and the traffic of its Pads.
         `tensor` has the shape of `source`, with a size assumed for each extent that is not known. Where the axes have
-        no names, or the answer by their names is None, dimensions are numbered: `source` has them in ascending order,
-        and `target` is the perm of the Transpose, outermost first. So a price by numbers holds for all Transposes.
+        no names, the answer by their names is None, or the conversion needs two Transposes, dimensions are numbered:
+        `source` has them in ascending order, and `target` is the perm of the Transpose, outermost first. Neighbours of
+        known extents that stay neighbours are then one dimension, and extents of 1 none. So a price by numbers holds
+        for all Transposes, whatever Reshapes are around them.
         """
         return None
 

@@ -16,6 +16,7 @@ from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
@@ -187,11 +188,20 @@ def is_parameter(rule: Free, axes: Axes) -> bool:
 
 
 class Port(Struct, frozen=True):
-    """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs."""
+    """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs.
+    `noted_order`: the operand's axes in the source, as an earlier run has noted them."""
 
     operand: Operand
     is_result: bool
     index: int
+    noted_order: str = ""
+
+    @property
+    def numbers(self) -> str:
+        """The axes' numbers in the source, by which a layout by numbers names them."""
+        in_source = "".join(map(str, range(len(self.operand.view.axes))))
+        noted = self.noted_order.replace(",", "")
+        return noted if sorted(noted) == [*in_source] else in_source
 
     @property
     def source_format(self) -> MemoryFormat:
@@ -328,7 +338,9 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
     """The non-constant operands of the node, and the values into and out of the graphs inside it. The latter are
     numbered after the node's own inputs or results. The values of `region_edges` are excluded."""
     if node not in tensors.region_edges:
-        return (*_ports(node.inputs, tensors, is_result=False), *_ports(node.outputs, tensors, is_result=True))
+        noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
+        inputs = _ports(node.inputs, tensors, is_result=False, noted=noted)
+        return (*inputs, *_ports(node.outputs, tensors, is_result=True))
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
@@ -345,9 +357,16 @@ def region_edge_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) 
     return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
 
 
-def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool) -> list[Port]:
-    operands = [(index, tensors.operands.get(value)) for index, value in enumerate(values) if value is not None]
-    return [Port(each, is_result, index) for index, each in operands if each is not None and not each.tensor.constant]
+def _ports(
+    values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool, noted: Sequence[str] = ()
+) -> list[Port]:
+    found: list[Port] = []
+    for index, value in enumerate(values):
+        operand = tensors.operands.get(value) if value is not None else None
+        if value is not None and operand is not None and not operand.tensor.constant:
+            own = noted[index] if index < len(noted) else ""
+            found.append(Port(operand, is_result, index, own or value.metadata_props.get(ORDER_KEY, "")))
+    return found
 
 
 def label_of(node: ir.Node) -> str:

@@ -8,7 +8,7 @@ from relayout.backend.calls import conversion_of
 from relayout.backend.interface import Backend, Reordering, TensorType, element_size
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
-from relayout.layout.conversion import dims_shape, one_each, path
+from relayout.layout.conversion import dims_shape, moved_groups, one_each
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, with_units
@@ -60,19 +60,17 @@ def transpose_query(
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element;
-    `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of a tile.
+    Dimensions are groups of atoms that the Transpose moves as wholes, so that Reshapes which the model has or lacks do
+    not change the price. None where one Transpose is not enough, or a layout would have too many dimensions. `size`:
+    bytes per element; `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of
+    a tile.
     """
-    dims, found = one_each(source), []
-    for stage in path(dims, one_each(target), extents):
-        if stage.kind == "transpose":
-            found.append(([1 if each == 0 else each for each in dims_shape(dims, sizes)], stage.perm))
-        dims = stage.dims
-    if len(found) != 1 or len(found[0][1]) > MAX_RANK:
+    dims, moved = moved_groups(one_each(source), one_each(target), extents)
+    if len(dims) > MAX_RANK or sorted(dims) != sorted(moved):
         return None
-    ((shape, perm),) = found
-    given, wanted = ("".join(map(str, axes)) for axes in (range(len(perm)), perm))
-    return ConversionQuery(TensorType(size, tuple(shape)), Layout.from_names(given), Layout.from_names(wanted))
+    shape = tuple([1 if extent == 0 else extent for extent in dims_shape(dims, sizes)])
+    given, wanted = ("".join(str(dims.index(group)) for group in order) for order in (dims, moved))
+    return ConversionQuery(TensorType(size, shape), Layout.from_names(given), Layout.from_names(wanted))
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

@@ -204,7 +204,7 @@ class RequirementChecker:
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
         """Whether the operand with these dimensions meets the layout."""
         extents = port.operand.view.extents
-        axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
+        axis_names = names_for(required, own or self.axis_names(port, required), port.numbers)
         found = _lies_as(required, dims, extents, axis_names, own is not None)
         if found is None:
             return False

@@ -6,7 +6,7 @@ An option names one value, or several separated by commas. These are **coupled**
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, permutations
+from itertools import islice
 from math import perm
 from typing import cast
 
@@ -20,10 +20,11 @@ from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
 from relayout.candidates.tensors import Operand, Tensor, Tensors
+from relayout.candidates.unit_axes import unit_axis_insertions
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, normal_form, source_order, with_units
+from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, normal_form, source_order, with_units
 
 __all__ = [
     "Boundary",
@@ -281,7 +282,9 @@ def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
                 # A unit axis may be anywhere in its own value, but a coupled value may have a longer axis there.
-                yield from islice(_completions(own, view.extents), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
+                every = dict.fromkeys(unit_axis_insertions(one_each(own), len(view.extents)))
+                for dims in islice(every, FORMATS_PER_TENSOR if len(shapes) > 1 else 1):
+                    yield tuple([atom for (atom,) in dims])
 
 
 def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
@@ -295,16 +298,6 @@ def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
             whole = [len(own) for own in placed if all(atom.is_whole for atom in own)]
             if any(perm(len(view.axes), len(view.axes) - each) > FORMATS_PER_TENSOR for each in whole):
                 yield tensor
-
-
-def _completions(placed: MemoryFormat, extents: tuple[Extent, ...]) -> Iterator[MemoryFormat]:
-    """The orders of all axes that keep the sequence of the whole axes `placed`, the likeliest first."""
-    likeliest = with_units(placed, extents)
-    yield likeliest
-    if len(placed) < len(extents):
-        for axes in permutations(source_order(len(extents))):
-            if axes != likeliest and tuple(atom for atom in axes if atom in placed) == placed:
-                yield axes
 
 
 def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:

@@ -51,7 +51,7 @@ def boundary_layouts(
 def order_named(operand: Operand, axis_names: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
     """The operand's axes in the layout's order, by these names; a `*` stands for a remaining axis."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
-    names = names_for(layout, axis_names, rank)
+    names = names_for(layout, axis_names, "".join(map(str, range(rank))))
     if is_tiled(layout):
         extents = operand.view.extents
         order = bind(layout, names, extents, 1, pads=pads) if names is not None else None

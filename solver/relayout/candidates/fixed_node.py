@@ -105,7 +105,7 @@ def rewritten_lowering(
             continue
         extents = port.operand.view.extents
         known = own or checker.axis_names(port, layout) or conventional(len(extents))
-        axis_names = names_for(layout, known, len(extents))
+        axis_names = names_for(layout, known, port.numbers)
         size = element_size(port.operand.tensor.base)
         order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
         if order is None:

@@ -98,7 +98,7 @@ class FreeNode:
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = names_for(layout, axis_names or self._checker.axis_names(port, layout), len(extents))
+            names = names_for(layout, axis_names or self._checker.axis_names(port, layout), port.numbers)
             pads = requirement.implementation.pads
             own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form, place_after_neighbour
 from relayout.layout.view import View
 from relayout.ops import Axes, AxisTraits, Free
 
@@ -268,8 +268,7 @@ class IndexingMaps:
         companions = [p for p, atom in enumerate(order) if atom.axis == companion]
         if companion is not None and companions:
             return companions[-1] + 1 if axis > companion else companions[0]
-        before = [p for p, atom in enumerate(order) if atom.axis < axis]
-        return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
+        return place_after_neighbour(present, axis)
 
 
 def indexing_maps(rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:

@@ -66,6 +66,10 @@ def _why_unbound(choice: NodePorts, operand: _Operand, stated: Implementation, n
         return None
     role = result_role(choice.node, index) if is_result else input_role(choice.node, index)
     ports = [port.operand for port in choice.ports if (port.is_result, port.index) == operand]
+    boxes = [f"[{space}:{data}]" for i in range(layout.rank) for space, data in layout.boxes(i)]
+    base = ports[0].tensor.base if ports and boxes else None
+    if base is not None and not ports[0].view.is_plain:
+        return f"{value.name} is a Reshape of {base.name}, and the contents of {boxes[0]} after a Reshape are not known"
     letters = onnx_letters(choice.node, role, len(extents)) or (names.of(ports[0]) if ports else None)
     if letters is None or len(letters) != len(extents):
         return None

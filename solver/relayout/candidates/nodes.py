@@ -286,8 +286,8 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
 
 
 def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
-    operand = port.operand
-    return port.is_result, port.index, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
+    operand, place = port.operand, (port.is_result, port.index, port.noted_order)
+    return *place, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
 
 
 def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:

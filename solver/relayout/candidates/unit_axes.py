@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import combinations, permutations
 
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, order_of
+from relayout.layout.memory_format import Atom, order_of, place_after_neighbour
 
 __all__ = ["unit_axis_insertions"]
 
@@ -24,9 +24,7 @@ def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
         return
     natural = list(dims)
     for axis in missing:
-        before = [index for index, group in enumerate(natural) if group[0].axis < axis]
-        nearest = max(before, key=lambda index: (natural[index][0].axis, index)) + 1 if before else 0
-        natural.insert(nearest, (Atom(axis),))
+        natural.insert(place_after_neighbour([group[0].axis for group in natural], axis), (Atom(axis),))
     yield tuple(natural)
     # Unit axes leading, then trailing: the positions that broadcasting and matrices need.
     units = one_each(order_of(tuple(missing)))
@@ -39,15 +37,8 @@ def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
 
 
 def _interleavings(first: Dims, rest: Dims) -> Iterator[Dims]:
+    count = len(first) + len(rest)
     for order in permutations(rest):
-        yield from _merge(first, order)
-
-
-def _merge(a: Dims, b: Dims) -> Iterator[Dims]:
-    if not a or not b:
-        yield a + b
-        return
-    for tail in _merge(a[1:], b):
-        yield (a[0], *tail)
-    for tail in _merge(a, b[1:]):
-        yield (b[0], *tail)
+        for places in combinations(range(count), len(first)):
+            own, others = iter(first), iter(order)
+            yield tuple([next(own if place in places else others) for place in range(count)])

@@ -24,7 +24,8 @@ __all__ = ["build"]
 _Rows = tuple[tuple[int | None, ...], ...]
 
 MOST_REUSED = 10
-"""A tensor of more formats is converted from the produced one alone: the sets of its copies would be too many."""
+"""A tensor of more formats at all its devices is converted from the produced or received ones alone: the sets of its
+copies would be too many."""
 
 
 def build(
@@ -72,7 +73,8 @@ def build(
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
             rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
-            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, _may_reuse(costs, chain)))
+            reuses = bool(_reusing(costs, chain))
+            items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
     items += _region_items(requirements)
@@ -101,16 +103,18 @@ class _ScaledTables:
 
 
 def _with_turned(costs: ConversionCosts, chain: DefUse) -> DefUse:
-    """The chain with the formats that the source's Transposes make, where a copy of one may cost less."""
-    more = replace(chain, formats=(*chain.formats, *chain.turned))
-    return more if chain.turned and len(chain.formats) > 1 and _may_reuse(costs, more) else chain
+    """The chain with the formats that the source's Transposes make, where a copy of one may cost less. They come first:
+    of copies that cost the same, the one of the first format is read."""
+    more = replace(chain, formats=tuple(dict.fromkeys((*chain.turned, *chain.formats))))
+    return more if chain.turned and len(chain.formats) > 1 and _reusing(costs, more) else chain
 
 
-def _may_reuse(costs: ConversionCosts, chain: DefUse) -> bool:
-    """Whether copies may be made from copies, and some may cost less for it."""
-    if len(chain.devices) > 1 or len(chain.formats) > MOST_REUSED:
-        return False
-    return not costs.table(chain.tensor, chain.devices[0], chain.formats).is_direct
+def _reusing(costs: ConversionCosts, chain: DefUse) -> frozenset[str]:
+    """The devices at which copies may be made from copies, and some may cost less for it."""
+    if len(chain.formats) * len(chain.devices) > MOST_REUSED:
+        return frozenset()
+    tables = {device: costs.table(chain.tensor, device, chain.formats) for device in chain.devices}
+    return frozenset(device for device, table in tables.items() if not table.is_direct)
 
 
 def _region_items(requirements: Requirements) -> Iterator[Item]:
@@ -157,6 +161,7 @@ def _transfer_choices(
             for q in chain.devices
             if p != q
         },
+        _reusing(costs, chain),
     )
 
 

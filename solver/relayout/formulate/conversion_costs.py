@@ -155,7 +155,8 @@ class ConversionCosts:
         traffic = max(self._ends(tensor, source, target), sum(size for _, size in spent))
         padding, cost = traffic - sum(transposed), traffic
         if is_own:
-            turns = [self._stated(device, tensor, before, after) for kind, before, after in each if kind == "transpose"]
+            by_number = len(transposed) > 1
+            turns = [self._stated(device, tensor, f, g, by_number) for kind, f, g in each if kind == "transpose"]
             known = [own for own in turns if own is not None]
             cost = padding + (sum(known) if len(known) == len(turns) else sum(transposed))
         return ConversionCost(cost, traffic, padding, max(1, len(transposed)))
@@ -191,15 +192,17 @@ class ConversionCosts:
     ) -> ConversionQuery | None:
         return conversion_query(self._names, self._operands[tensor.base], source, target, sizes)
 
-    def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
+    def _stated(
+        self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, by_number: bool = False
+    ) -> int | None:
         """The backend's stated cost of one transpose, or of a conversion by its own operator. It is asked by the names
-        of the axes and then by their numbers: a model whose axes have lost their names costs the same. None: the cost
-        is the traffic."""
+        of the axes and then by their numbers: a model whose axes have lost their names costs the same. `by_number`: it
+        is one of several Transposes, between which no layout has names. None: the cost is the traffic."""
         backend, sizes = self._at[device], self._size_of(tensor).sizes
         query = self._query(tensor, source, target, sizes)
         if query is None:
             return None
-        if not query.is_nameless:
+        if not query.is_nameless and not by_number:
             own = conversion_of(backend, *query, tensor.base.name)
             if own is not None and own.cost is not None:
                 return own.cost

@@ -24,8 +24,8 @@ class TensorUse(Struct, frozen=True):
 
 class DefUse(Struct, frozen=True):
     """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
-    choices of its transfers, if several devices may use it. `turned` are the other formats that the source's Transposes
-    make of it."""
+    choices of its transfers, if several devices may use it. `turned` are the formats that the source's Transposes make
+    of it."""
 
     tensor: Tensor
     producer: TensorUse
@@ -60,9 +60,8 @@ def def_use_chains(requirements: Requirements, *, has_devices: bool) -> tuple[De
         if tensor in consumers:
             uses = (producer, *consumers[tensor])
             devices = _devices(requirements, uses) if has_devices else ("",)
-            formats = _formats(requirements, uses)
-            others = tuple([each for each in turned.get(tensor, ()) if each not in formats])
-            found.append(DefUse(tensor, producer, uses[1:], formats, devices, turned=others))
+            own = tuple(turned.get(tensor, ()))
+            found.append(DefUse(tensor, producer, uses[1:], _formats(requirements, uses), devices, turned=own))
     return tuple(found)
 
 

@@ -280,19 +280,18 @@ def _between_devices(
 
     produced, wanted = formulation.states(def_use, assignment)
     incoming = choices.plan(produced, wanted)
-    conversions = []
-    for device, f, g in choices.conversions(produced, wanted, incoming):
-        target = def_use.formats[g]
-        consumers = of(at(device), target)
-        beyond = [
-            use
-            for q, transfer in incoming.items()
-            if device == transfer.source and g in transfer.formats
-            for use in receivers(q, target)
-        ]
-        serves = [*consumers, *beyond]
-        source = def_use.formats[f]
-        conversions.append(_conversion(formulation, def_use, device, source, target, consumers or beyond, serves))
+    conversions, beyond = [], dict[tuple[str, int], list[TensorUse]]()
+    for q, transfer in incoming.items():
+        for g in transfer.formats:
+            beyond.setdefault((transfer.source, g), []).extend(receivers(q, def_use.formats[g]))
+    # In reverse order: a copy also serves the consumers of the copies that are made from it.
+    for device, f, g in reversed([*choices.conversions(produced, wanted, incoming)]):
+        source, target = def_use.formats[f], def_use.formats[g]
+        consumers, others = of(at(device), target), beyond.get((device, g), [])
+        serves = [*consumers, *others]
+        beyond.setdefault((device, f), []).extend(serves)
+        conversions.append(_conversion(formulation, def_use, device, source, target, consumers or others, serves))
+    conversions.reverse()
     transfers = []
     for device, transfer in incoming.items():
         for format_ in (def_use.formats[f] for f in transfer.formats):

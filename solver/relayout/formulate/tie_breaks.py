@@ -52,7 +52,11 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[int,
         if followed is None or not any(followed):
             yield as_source
         else:
-            yield tuple(0 if follows else 1 + change for follows, change in zip(followed, as_source, strict=True))
+            # The same format on another device than the source's is a change even so.
+            kept = {a.formats for a in choice.alternatives if a.is_source}
+            moved = [change and a.formats in kept for a, change in zip(choice.alternatives, as_source, strict=True)]
+            rest = zip(followed, moved, as_source, strict=True)
+            yield tuple(int(is_moved) if follows else 1 + change for follows, is_moved, change in rest)
 
 
 def _stated(choice: NodeAlternatives) -> frozenset[Layout]:

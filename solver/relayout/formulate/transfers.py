@@ -3,7 +3,7 @@
 The node that defines a tensor runs at one device and produces one format. Other formats that are read at that device,
 or transferred from it, are converted from the produced one. Each other device that reads the tensor receives it once,
 in one format, and converts that to the others it needs. It may receive several formats if a transfer is cheaper than a
-conversion. So each copy is charged once per device.
+conversion. So each copy is charged once per device. A device may make copies from copies that it has.
 
 In the cost problem, each device that may receive the tensor is a choice among `Transfer`s. The tensor at that device is
 an item that this choice produces. Consumers at other devices read one further format of the item, "nothing". Formats
@@ -12,13 +12,14 @@ are numbers here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import combinations, permutations, product
 
 from msgspec import Struct
 
-from relayout.solve.problem import Choice, Item, Use
+from relayout.solve.copies import copies_between
+from relayout.solve.problem import Choice, Item, Row, Use
 
 __all__ = ["State", "Stated", "Transfer", "TransferChoices"]
 
@@ -54,7 +55,8 @@ class TransferChoices(Struct, frozen=True, dict=True):
     """One tensor of `count` formats that several devices may use.
 
     `conversion_costs[device][f][g]` is the cost of converting format f to g, None where no conversion exists;
-    `transfer_costs[source, target][f]` is the cost of a transfer in format f.
+    `transfer_costs[source, target][f]` is the cost of a transfer in format f. At the devices in `reusing`, a copy may
+    be made from another copy.
     """
 
     name: str
@@ -63,6 +65,7 @@ class TransferChoices(Struct, frozen=True, dict=True):
     consumers: tuple[Stated, ...]
     conversion_costs: Mapping[str, tuple[tuple[int | None, ...], ...]]
     transfer_costs: Mapping[tuple[str, str], tuple[int, ...]]
+    reusing: frozenset[str] = frozenset()
 
     @cached_property
     def produced(self) -> tuple[State, ...]:
@@ -90,6 +93,9 @@ class TransferChoices(Struct, frozen=True, dict=True):
         wanted = self.wanted(target)
         if not wanted:
             return []
+        if target in self.reusing and self.count <= _MOST_FORMATS:
+            # A format that no consumer reads may be the cheapest origin of one.
+            wanted = tuple(range(self.count))
         pairs = [
             (self.conversion_costs[target][f][g], self.transfer_costs[source, target][g])
             for f, g in permutations(wanted, 2)
@@ -138,14 +144,26 @@ class TransferChoices(Struct, frozen=True, dict=True):
     def conversions(
         self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]
     ) -> Iterator[tuple[str, int, int]]:
-        """The conversions that these transfers need, as (device, from, to); those at the producer's devices first."""
+        """The conversions that these transfers need, as (device, from, to), in an order in which they can be made."""
         for device in produced.devices:
             sent = {f for transfer in incoming.values() if transfer.source == device for f in transfer.formats}
-            for target in sorted({*wanted.get(device, ()), *sent} - {produced.format}):
-                yield device, produced.format, target
+            yield from self._copies(device, (produced.format,), {*wanted.get(device, ()), *sent})
         for q, transfer in incoming.items():
-            for target in sorted({*wanted[q]} - {*transfer.formats}):
-                yield q, self._nearest(q, transfer.formats, target), target
+            yield from self._copies(q, transfer.formats, wanted[q])
+
+    def _copies(self, device: str, formats: Formats, wanted: Set[int]) -> Iterator[tuple[str, int, int]]:
+        """The cheapest conversions at a device that has these formats."""
+        missing = sorted(wanted - {*formats})
+        edges = [(-1, target) for target in missing]
+        if device in self.reusing and missing:
+            # One more row: the format from which all these formats are free.
+            rows = [(*row, None) for row in self.conversion_costs[device]]
+            rows.append((*self._nearest_prices(device, formats), 0))
+            known = copies_between(tuple(rows)).edges(self.count, sum(1 << target for target in missing))
+            edges = edges if known is None else [(-1 if f == self.count else f, g) for f, g in known]
+        for origin, target in edges:
+            if target not in formats:
+                yield device, origin if origin >= 0 else self._nearest(device, formats, target), target
 
     def _nearest(self, device: str, formats: Formats, target: int) -> int:
         prices = [(price, f) for f in formats if (price := self.conversion_costs[device][f][target]) is not None]
@@ -242,19 +260,24 @@ class TransferChoices(Struct, frozen=True, dict=True):
                 row_of.setdefault(transfer.formats, max(len(row_of), nothing + 1))
             producer = Use(number[device], tuple([row_of[a.formats] for a in transfers]))
         size = max(len(row_of), nothing + 1)
-        rows: list[tuple[int | None, ...]] = [(None,) * nothing + (0,) + (None,) * (size - nothing - 1)] * size
+        rows: list[Row] = [(None,) * nothing + (0,) + (None,) * (size - nothing - 1)] * size
         for formats, row in row_of.items():
             if formats:
                 rows[row] = self._row(device, formats, row, size)
-        return Item(f"{self.name} at {device}", producer, tuple(consumers), tuple(rows))
+        return Item(f"{self.name} at {device}", producer, tuple(consumers), tuple(rows), device in self.reusing)
 
-    def _row(self, device: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
+    def _row(self, device: str, formats: Formats, own: int, size: int) -> Row:
         """The cost of each format at a device that has `own`."""
+        nearest = self._nearest_prices(device, formats)
+        return (*nearest, 0, *(0 if i == own else None for i in range(self.count + 1, size)))
+
+    def _nearest_prices(self, device: str, formats: Formats) -> Row:
+        """The cost of each format at a device that has these formats."""
         prices: list[int | None] = []
         for target in range(self.count):
             known = [0 if f == target else self.conversion_costs[device][f][target] for f in formats]
             prices.append(min([p for p in known if p is not None], default=None))
-        return (*prices, 0, *(0 if i == own else None for i in range(self.count + 1, size)))
+        return tuple(prices)
 
 
 def _agrees(transfer: Transfer, device: str, produced: State) -> bool:

@@ -20,9 +20,9 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_exten
 __all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for", "unbound"]
 
 
-def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
-    """The axis names by which `layout` is bound: numbers if the layout has numbers for names, else `letters`."""
-    return "".join(map(str, range(rank))) if layout.is_numbered and layout.rank == rank else letters
+def names_for(layout: Layout, letters: str | None, numbers: str) -> str | None:
+    """The axis names by which `layout` is bound: `numbers` if the layout has numbers for names, else `letters`."""
+    return numbers if layout.is_numbered and layout.rank == len(numbers) else letters
 
 
 def is_tiled(layout: Layout) -> bool:

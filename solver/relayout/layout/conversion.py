@@ -18,7 +18,7 @@ from msgspec import Struct
 from relayout.errors import InternalError
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
-__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "path", "steps_of"]
+__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moved_groups", "moves", "one_each", "path", "steps_of"]
 
 Dims = tuple[MemoryFormat, ...]
 
@@ -148,7 +148,7 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     if sorted(groups) != sorted(wanted):
         if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
             return _via_whole_axes(source, target, extents)
-        fine_source, fine_target = _common_groups(source, target, extents)
+        fine_source, fine_target = moved_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
             raise InternalError(f"{source} and {target} do not have the same axes")
         # The Transpose moves the unit dimensions too, so that they need no Reshape of their own.
@@ -263,7 +263,7 @@ def _resized(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...])
     return stages
 
 
-def _common_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[Dims, Dims]:
+def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[Dims, Dims]:
     """Both sides as groups that a transpose moves as wholes.
 
     Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.

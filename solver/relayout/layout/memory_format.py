@@ -29,6 +29,7 @@ __all__ = [
     "normal_form",
     "order_of",
     "padded_extent",
+    "place_after_neighbour",
     "source_order",
     "with_units",
 ]
@@ -144,6 +145,12 @@ def is_padded(format_: Iterable[Atom], extents: Sequence[Extent]) -> bool:
     return False
 
 
+def place_after_neighbour(axes: Sequence[int], axis: int) -> int:
+    """The place among these axes of a further one: after its nearest neighbour in the source."""
+    before = [(own, place) for place, own in enumerate(axes) if own < axis]
+    return max(before)[1] + 1 if before else 0
+
+
 @cache
 def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
     """The format with every missing unit axis inserted after its neighbour in the source; black boxes are kept."""
@@ -151,8 +158,7 @@ def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryForm
     found = list(format_)
     for axis in range(len(extents)):
         if axis not in present:
-            before = [index for index, atom in enumerate(found) if atom.axis < axis]
-            found.insert(max(before, key=lambda index: (found[index].axis, index)) + 1 if before else 0, Atom(axis))
+            found.insert(place_after_neighbour([atom.axis for atom in found], axis), Atom(axis))
     if isinstance(format_, BlackBoxFormat):
         return BlackBoxFormat(tuple(found), format_.boxes, format_.units)
     return tuple(found)

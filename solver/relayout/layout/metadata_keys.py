@@ -20,6 +20,7 @@ __all__ = [
     "LAYOUT_KEY",
     "NODE_COST_KEY",
     "OBJECTIVE_KEY",
+    "OPERAND_ORDERS_KEY",
     "ORDER_KEY",
     "SOURCE_HASH_KEY",
     "SOURCE_KEY",
@@ -34,6 +35,10 @@ LAYOUT_KEY = "relayout.layout"
 
 ORDER_KEY = "relayout.order"
 """On a value that is permuted: the source's axes in the value's order, `0,2,3,1`."""
+
+OPERAND_ORDERS_KEY = "relayout.operand_orders"
+"""On a node of which layouts are required by numbers: the order of each input, `;0,2,3,1`, in the axes that this input
+has in the source, where the order noted on the value is another: readers behind different Transposes share a value."""
 
 ATOMS_KEY = "relayout.atoms"
 """On a value whose dimensions are not whole axes: the atoms of each dimension."""

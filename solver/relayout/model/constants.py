@@ -19,8 +19,9 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.ops import graphs_of
+from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["constant_values", "gives_constants", "is_evaluable", "known_shape"]
+__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_shape"]
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -43,12 +44,28 @@ def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
     for value in node.inputs:
         if value is not None and value not in constants:
             return known_shape(node) is not None
-    return is_evaluable(node)
+    return _is_evaluable(node)
 
 
-def is_evaluable(node: ir.Node) -> bool:
+def _is_evaluable(node: ir.Node) -> bool:
     """Whether `node` can be evaluated once for all runs, given constant inputs."""
     return node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM and not graphs_of(node)
+
+
+def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
+    """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if not current.is_graph_input() and constant_tensor(current) is not None:
+            continue
+        producer = current.producer()
+        if producer is None or not _is_evaluable(producer) or producer.op_type in never or not producer.inputs:
+            return False
+        fresh = [operand for operand in producer.inputs if operand is not None and operand not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return True
 
 
 def known_shape(node: ir.Node) -> np.ndarray | None:

@@ -166,16 +166,27 @@ class _TransposedInsertion(Struct, frozen=True):
 
 @row("contract", "Gemm")
 def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
-    """Either operand may be transposed in its last two axes, by `transA` and `transB`."""
-    flips = (node.integer("transA", 0), node.integer("transB", 0))
+    """Either operand may be transposed in its last two axes, by `transA` and `transB`. If no batch is broadcast,
+    onnxruntime's `transBatchA` and `transBatchB` also take the first of these two from in front of the batch."""
+    own = [(node.integer(f"trans{side}", 0), node.integer(f"transBatch{side}", 0)) for side in "AB"]
+    laid = [_matrix_order(rank, *form) for rank, form in zip(ranks, own, strict=True)]
+    batches = [[node.extents(n)[order.index(axis)] for axis in range(ranks[n] - 2)] for n, order in enumerate(laid)]
+    is_batched = batches[0] == batches[1] != [] and None not in batches[0]
+    if not is_batched and any(behind for _, behind in own):
+        raise NoRuleError
+    flips = [(flip, batch) for batch in ((0, 1) if is_batched else (0,)) for flip in (0, 1)]
     alternatives = []
-    for flip_a, flip_b in product((0, 1), repeat=2):
-        orders = _matrix_order(ranks[0], flip_a), _matrix_order(ranks[1], flip_b)
-        edit = Edit({"transA": flips[0] ^ flip_a, "transB": flips[1] ^ flip_b}) if flip_a or flip_b else NO_EDIT
+    for flipped in product(flips, repeat=2):
+        forms = [(one ^ flip, two ^ batch) for (one, two), (flip, batch) in zip(own, flipped, strict=True)]
+        others = [_matrix_order(rank, *form) for rank, form in zip(ranks, forms, strict=True)]
+        orders = [tuple(map(before.index, after)) for before, after in zip(laid, others, strict=True)]
+        chosen = {f"trans{side}": form[0] for side, form in zip("AB", forms, strict=True)}
+        if is_batched:
+            chosen |= {f"transBatch{side}": form[1] for side, form in zip("AB", forms, strict=True)}
         rest = (None,) * (len(node.node.inputs) - 2)
-        alternatives.append(((*orders, *rest), (None,), edit))
-    contracted = ((False, 0, ranks[0] - 1 - flips[0]), (False, 1, ranks[1] - 2 + flips[1]))
-    columns: Shared = ((False, 1, ranks[1] - 1 - flips[1]), (True, 0, max(ranks) - 1))
+        alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
+    contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
+    columns: Shared = ((False, 1, laid[1].index(ranks[1] - 1)), (True, 0, max(ranks) - 1))
     if not node.has(2):
         return Listed(tuple(alternatives), (contracted, columns))
     bias = node.extents(2)
@@ -184,8 +195,10 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     return Listed(tuple(alternatives), (contracted, (*columns, (False, 2, len(bias) - 1))))
 
 
-def _matrix_order(rank: int, is_flipped: int) -> Axes:
-    return (*range(rank - 2), rank - 1, rank - 2) if is_flipped else tuple(range(rank))
+def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:
+    """The axes of batches of matrices as they lie: the last two perhaps swapped, the first of them perhaps in front."""
+    batch, last = tuple(range(rank - 2)), (rank - 1, rank - 2) if is_flipped else (rank - 2, rank - 1)
+    return (last[0], *batch, last[1]) if is_behind else (*batch, *last)
 
 
 @row("contract", "Einsum", since=12)

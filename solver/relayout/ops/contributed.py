@@ -117,9 +117,9 @@ def product_of_integers(node: Reading) -> Free:
 
 @row("contract", "FusedMatMul", since=1, domain=CONTRIBUTED)
 def fused_product(node: Reading) -> Listed:
-    """A scaled product of matrices in batches, either perhaps transposed. Batch axes behind the rows have no rule."""
+    """A scaled product of matrices in batches, either perhaps transposed."""
     ranks = node.rank(0), node.rank(1)
-    if min(ranks) < 2 or node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
+    if min(ranks) < 2:
         raise NoRuleError
     return gemm(node, ranks)
 

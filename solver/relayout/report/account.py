@@ -55,14 +55,17 @@ def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> A
     )
 
 
-def proof_of(bound: int, unit: str, *, is_direct: bool = False) -> str:
+def proof_of(bound: int, unit: str, *, is_direct: bool = False, has_transfers: bool = False) -> str:
     """What the bound proves: of the total, and over the formats in reach of the requirements and the graph.
 
-    `is_direct`: a conversion of a converted tensor might cost less.
+    `is_direct`: a conversion of a converted tensor might cost less. `has_transfers`: a tensor might be read at several
+    devices, and cost less if a device that received it transferred it again.
     """
     least = f"{bound} bytes" if unit == "bytes" else f"{bound} conversions"
-    direct = ", with each tensor converted from the format in which it is made" if is_direct else ""
-    return f"no legal model costs less than {least}, over the formats in reach{direct}"
+    limits = ["converted from the format in which it is made"] * is_direct
+    limits += ["transferred from the device that makes it"] * has_transfers
+    limited = f", with each tensor {' and '.join(limits)}" if limits else ""
+    return f"no legal model costs less than {least}, over the formats in reach{limited}"
 
 
 def _bytes(entries: Iterable[PlannedConversion | Charge]) -> int:

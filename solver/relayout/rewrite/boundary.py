@@ -41,6 +41,7 @@ def _boundary(context: RewriteContext) -> Iterator[tuple[Port, MemoryFormat, Ope
     """Each graph input and output that has a choice, with its format and its own dimensions."""
     for planned in context.plan.nodes:
         if planned.node is None:
+            context.at(planned.device)
             for port, format_ in zip(planned.ports, planned.formats, strict=True):
                 yield port, format_, planned.operand_dims(port)
 

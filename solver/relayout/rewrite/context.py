@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.backend.interface import Backend
+from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend
 from relayout.candidates.alternatives import Alternative, in_source
 from relayout.candidates.tensors import Operand
 from relayout.formulate.plan import Plan
@@ -55,9 +55,10 @@ class RewriteContext:
         self.tensors = plan.tensors
         self.emitter = Emitter(names_in(model), model.opset_imports.get("", 1))
         self.constants = Constants(self.tensors, self.emitter)
-        self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
+        self.copies = Copies(self.emitter, self.plan.tensors.operands.values(), plan.transfers)
         self.insertion_graphs = insertion_graphs(plan, model.graph)
         self.written: Written = {}
+        self._constants: set[ir.Node | None] = set()
         self._first = next(iter(self.graph), None)
         self._shared: dict[tuple[int, Hashable], object] = {}
         # The annotations of an earlier run, read before they are overwritten.
@@ -66,6 +67,26 @@ class RewriteContext:
             for value, operand in self.tensors.operands.items()
             if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
+
+    def at(self, device: str) -> None:
+        """Read and write at this device from here on; "" if there is one device."""
+        if device != self.copies.device:
+            self._assign_device()
+            self.copies.device = device
+
+    def _assign_device(self) -> None:
+        """Assign the current device to the emitted nodes that have none. Those that depend on constants alone get one
+        from their consumers."""
+        for node in self.emitter.emitted:
+            if all(map(self._is_constant, node.inputs)):
+                self._constants.add(node)
+            elif DEVICE_KEY not in node.metadata_props:
+                node.metadata_props[DEVICE_KEY] = node.metadata_props[WRITTEN_KEY] = self.copies.device
+
+    def _is_constant(self, value: ir.Value | None) -> bool:
+        if value is None or value.const_value is not None or value.producer() in self._constants:
+            return True
+        return self.tensors.is_constant(value)
 
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
@@ -146,5 +167,7 @@ class RewriteContext:
             self.graph.insert_after(node, emitted)
 
     def _emitted(self) -> list[ir.Node]:
+        if self.copies.device:
+            self._assign_device()
         emitted, self.emitter.emitted = self.emitter.emitted, []
         return emitted

@@ -33,6 +33,7 @@ def convert(context: RewriteContext, tensor: Tensor) -> None:
     for conversion in context.plan.conversions_of.get(tensor, ()):
         if context.insertion_graphs.get(conversion, context.model.graph) is not context.graph:
             continue
+        context.at(conversion.device)
         emitted = len(context.emitter.emitted)
         (_write_by_backend if conversion.by_backend else _write)(context, conversion)
         context.written[id(conversion)] = context.emitter.emitted[emitted:]
@@ -40,10 +41,13 @@ def convert(context: RewriteContext, tensor: Tensor) -> None:
 
 def convert_from_outside(context: RewriteContext) -> None:
     """Emit the current region's conversions of tensors that are produced outside it."""
-    copies = context.copies
-    inside = [each for each, graph in context.insertion_graphs.items() if graph is context.graph]
-    pending = [c.tensor for c in inside if copies.has(c.tensor, c.source) and not copies.has(c.tensor, c.target)]
-    for tensor in dict.fromkeys(pending):
+    copies, pending = context.copies, dict[Tensor, None]()
+    for each, graph in context.insertion_graphs.items():
+        if graph is context.graph:
+            context.at(each.device)
+            if copies.has(each.tensor, each.source) and not copies.has(each.tensor, each.target):
+                pending[each.tensor] = None
+    for tensor in pending:
         convert(context, tensor)
 
 

@@ -1,4 +1,4 @@
-"""The values of the legal model by tensor and format, and the Reshapes between the shapes of one format."""
+"""The values of the legal model by tensor, format and device, and the Reshapes between the shapes of one format."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import onnx_ir as ir
 
 from relayout.candidates.tensors import Operand, Tensor
 from relayout.errors import InternalError
+from relayout.formulate.plan import PlannedTransfer
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.model.dims.dim_unification import GENERATED
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
 __all__ = ["Copies", "stem_of"]
+
+_Key = tuple[Tensor, MemoryFormat, str]
 
 
 def stem_of(tensor: Tensor) -> str:
@@ -24,10 +27,18 @@ def stem_of(tensor: Tensor) -> str:
 
 
 class Copies:
-    """The values of the legal model by tensor and format; one format may have values of several shapes."""
+    """The values of the legal model by tensor, format and device; one format may have values of several shapes.
 
-    def __init__(self, emitter: Emitter, operands: Iterable[Operand | None]) -> None:
+    Values are read and added at the current `device`. A transferred copy is there as the values that were added at the
+    device that it comes from, without the Reshapes of that device's consumers.
+    """
+
+    def __init__(
+        self, emitter: Emitter, operands: Iterable[Operand | None], transfers: Iterable[PlannedTransfer]
+    ) -> None:
+        self.device = ""
         self._emitter = emitter
+        self._sources = {(each.tensor, each.format, each.target): each.source for each in transfers}
         self._symbols: dict[tuple[Tensor, MemoryFormat], str] = {}
         # Values of one shape share a view.
         symbols: dict[int, list[tuple[MemoryFormat, str]]] = {}
@@ -42,25 +53,31 @@ class Copies:
                 ]
             for group, extent in named:
                 self._symbols[operand.tensor, group] = extent
-        self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
+        self._known: dict[_Key, list[Physical]] = {}
+        self._added: dict[_Key, tuple[Physical, ...]] = {}
         self._unused: Iterator[str] | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A context at whose end values added for already known tensors are forgotten."""
+        """A context at whose end the values added in it are forgotten."""
         known = {key: list(physicals) for key, physicals in self._known.items()}
+        added = dict(self._added)
         yield
-        self._known.update(known)
+        self._known, self._added = known, added
 
     def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical, emitted: bool = False) -> None:
         """Register these values for the tensor in this format; the first is read where the shape does not matter.
         `emitted`: they are results of conversions, not values of the source."""
-        self._known[tensor, format_] = [*physical]
+        key = tensor, format_, self.device
+        self._known[key] = [*physical]
+        if self._sources:
+            self._added[key] = physical
         for each in physical:
             self._name_dims(tensor, each, emitted=emitted)
 
     def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
-        return (tensor, format_) in self._known
+        """Whether the tensor has this format at the current device."""
+        return self._find(tensor, format_) is not None
 
     def first(self, tensor: Tensor, format_: MemoryFormat) -> Physical:
         return self._of(tensor, format_)[0]
@@ -128,16 +145,27 @@ class Copies:
 
     def aliased_shape(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
         """The shape of a value whose dimensions are not those of its format, if there is one."""
-        return next((p.shape for p in self._known.get((tensor, format_), ()) if p.shape is not None), None)
+        return next((p.shape for p in self._find(tensor, format_) or () if p.shape is not None), None)
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
         """Replace `old` by `new`."""
         swap: Mapping[ir.Value, ir.Value] = {old: new}
         for key, known in self._known.items():
             self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
+        for key, added in self._added.items():
+            self._added[key] = tuple([Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in added])
+
+    def _find(self, tensor: Tensor, format_: MemoryFormat) -> list[Physical] | None:
+        key = tensor, format_, self.device
+        known = self._known.get(key)
+        if known is None and key in self._sources:
+            sent = self._added.get((tensor, format_, self._sources[key]))
+            if sent is not None:
+                known = self._known[key] = [*sent]
+        return known
 
     def _of(self, tensor: Tensor, format_: MemoryFormat) -> list[Physical]:
-        known = self._known.get((tensor, format_))
+        known = self._find(tensor, format_)
         if known is None:
             raise InternalError(f"tensor '{tensor.base.name}' is read in a format that nothing produces")
         return known

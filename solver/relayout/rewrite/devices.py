@@ -1,7 +1,7 @@
 """The device of each node of the legal model, in the node's metadata, where there are several devices.
 
-A node of the source runs on its planned device, a conversion on the device of the plan, and a Reshape between shapes of
-one format on the device of its consumers. A node that several devices need is duplicated.
+A node of the source runs on its planned device. Emitted nodes are on the device for which they were written, those that
+depend on constants alone on the devices of their consumers: one that several devices need is duplicated.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from relayout.rewrite.context import RewriteContext
 
 __all__ = ["assign_devices", "is_placed"]
 
-_RESHAPES = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
-
 Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
 def assign_devices(context: RewriteContext) -> None:
-    """Assign a device to every node that depends on data, and to every input and output of the graph."""
+    """Assign a device to every node that has none, and to every input and output of the graph."""
     plan = context.plan
-    producers = _producer_devices(context)
+    for planned in plan.nodes:
+        if planned.node is None:
+            for port, _ in planned.results():
+                port.operand.value.metadata_props[DEVICE_KEY] = planned.device
     outputs = _output_devices(context)
     for value, device in outputs.items():
         value.metadata_props[DEVICE_KEY] = device
     constant = context.tensors.constant_nodes
     consumers: Consumers = {}
-    placed: dict[ir.Node, dict[str, ir.Node]] = {}
     for node in _reversed_nodes(context.graph):
         if node in plan.of_node:
             _assign(node, plan.of_node[node].device, consumers)
-        elif node not in constant:
+        elif node in constant:
+            continue
+        elif (own_device := node.metadata_props.get(DEVICE_KEY)) is not None:
+            _assign(node, own_device, consumers)
+        else:
             read = {device: None for value in node.outputs for device in consumers.get(value, ())}
             own = [outputs[value] for value in node.outputs if value in outputs]
-            devices = next((producers[value] for value in node.outputs if value in producers), (*own, *read))
             if own or read:
-                placed[node] = _duplicate(context, node, tuple(dict.fromkeys(devices)), own, consumers)
-    # Of conversions to one format at several devices, the last was written and then duplicated.
-    last = {(each.tensor, each.target): context.written.get(id(each), ()) for each in plan.conversions}
-    for each in plan.conversions:
-        nodes = last[each.tensor, each.target]
-        context.written[id(each)] = [placed.get(node, {}).get(each.device, node) for node in nodes]
+                _duplicate(context, node, tuple(dict.fromkeys((*own, *read))), own, consumers)
 
 
 def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -76,37 +74,6 @@ def is_placed(plan: Plan) -> bool:
     return all((each.tensor, each.target, each.device) in converted for each in plan.conversions)
 
 
-def _producer_devices(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]]:
-    """The devices of a tensor's values in a format: that of its producer, then those of the conversions."""
-    found: dict[ir.Value, tuple[str, ...]] = {}
-    inputs = set(context.graph.inputs)
-    for planned in context.plan.nodes:
-        for port, format_ in planned.results():
-            if port.operand.value in inputs:
-                port.operand.value.metadata_props[DEVICE_KEY] = planned.device
-            tensor = port.operand.tensor
-            # The result of an elided node aliases its operand, which has a device.
-            targets = {} if planned.is_elided else {format_: (planned.device,)}
-            for conversion in context.plan.conversions_of.get(tensor, ()):
-                at = (*targets.get(conversion.target, ()), conversion.device)
-                targets[conversion.target] = tuple(sorted(at, key=lambda device: device != planned.device))
-            for target, devices in targets.items():
-                if context.copies.has(tensor, target):
-                    copy = context.copies.first(tensor, target).value
-                    found[copy] = devices
-                    if (moved := _moved(copy)) is not None:
-                        found.setdefault(moved, devices)
-    return found
-
-
-def _moved(copy: ir.Value) -> ir.Value | None:
-    """The result of the Transpose of which emitted nodes make the copy by another shape. Consumers may read it too."""
-    node = copy.producer()
-    while node is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    return node.outputs[0] if node is not None and node.op_type == "Transpose" else None
-
-
 def _output_devices(context: RewriteContext) -> dict[ir.Value, str]:
     """The devices of the outputs of the graph, and of its regions."""
     found: dict[ir.Value, str] = {}
@@ -128,9 +95,9 @@ def _assign(node: ir.Node, device: str, consumers: Consumers) -> None:
 
 def _duplicate(
     context: RewriteContext, node: ir.Node, devices: Sequence[str], outputs: Sequence[str], consumers: Consumers
-) -> dict[str, ir.Node]:
-    """Run an emitted node on these devices; returns the node of each. Each consumer reads the duplicate on its own
-    device, or else the first. The node itself defines graph outputs, whose devices are `outputs`."""
+) -> None:
+    """Run an emitted node on these devices. Each consumer reads the duplicate on its own device, or else the first. The
+    node itself defines graph outputs, whose devices are `outputs`."""
     first = next((device for device in outputs if device in devices), devices[0])
     at = {device: node if device == first else _copy_of(context, node) for device in dict.fromkeys((first, *devices))}
     for device, copy in at.items():
@@ -143,7 +110,6 @@ def _duplicate(
                 _replace_input(nodes, value, nearest.outputs[index])
                 consumers.setdefault(nearest.outputs[index], {}).setdefault(device, []).extend(nodes)
                 del consumers[value][device]
-    return at
 
 
 def _copy_of(context: RewriteContext, node: ir.Node) -> ir.Node:

@@ -10,7 +10,7 @@ from relayout.candidates.alternatives import FixedLowering, FreeLowering, Loweri
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
-from relayout.layout.memory_format import boxes_of
+from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY
 from relayout.model.emit import Physical, attribute_of
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
@@ -20,7 +20,7 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import fixed_operator, packed_operator
 from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
 from relayout.rewrite.function_calls import Operator, named_results
-from relayout.rewrite.operand_dims import port_dims, present
+from relayout.rewrite.operand_dims import flat, port_dims, present
 from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
@@ -42,6 +42,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     planned = context.plan.of_node.get(node)
     if planned is None:
         return
+    context.at(planned.device)
     lowering, rule = planned.lowering, planned.rule
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
@@ -77,7 +78,9 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         register_results(context, planned, node, form.wiring)
     if edit is not None:
         _edit(context, node, edit)
-    if NODE_COST_KEY in node.metadata_props:
+    # A backend may charge for the rank that the source has, which a tiled operator does not show.
+    is_tiled = isinstance(lowering, FreeLowering) and not is_whole(flat(lowering.dims))
+    if is_tiled or NODE_COST_KEY in node.metadata_props:
         note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
@@ -156,13 +159,15 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     assert elision is not None
     read, produced = planned.formats
     tensor = source.operand.tensor
-    first = context.copies.first(tensor, read)
-    dims = elision.carried(first.dims)
-    if dims is None:
-        # The value's dimensions are not groups of the view's tiles.
-        first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
+    for device in planned.chosen.devices:
+        context.at(device)
+        first = context.copies.first(tensor, read)
         dims = elision.carried(first.dims)
-        assert dims is not None
-    context.copies.add(result.operand.tensor, produced, Physical(first.value, dims, first.shape))
+        if dims is None:
+            # The value's dimensions are not groups of the view's tiles.
+            first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
+            dims = elision.carried(first.dims)
+            assert dims is not None
+        context.copies.add(result.operand.tensor, produced, Physical(first.value, dims, first.shape))
     context.insert_before(node)
     convert_results(context, node, planned)

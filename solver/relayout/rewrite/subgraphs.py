@@ -34,9 +34,11 @@ def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node
     for graph in graphs_of(node):
         with context.inside(graph):
             _write_region(context, (planned, *region_edges), write)
+    context.at(planned.device)
     register_results(context, planned, node, wiring)
     for each in region_edges:
         _set_scan_axis(each, node)
+        context.at(each.device)
         for region_port, port, format_, dims in _results(each):
             if region_port.graph is None:
                 context.register(node.outputs[region_port.index], port.operand, format_, dims)
@@ -50,6 +52,7 @@ def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write
     for each in every:
         for region_port, port, format_, dims in _results(each):
             if region_port.graph is graph:
+                context.at(each.device)
                 context.register(graph.inputs[region_port.index], port.operand, format_, dims)
                 convert(context, port.operand.tensor)
     convert_from_outside(context)
@@ -77,6 +80,7 @@ def _operands(
 ) -> Iterator[tuple[int, ir.Value, Port | None]]:
     """Each value that a region op or region edge reads from `graph` (a region, or None for the node itself), with its
     index there; a constant has no port."""
+    context.at(planned.device)
     for port, format_ in planned.operands():
         region_port = planned.region_port(port)
         if region_port.graph is graph:

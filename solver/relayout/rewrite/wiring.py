@@ -17,6 +17,7 @@ from relayout.candidates.alternatives import (
 )
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
 from relayout.rewrite.operand_dims import base_dims, present
@@ -26,12 +27,14 @@ __all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
 
 class Wire(Struct, frozen=True):
     """Input `index` of a node in these dimensions: the operand of port `place`, in atoms of its base tensor's axes; or,
-    with None, a constant, in atoms of its own. A value of further leading unit dimensions, up to `most`, is taken."""
+    with None, a constant, in atoms of its own. A value of further leading unit dimensions, up to `most`, is taken.
+    `order`: the source's axes in this order, where the layout is required by numbers."""
 
     index: int
     place: int | None
     dims: OperandDims
     most: int = 0
+    order: str = ""
 
 
 class Wiring(Struct, frozen=True):
@@ -47,14 +50,17 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
     rule, wires = planned.rule, list[Wire]()
     places = {port.index: place for place, port in enumerate(planned.ports) if not port.is_result}
     for index, value in enumerate(planned.node.inputs):
-        place = places.get(index)
+        place, order = places.get(index), ""
         if place is not None:
             port = planned.ports[place]
-            dims: OperandDims | None = base_dims(port.operand, lowering.operand_dims(port, rule))
+            own = lowering.operand_dims(port, rule)
+            dims: OperandDims | None = base_dims(port.operand, own)
+            if planned.layouts[place][:1] == "{":
+                order = ",".join(port.numbers[group[0].axis] for group in present(own))
         else:
             dims = _constant_dims(rule, lowering, index) if value is not None else None
         if dims is not None:
-            wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index)))
+            wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index), order))
     results = [
         (place, context.laid(port.operand, format_, present(lowering.operand_dims(port, rule))))
         for place, (port, format_) in enumerate(zip(planned.ports, planned.formats, strict=True))
@@ -64,16 +70,24 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
 
 
 def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
-    """Connect each input to its planned copy; constants are permuted."""
+    """Connect each input to its planned copy; constants are permuted. An order that a requirement by numbers is met in
+    is noted where it is not that of the value: readers behind different Transposes count its axes otherwise."""
+    orders = [""] * len(node.inputs)
     for wire in wiring.inputs:
         if wire.place is not None:
             operand, format_ = planned.ports[wire.place].operand, planned.formats[wire.place]
             value = context.read(operand, format_, cast(Dims, wire.dims), most=wire.most)
             context.replace_input(node, wire.index, value)
+            in_source = ",".join(map(str, range(len(wire.dims))))
+            if wire.order and wire.order != value.metadata_props.get(ORDER_KEY, in_source):
+                orders[wire.index] = wire.order
             continue
         constant = node.inputs[wire.index]
         if constant is not None and context.tensors.is_constant(constant):
             context.replace_input(node, wire.index, context.constants.relaid(constant, wire.dims))
+    node.metadata_props.pop(OPERAND_ORDERS_KEY, None)
+    if any(orders):
+        node.metadata_props[OPERAND_ORDERS_KEY] = ";".join(orders)
 
 
 def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:

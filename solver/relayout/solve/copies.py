@@ -23,6 +23,7 @@ class FormatCopies:
         self._conversion = conversion
         self._formats = range(len(conversion))
         self._known: dict[tuple[int, int], _Tree | None] = {}
+        self._splits: dict[tuple[int, int], _Tree | None] = {}
 
     def cost(self, source: int, required: int) -> int | None:
         """The cost of all required formats from `source`; None: one of them cannot be made."""
@@ -90,6 +91,12 @@ class FormatCopies:
 
     def _split(self, via: int, required: int) -> _Tree | None:
         """The cheapest copies of `required` from `via` in two parts."""
+        key = via, required
+        if key not in self._splits:
+            self._splits[key] = self._cheapest_parts(via, required)
+        return self._splits[key]
+
+    def _cheapest_parts(self, via: int, required: int) -> _Tree | None:
         lowest = required & -required
         others = required & ~lowest
         best: _Tree | None = None

@@ -18,16 +18,22 @@ from relayout.verification.requirements import node_label
 __all__ = ["check_against"]
 
 
-def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]] = frozenset()) -> Iterator[Finding]:
+def check_against(
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]] = frozenset(), *, fuses: bool = False
+) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
-    read. `own` are the backend's conversion operators, by domain and name."""
+    read.
+
+    `own` are the backend's conversion operators, by domain and name. `fuses`: it has a post-pass, which may replace
+    operators.
+    """
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
     yield from _check_freedom(model, original)
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original)
-    yield from check_operators(model, original, own)
+    yield from check_operators(model, original, own, fuses=fuses)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, by_name, source_name
@@ -38,6 +38,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         other = counterparts.get(name)
         if other is None or other.op_type != node.op_type:
             continue
+        yield from _check_noted_orders(node, other)
         if len(other.inputs) != len(node.inputs) or node.op_type in _VIEWS:
             continue
         for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
@@ -144,6 +145,29 @@ def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[
                 expected=f"{key} {made}",
                 found=str(stated),
                 message=f"value {after.name}: the annotated order is not the one that its Transpose makes",
+            )
+
+
+def _check_noted_orders(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
+    """Yield a finding for each operand whose order, as the node notes it, is not the one that it has."""
+    noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
+    for n, (text, mine, theirs) in enumerate(zip(noted, node.inputs, other.inputs, strict=False)):
+        if not text or mine is None or theirs is None:
+            continue
+        (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
+        order = [int(axis) for axis in text.split(",") if axis.isdecimal()]
+        had = (memory_format_of(root) or whole(range(len(axes)))).permutation or ()
+        is_known = source_name(root) == source_name(wanted) and len(had) == len(axes) == len(counted)
+        made = whole([had[axis] for axis in axes]) if is_known else None
+        stated = whole([counted[axis] for axis in order if axis < len(counted)])
+        if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):
+            yield Finding(
+                rule="layout-annotation",
+                node=node_label(node),
+                operand=n,
+                expected=str(made or "each axis once"),
+                found=str(stated),
+                message=f"the noted order of this operand ({mine.name}) is not the one that it has",
             )
 
 

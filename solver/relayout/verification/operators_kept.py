@@ -38,10 +38,14 @@ _NO_OTHER = "an operator of the original, or one that the backend names (`conver
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def check_operators(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]]) -> Iterator[Finding]:
+def check_operators(
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool = False
+) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
     not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
-    The backend may write operators for those of the source, with `operator_layouts`, and `own` as conversions.
+
+    A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
+    post-pass may also replace known operators by unknown ones.
     """
     theirs = [*walk(original.graph)]
     by_result = {value.name: node for node in theirs for value in node.outputs}
@@ -58,6 +62,7 @@ def check_operators(model: ir.Model, original: ir.Model, own: Set[tuple[str, str
         other = next((each for each in candidates if _kind(each) == _kind(node)), None)
         is_unknown = node.op_identifier()[:2] in unknown
         is_written = node.op_identifier()[:2] in own or declared_facts(node) is not None
+        is_written = is_written or (fuses and not any(_kind(each) in unknown for each in candidates))
         if WRITTEN_FOR_KEY in node.metadata_props:
             missing -= {each for each in missing if each.op_type == node.metadata_props[WRITTEN_FOR_KEY]}
         elif other is not None:

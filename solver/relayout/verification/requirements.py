@@ -14,12 +14,11 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
-from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
@@ -58,6 +57,7 @@ class _Known:
         inputs, results = node.inputs, node.outputs
         # The order of a Resize's operands counts for either of them.
         found: list[Hashable] = [value and self.index.marks_of(value)[:2] for value in (*inputs, *results)]
+        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY))
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
@@ -176,10 +176,8 @@ def _unsatisfied(
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
     tensor = TensorType(element_size(value), _with_tiles(known_extents(value), node, side, n))
     if required.is_numbered:
-        # Numbers count the source's axes: only an annotated order locates them.
-        format_ = memory_format_of(value)
-        order = format_.permutation if format_ is not None else None
-        namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
+        # Numbers count the axes that the operand has in the source.
+        namings = [_noted_order(value, (node, n) if side == "input" else None, known.index)]
     carried = known.boxes.get(value)
     if side == "result":
         # The backend provides the extensions of a result, so only the names can be wrong.
@@ -210,6 +208,16 @@ def _unsatisfied(
         found=found,
         message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} requires",
     )
+
+
+def _noted_order(value: ir.Value, read_at: tuple[ir.Node, int] | None, index: ModelIndex) -> AxisNames | None:
+    """The source's axes in the order of an operand, as the node that reads it or the value itself notes it. None for a
+    constant without a note, of which each reader has an order of its own."""
+    noted = read_at[0].metadata_props.get(OPERAND_ORDERS_KEY, "").split(";") if read_at is not None else []
+    text = noted[read_at[1]] if read_at is not None and read_at[1] < len(noted) else ""
+    order = tuple((text or value.metadata_props.get(ORDER_KEY, "")).split(","))
+    in_source = tuple(map(str, range(len(value.shape or ()))))
+    return order if sorted(order) == [*in_source] else None if value in index.made_ahead else in_source
 
 
 def _among(name: str | None, required: Layout) -> str | None:

@@ -164,7 +164,9 @@ def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool
     if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    yield from check_against(model, original, frozenset(conversion_operators_of(backend)))
+    passes = {type(backend.at(device)).finish for device in backend.devices() or ("",)}
+    own = conversion_operators_of(backend)
+    yield from check_against(model, original, own, fuses=passes != {Backend.finish})
     if run:
         yield from check_constants(model, original)
 

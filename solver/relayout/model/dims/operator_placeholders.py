@@ -108,10 +108,11 @@ class _Writer:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
-        elif operator == "FusedMatMul" and not self._integer("transBatchA") and not self._integer("transBatchB"):
-            sides = [(self._read(0), self._integer("transA")), (self._read(1), self._integer("transB"))]
-            if all(name in ranks for name, flag in sides if flag):
-                self._add("MatMul", [self._swapped(*side, ranks) for side in sides], self._result(0))
+        elif operator == "FusedMatMul":
+            forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
+            sides = [(self._read(n), *form) for n, form in enumerate(forms)]
+            if all(name in ranks for name, *flags in sides if any(flags)):
+                self._add("MatMul", [self._as_matrices(*side, ranks) for side in sides], self._result(0))
         return self._nodes
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
@@ -140,11 +141,14 @@ class _Writer:
     def _integer(self, attribute: str) -> int:
         return self._attributes[attribute].i if attribute in self._attributes else 0
 
-    def _swapped(self, operand: str, flag: int, ranks: Mapping[str, int]) -> str:
-        """The operand with its last two axes swapped where the flag says so."""
-        if not flag or ranks[operand] < 2:
+    def _as_matrices(self, operand: str, is_swapped: int, is_behind: int, ranks: Mapping[str, int]) -> str:
+        """The operand with its rows behind the batch, where they are in front, and then its last two axes swapped,
+        as the flags say."""
+        if not (is_swapped or is_behind) or ranks[operand] < 2:
             return operand
-        perm = [*range(ranks[operand])[:-2], ranks[operand] - 1, ranks[operand] - 2]
+        axes = list(range(ranks[operand]))
+        *batch, first, last = [*axes[1:-1], axes[0], axes[-1]] if is_behind else axes
+        perm = [*batch, last, first] if is_swapped else [*batch, first, last]
         return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
 
     def _perms(self, rank: int | None) -> tuple[list[int], list[int]] | None:

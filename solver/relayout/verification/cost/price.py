@@ -77,11 +77,11 @@ def check_price(
         computed += min(max(found.least, claimed.cost), found.most)
         if not is_counted and (reason := bill.is_elsewhere or bill.is_unnamed(part)):
             unknown.append(f"the {part} of the model ({found}) may be others: {reason}")
-        elif not is_counted or not (is_priced or found.unpriced or found.numbered):
+        elif not is_counted or not (is_priced or found.unpriced):
             message = f"the {part} are not those that the report charges{bill.first_other(part)}"
             findings.append(_error(message, str(found), _words(claimed)))
-        elif found.unpriced or not is_priced:
-            unknown.append(f"the price of the {part}: {found.unpriced or found.numbered}")
+        elif found.unpriced:
+            unknown.append(f"the price of the {part}: {found.unpriced}")
     if bill.contradictions and not findings:
         reason = bill.is_inlined if bill.is_missing else bill.is_elsewhere or bill.is_unnamed("reorders")
         if not reason:
@@ -143,7 +143,7 @@ def check_recorded_price(
     message = "the model costs other than it records"
     if is_sound and int(bound) > recorded:
         return [_error("the model records a bound above its cost", f"at most {text}", bound)], price
-    if price.not_computed and not is_sound and not any(each.unpriced for each in found):
+    if not is_sound and price.not_computed and not (bill.is_elsewhere or any(each.unpriced for each in found)):
         text += f"; not computed: {'; '.join(price.not_computed)}"
         return [Finding(rule="price", severity="warning", expected=str(least), found=text, message=message)], price
     return [] if is_sound or price.not_computed else [_error(message, str(least), text)], price
@@ -152,14 +152,13 @@ def check_recorded_price(
 @dataclass(frozen=True)
 class _Part:
     """One part of the account as the model has it. The cost may depend on the names of axes; `unpriced` says why it is
-    not known, `numbered` why it is known only by the numbers of axes."""
+    not known."""
 
     count: int
     bytes: int
     least: int
     most: int
     unpriced: str = ""
-    numbered: str = ""
 
     def __str__(self) -> str:
         cost = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
@@ -226,7 +225,6 @@ class _Bill:
         copies = transferred(index.model, self._constants) if known else ()
         self._transfers = [(value, a, b) for value, a, b in copies if a in known and b in known]
         self._devices = [backend.at(device) for device in backend.devices()] or [backend]
-        self._numbered: set[_Found] = set()
         self.contradictions: list[str] = []
         """The differences between the conversions that the report lists and the nodes that it names for them."""
         self.is_missing = False
@@ -299,8 +297,7 @@ class _Bill:
         prices = [self._prices[each] for each in own]
         least, most = sum(min(known, default=0) for known in prices), sum(max(known, default=0) for known in prices)
         unpriced = _without_names([each for each in own if not self._prices[each]])
-        numbered = _without_names([each for each in own if each in self._numbered])
-        return _Part(count, size, least, most, unpriced, numbered)
+        return _Part(count, size, least, most, unpriced)
 
     def first_other(self, part: str) -> str:
         """The first contradiction, or else a conversion of this part, for the end of a message."""
@@ -413,7 +410,6 @@ class _Bill:
             return ()
         if len(turns) > 1:
             by_number = [cost for node in turns for cost in numbered_price(backend, node, self._extent_of)]
-            self._numbered.add(found)
             return (moved if None in by_number else sum(cost or 0 for cost in by_number),)
         read = found.source if found.reordered else turns[0].inputs[0]
         assert read is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import prod
 
 import onnx_ir as ir
@@ -96,17 +97,24 @@ def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
 
 
 def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iterator[int | None]:
-    """The price of a Transpose by the numbers of its dimensions, without those of extent 1."""
+    """The price of a Transpose by the numbers of its dimensions, without those of extent 1; neighbours of known extents
+    that stay neighbours are one dimension."""
     source = node.inputs[0]
     shape = source.shape if source is not None else None
-    if node.op_type != "Transpose" or source is None or shape is None or len(shape) > MAX_RANK:
+    if node.op_type != "Transpose" or source is None or shape is None:
         return
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
-    long = [axis for axis, extent in enumerate(shape) if extent != 1]
-    extents = tuple(extent_of(shape[axis], axis) for axis in long)
-    given = Layout.from_names("".join(map(str, range(len(long)))))
-    wanted = Layout.from_names("".join(str(long.index(axis)) for axis in perm if axis in long))
-    yield conversion_cost_of(backend, TensorType(element_size(source), extents), given, wanted, source.name)
+    order = [axis for axis in perm if shape[axis] != 1]
+    follows = {pair for pair in pairwise(sorted(order)) if all(isinstance(shape[axis], int) for axis in pair)}
+    starts = [0, *(n for n, pair in enumerate(pairwise(order), start=1) if pair not in follows), len(order)]
+    moved = [order[start:end] for start, end in pairwise(starts) if start < end]
+    if len(moved) > MAX_RANK:
+        return
+    dims = sorted(moved)
+    extents = tuple([prod(extent_of(shape[axis], axis) or 1 for axis in group) for group in dims])
+    given, wanted = ("".join(str(dims.index(group)) for group in each) for each in (dims, moved))
+    tensor = TensorType(element_size(source), extents)
+    yield conversion_cost_of(backend, tensor, Layout.from_names(given), Layout.from_names(wanted), source.name)
 
 
 def _same_memory(value: ir.Value, *, is_source: bool) -> Iterator[ir.Value]:

@@ -1,0 +1,60 @@
+"""Layouts by numbers count the axes that an operand has in the source: in both runs, and in the verifier."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net
+
+import relayout
+from relayout.backend import Backend, Implementation
+from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
+from relayout.verification.verifier import verify
+
+
+class Numbered(Backend):
+    """Requires one order of every Relu, Sin and Cos, by the numbers of the axes."""
+
+    name = "numbered"
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self._layout = Layout.from_names(order)
+
+    def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
+        if node.op_type not in ("Relu", "Sin", "Cos"):
+            return tuple(super().implementations(node))  # type: ignore[arg-type]
+        return (Implementation((self._layout,), (self._layout,)),)
+
+
+def turned() -> onnx.ModelProto:
+    """One value that readers count in three ways."""
+    net = Net()
+    value = str(net.node("Relu", net.input("x", (2, 4, 6, 8))))
+    net.output(net.node("Sin", net.transpose(value, 0, 2, 3, 1)))
+    net.output(net.node("Cos", net.transpose(value, 0, 3, 2, 1)))
+    net.output(net.node("Tan", net.transpose(net.node("Exp", net.transpose(value, 0, 3, 2, 1)), 0, 3, 2, 1)))
+    return net.model()
+
+
+@pytest.mark.parametrize("order", ["0123", "0231", "0312", "3210"])
+def test_readers_behind_transposes_count_axes_of_their_own(order: str) -> None:
+    legal, report = relayout.legalize(turned(), Numbered(order), check=True)
+    assert report.verification is not None
+    assert not report.verification.findings
+    again, second = relayout.legalize(legal, Numbered(order))
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
+def test_an_order_that_an_operand_does_not_have_is_found() -> None:
+    legal, _ = relayout.legalize(turned(), Numbered("0231"))
+    (note,) = [p for node in legal.graph.node if node.op_type == "Sin" for p in node.metadata_props]
+    assert (note.key, note.value) == (OPERAND_ORDERS_KEY, "0,2,3,1")
+    plain = turned()
+    plain.graph.node[2].metadata_props.add(key=OPERAND_ORDERS_KEY, value="0,2,3,1")
+    for model in (turned(), plain):
+        findings = verify(model, Numbered("0231"), turned()).findings
+        assert {"layout-requirement"} <= {each.rule for each in findings}
+        assert any(each.rule == "layout-annotation" for each in findings) == (model is plain)
