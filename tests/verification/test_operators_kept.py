@@ -134,3 +134,19 @@ def test_an_operator_of_the_backends_own_passes_where_the_backend_names_it(own: 
     legal, _ = relayout.legalize(original, backend)
     found = verify(legal, backend, against=original, static=True).findings
     assert [each.found for each in found if each.severity == "error"] == ["com.acme::Pack"] * (not own)
+
+
+@pytest.mark.parametrize(("backend", "severity"), [("nhwc", "error"), ("x86-nchwc", "warning")])
+@pytest.mark.parametrize("claims", [False, True])
+def test_an_unknown_operator_that_was_inserted_is_found(backend: str, severity: str, claims: bool) -> None:
+    original = _model(CUSTOM)
+    legal, _ = relayout.legalize(original, backend)
+    legal.opset_import.append(onnx.helper.make_opsetid("evil", 1))
+    reader = _node(legal, "Halves")
+    inserted = onnx.helper.make_node("Other", [reader.input[0]], ["other"], "other", domain="evil")
+    if claims:
+        inserted.metadata_props.add(key="relayout.written_for", value="Sigmoid")
+    legal.graph.node.insert(list(legal.graph.node).index(reader), inserted)
+    reader.input[0] = "other"
+    found = verify(legal, backend, against=original, static=True).findings
+    assert [each.severity for each in found if each.rule == "operator"] == [severity]

@@ -45,41 +45,58 @@ def check_operators(
     not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
 
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
-    post-pass may also replace known operators by unknown ones.
+    post-pass may also replace known operators by unknown ones, which is a warning.
     """
     theirs = [*walk(original.graph)]
     by_result = {value.name: node for node in theirs for value in node.outputs}
     named = by_name(original)
     unknown = lacking(model) | lacking(original)
-    # A rewrite drops what no output depends on.
-    read = {value.producer() for value in ancestors(original.graph.outputs)}
-    missing = {node for node in theirs if node in read and node.op_identifier()[:2] in unknown}
+    pairs = {node: [*_candidates(node, by_result, named)] for node in walk(model.graph)}
+    kept = {
+        node: next((each for each in found if _kind(each) == _kind(node)), None)
+        for node, found in pairs.items()
+        if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
+    }
+    replaced = [node for node in theirs if node not in kept.values()]
+    kinds = {node.op_type for node in replaced}
     constants = constants_of(model.graph)
     unrun = set(_beside(model.graph, unknown))
-    for node in walk(model.graph):
-        found = (by_result.get(_results(node)[0]), named.get(COPY.sub("", node.name or "")))
-        candidates = [each for each in found if each is not None]
-        other = next((each for each in candidates if _kind(each) == _kind(node)), None)
+    written = set()
+    for node, found in pairs.items():
+        other = kept.get(node)
         is_unknown = node.op_identifier()[:2] in unknown
-        is_written = node.op_identifier()[:2] in own or declared_facts(node) is not None
-        is_written = is_written or (fuses and not any(_kind(each) in unknown for each in candidates))
-        if WRITTEN_FOR_KEY in node.metadata_props:
-            missing -= {each for each in missing if each.op_type == node.metadata_props[WRITTEN_FOR_KEY]}
-        elif other is not None:
-            missing.discard(other)
+        written_for = node.metadata_props.get(WRITTEN_FOR_KEY)
+        if other is not None:
             yield from _check_attributes(node, other, exact=is_unknown)
             if is_unknown and _results(node) != _results(other):
                 yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
-        elif (is_unknown and not is_written) or (node in unrun and _computes(node, constants)):
-            wanted = "::".join(_kind(candidates[0])) if candidates else _NO_OTHER
-            yield _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
-    for node in missing:
-        yield _finding(node, "::".join(_kind(node)), "none", "is gone")
+        elif written_for in kinds:
+            written.add(written_for)
+        elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
+            continue
+        elif is_unknown or (node in unrun and _computes(node, constants)):
+            is_fused = fuses and not any(_kind(each) in unknown for each in found)
+            wanted = "::".join(_kind(found[0])) if found else _NO_OTHER
+            finding = _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
+            yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
+    # A rewrite drops what no output depends on.
+    read = {value.producer() for value in ancestors(original.graph.outputs)}
+    for node in replaced:
+        if node in read and node.op_identifier()[:2] in unknown and node.op_type not in written:
+            yield _finding(node, "::".join(_kind(node)), "none", "is gone")
     for domain in sorted({node.domain for node in theirs if node.op_identifier()[:2] in unknown}):
         mine, other_version = (each.graph.opset_imports.get(domain) for each in (model, original))
         if mine != other_version:
             message = f"the operators of domain {domain} are of another version than in the original"
             yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
+
+
+def _candidates(
+    node: ir.Node, by_result: Mapping[str | None, ir.Node], named: Mapping[str, ir.Node]
+) -> Iterator[ir.Node]:
+    """The original's nodes that have the name of the first result, or the node's own."""
+    found = by_result.get(_results(node)[0]), named.get(COPY.sub("", node.name or ""))
+    yield from (each for each in found if each is not None)
 
 
 def _results(node: ir.Node) -> list[str]:
