@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import ModelProto, NodeProto
 
 import relayout
+from relayout.backend import Backend, Implementation, Reordering, TensorType
+from relayout.layout.layout import Layout
 from relayout.verification import verify
 
 CUSTOM = """net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y, float[2,4,6,6] z)
@@ -98,3 +102,51 @@ def test_an_operator_that_no_run_reaches_is_compared(kind: str) -> None:
     verification = verify(legal, "nhwc", against=original, static=True)
     rules = {finding.rule for finding in verification.findings if finding.severity == "error"}
     assert rules & {"operator", "attribute", "checker"}, verification
+
+
+class Packing(Backend):
+    """MaxPool on NHWC data, which an operator of its own makes."""
+
+    name = "packing"
+    own: frozenset[tuple[str, str]] = frozenset()
+
+    def implementations(self, node: ir.Node) -> list[Implementation]:
+        nhwc = (Layout.parse("NHWC"),)
+        return [Implementation(nhwc, nhwc)] if node.op_type == "MaxPool" else [*super().implementations(node)]
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return Reordering(100, _pack) if str(target) == "NHWC" else None
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return self.own
+
+
+def _pack(writing: Any) -> None:
+    shape = writing.shape_of(0, is_result=True)
+    writing.set_result(0, writing.emit("Pack", [writing.read(0)], shape=shape, domain="com.acme"))
+
+
+@pytest.mark.parametrize("own", [frozenset(), frozenset({("com.acme", "Pack")})])
+def test_an_operator_of_the_backends_own_passes_where_the_backend_names_it(own: frozenset[tuple[str, str]]) -> None:
+    original = _model("net (float[1,4,8,8] x) => (float[1,4,7,7] y) { y = MaxPool <kernel_shape = [2,2]> (x) }")
+    backend = Packing()
+    backend.own = own
+    legal, _ = relayout.legalize(original, backend)
+    found = verify(legal, backend, against=original, static=True).findings
+    assert [each.found for each in found if each.severity == "error"] == ["com.acme::Pack"] * (not own)
+
+
+@pytest.mark.parametrize(("backend", "severity"), [("nhwc", "error"), ("x86-nchwc", "warning")])
+@pytest.mark.parametrize("claims", [False, True])
+def test_an_unknown_operator_that_was_inserted_is_found(backend: str, severity: str, claims: bool) -> None:
+    original = _model(CUSTOM)
+    legal, _ = relayout.legalize(original, backend)
+    legal.opset_import.append(onnx.helper.make_opsetid("evil", 1))
+    reader = _node(legal, "Halves")
+    inserted = onnx.helper.make_node("Other", [reader.input[0]], ["other"], "other", domain="evil")
+    if claims:
+        inserted.metadata_props.add(key="relayout.written_for", value="Sigmoid")
+    legal.graph.node.insert(list(legal.graph.node).index(reader), inserted)
+    reader.input[0] = "other"
+    found = verify(legal, backend, against=original, static=True).findings
+    assert [each.severity for each in found if each.rule == "operator"] == [severity]

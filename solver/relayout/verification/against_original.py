@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
+from relayout.verification.counterparts import source_name
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.operators_kept import check_operators
@@ -18,10 +18,14 @@ from relayout.verification.requirements import node_label
 __all__ = ["check_against"]
 
 
-def check_against(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
-    """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read.
+def check_against(
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]] = frozenset(), *, fuses: bool = False
+) -> Iterator[Finding]:
+    """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
+    read.
 
-    `fuses`: the backend has a post-pass, which may replace operators.
+    `own` are the backend's conversion operators, by domain and name. `fuses`: it has a post-pass, which may replace
+    operators.
     """
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
@@ -29,7 +33,7 @@ def check_against(model: ir.Model, original: ir.Model, *, fuses: bool = False) -
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original)
-    yield from check_operators(model, original, fuses=fuses)
+    yield from check_operators(model, original, own, fuses=fuses)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
@@ -107,7 +111,7 @@ def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
-            source = sources.get(value.metadata_props.get(SOURCE_KEY, value.name))
+            source = sources.get(source_name(value))
             format_ = memory_format_of(value)
             if source is None or format_ is None or value.is_graph_output() or _same_shape(value, source):
                 continue

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, derive, fed
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
+from relayout.verification.counterparts import ancestors, by_name, source_name
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["check_axes_read"]
 
@@ -32,9 +31,9 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     index = ModelIndex(original)
     theirs, mine = derive(index, places), derive(ModelIndex(model), _places(model))
     common = CommonNames(index, beside_pieces=True, given=places)
-    counterparts = _by_name(original)
+    counterparts = by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
-    for name, node in _by_name(model).items():
+    for name, node in by_name(model).items():
         counterpart = counterparts.get(name)
         if counterpart is None or counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
             continue
@@ -78,25 +77,7 @@ def _are_joined(name: str | None, other: str | None, source: ir.Value) -> bool:
     """Whether the two are axes of different inputs and the original makes the value from both: operators relate them
     then, possibly behind axes that are split and fused anew, where names do not propagate."""
     inputs = {text.rpartition(".")[0] for text in (name, other) if text is not None}
-    return len(inputs) > 1 and inputs <= _hangs_on(source)
-
-
-def _hangs_on(value: ir.Value) -> set[str | None]:
-    """The names of the graph inputs and constants that a value is computed from."""
-    found: set[str | None] = set()
-    seen, open_ = {value}, [value]
-    while open_:
-        each = open_.pop()
-        node = each.producer()
-        if node is None:
-            found.add(each.name)
-            continue
-        inner = [read for graph in graphs_of(node) for within in walk(graph) for read in within.inputs]
-        for read in (*node.inputs, *inner):
-            if read is not None and read not in seen:
-                seen.add(read)
-                open_.append(read)
-    return found
+    return len(inputs) > 1 and inputs <= {each.name for each in ancestors([source]) if each.producer() is None}
 
 
 def _made(relation: AxesRead[Pair]) -> list[str]:
@@ -126,7 +107,7 @@ def _check_results(
     """
     mine, theirs = derivations
     for value, result in zip(node.outputs, counterpart.outputs, strict=False):
-        source = namesakes.get(value.metadata_props.get(SOURCE_KEY, value.name), result)
+        source = namesakes.get(source_name(value), result)
         here, there, format_ = mine.made(value), theirs.made(source), memory_format_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue
@@ -171,12 +152,6 @@ def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
             named_axes = zip(axes, value.shape, strict=True)
             places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)
     return places
-
-
-def _by_name(model: ir.Model) -> dict[str, ir.Node]:
-    nodes = list(walk(model.graph))
-    counts = Counter(node.name for node in nodes)
-    return {node.name: node for node in nodes if node.name and counts[node.name] == 1}
 
 
 def _mismatch(node: ir.Node, n: int, expected: Iterable[Pair], found: Iterable[Pair]) -> Finding:

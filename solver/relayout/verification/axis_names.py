@@ -13,9 +13,8 @@ import onnx_ir as ir
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
-from relayout.verification.axis_paths import CHANNELS_ONLY
 from relayout.verification.model_index import ModelIndex, OperatorClass
-from relayout.verification.operator_facts import AxisNames, with_whole_parts
+from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
 __all__ = ["Derivation", "derive", "fed"]

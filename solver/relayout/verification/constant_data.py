@@ -7,7 +7,6 @@ constant that the original computes is computed here, by onnx's reference evalua
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import COPY
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.subgraph_values import graphs_of
 
@@ -29,7 +29,6 @@ Array = np.ndarray[Any, Any]
 
 # Shapes, axes, pads and indices change with the layout of what they speak of. They act in every run.
 _LARGEST_PARAMETER = 16
-_COPY = re.compile(r"_laid(_\d+)?$")
 _BY_AXIS = ("Resize", "Upsample")
 """Operators with a number for each axis, which are permuted with the axes."""
 
@@ -69,7 +68,7 @@ def _stored(graph: ir.Graph) -> Iterator[ir.Value]:
 def _source(value: ir.Value, sources: Mapping[str, ir.Value]) -> ir.Value | None:
     """The original's constant that a constant stands for: by annotation, by name, or as a copy of that name."""
     name = str(value.name)
-    for each in (value.metadata_props.get(SOURCE_KEY), name, _COPY.sub("", name)):
+    for each in (value.metadata_props.get(SOURCE_KEY), name, COPY.sub("", name)):
         if each is not None and each in sources:
             return sources[each]
     return None

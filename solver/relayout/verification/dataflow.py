@@ -7,15 +7,14 @@ permutation.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, SOURCE_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import COPY, by_name, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
@@ -23,7 +22,6 @@ from relayout.verification.subgraph_values import walk
 __all__ = ["check_dataflow"]
 
 _OWN = ("", "ai.onnx")
-_COPY = re.compile(r"_laid(_\d+)?$")
 _VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
 _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
@@ -33,8 +31,8 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each operand that is another value, and for each copy's order."""
     sources = {str(value.name): value for value in _values(original)}
     constants = constants_of(model.graph) | constants_of(original.graph)
-    counterparts = _by_name(original)
-    paired = _by_name(model)
+    counterparts = by_name(original)
+    paired = by_name(model)
     kept = {node for name, node in paired.items() if name in counterparts}
     for name, node in paired.items():
         other = counterparts.get(name)
@@ -47,7 +45,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             if mine is None or theirs is None or mine in constants:
                 continue
             root = _root(mine, kept)
-            read = sources.get(_source_name(root)) if root is not None else None
+            read = sources.get(source_name(root)) if root is not None else None
             if read is None or read in constants or _is_same(read, theirs):
                 continue
             yield Finding(
@@ -66,17 +64,6 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
         yield from graph.inputs
     for node in walk(model.graph):
         yield from node.outputs
-
-
-def _by_name(model: ir.Model) -> dict[str, ir.Node]:
-    """The nodes by their own names, where these are unique."""
-    nodes = [node for node in walk(model.graph) if node.name]
-    counts = Counter(node.name for node in nodes)
-    return {str(node.name): node for node in nodes if counts[node.name] == 1}
-
-
-def _source_name(value: ir.Value) -> str:
-    return value.metadata_props.get(SOURCE_KEY) or str(value.name)
 
 
 def _root(value: ir.Value, kept: set[ir.Node]) -> ir.Value | None:
@@ -134,12 +121,12 @@ def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[
             continue
         before, after = node.inputs[0], node.outputs[0]
         stated = memory_format_of(after)
-        if stated is None or before.shape is None or _source_name(before) not in sources:
+        if stated is None or before.shape is None or source_name(before) not in sources:
             continue
-        if _source_name(after) != _source_name(before) and _source_name(after) in sources:
+        if source_name(after) != source_name(before) and source_name(after) in sources:
             continue  # a Transpose of the original's own: its result is annotated against another value
-        read = sources[_source_name(before)]
-        stands_for = sources.get(_COPY.sub("", _source_name(after)), read)
+        read = sources[source_name(before)]
+        stands_for = sources.get(COPY.sub("", source_name(after)), read)
         frames = _axes_at_root(read), _axes_at_root(stands_for)
         if frames[0][0] is not frames[1][0]:
             continue  # their axes are counted in different values
@@ -170,10 +157,10 @@ def _check_noted_orders(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
         (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
         order = [int(axis) for axis in text.split(",") if axis.isdecimal()]
         had = (memory_format_of(root) or whole(range(len(axes)))).permutation or ()
-        if _source_name(root) != _source_name(wanted) or not len(had) == len(axes) == len(counted):
-            continue
-        made, stated = whole([had[axis] for axis in axes]), whole([counted[axis] for axis in order if axis < len(axes)])
-        if len(order) != len(axes) or _moving(made, mine) != _moving(stated, mine):
+        is_known = source_name(root) == source_name(wanted) and len(had) == len(axes) == len(counted)
+        made = whole([had[axis] for axis in axes]) if is_known else None
+        stated = whole([counted[axis] for axis in order if axis < len(counted)])
+        if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),

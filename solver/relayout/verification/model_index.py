@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
-from relayout.verification.axis_paths import axis_path
 from relayout.verification.constants import computed_ahead, stored
 from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
     Named,
     axis_names,
+    axis_path,
     declared_facts,
     named,
     small_constant,

@@ -8,25 +8,24 @@ counterparts here, without a run.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import COPY, ancestors, by_name, source_name
 from relayout.verification.numeric.cut import Operators, lacking
-from relayout.verification.operator_facts import OURS
+from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_operators"]
 
 _OWN = ("", "ai.onnx", OURS)
-_COPY = re.compile(r"_laid(_\d+)?$")
 _MOVES = frozenset(
     (
         *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
@@ -35,45 +34,56 @@ _MOVES = frozenset(
 )
 _BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
 """Attributes that change with the layout of an operand."""
+_NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def check_operators(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
-    """Yield a finding for each attribute that differs, for each operator of an unknown domain that is gone, replaced or
-    of another version, and for what computes in a branch with one and is not the original's.
+def check_operators(
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool = False
+) -> Iterator[Finding]:
+    """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
+    not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
 
-    Other checks note the operators that a backend adds. `fuses`: its post-pass may also replace known ones.
+    A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
+    post-pass may also replace known operators by unknown ones, which is a warning.
     """
     theirs = [*walk(original.graph)]
-    counts = Counter(node.name for node in theirs)
     by_result = {value.name: node for node in theirs for value in node.outputs}
-    by_name = {node.name: node for node in theirs if node.name and counts[node.name] == 1}
+    named = by_name(original)
     unknown = lacking(model) | lacking(original)
-    missing = {node for node in _read(original.graph) if node.op_identifier()[:2] in unknown}
+    pairs = {node: [*_candidates(node, by_result, named)] for node in walk(model.graph)}
+    kept = {
+        node: next((each for each in found if _kind(each) == _kind(node)), None)
+        for node, found in pairs.items()
+        if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
+    }
+    replaced = [node for node in theirs if node not in kept.values()]
+    kinds = {node.op_type for node in replaced}
     constants = constants_of(model.graph)
     unrun = set(_beside(model.graph, unknown))
-    for node in walk(model.graph):
-        found = (by_result.get(_results(node)[0]), by_name.get(_COPY.sub("", node.name or "")))
-        candidates = [each for each in found if each is not None]
-        other = next((each for each in candidates if _kind(each) == _kind(node)), None)
+    written = set()
+    for node, found in pairs.items():
+        other = kept.get(node)
         is_unknown = node.op_identifier()[:2] in unknown
-        if WRITTEN_FOR_KEY in node.metadata_props:
-            missing -= {each for each in missing if each.op_type == node.metadata_props[WRITTEN_FOR_KEY]}
-        elif other is not None:
-            missing.discard(other)
+        written_for = node.metadata_props.get(WRITTEN_FOR_KEY)
+        if other is not None:
             yield from _check_attributes(node, other, exact=is_unknown)
             if is_unknown and _results(node) != _results(other):
                 yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
-        elif is_unknown:
-            replaced = [each for each in candidates if not fuses or _kind(each) in unknown]
-            if replaced:
-                wanted = "::".join(_kind(replaced[0]))
-                yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
-        elif node in unrun and _computes(node, constants):
-            wanted = "::".join(_kind(candidates[0])) if candidates else "none"
-            yield _finding(node, wanted, "::".join(_kind(node)), "stands where the original has another operator")
-    for node in missing:
-        yield _finding(node, "::".join(_kind(node)), "none", "is gone")
+        elif written_for in kinds:
+            written.add(written_for)
+        elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
+            continue
+        elif is_unknown or (node in unrun and _computes(node, constants)):
+            is_fused = fuses and not any(_kind(each) in unknown for each in found)
+            wanted = "::".join(_kind(found[0])) if found else _NO_OTHER
+            finding = _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
+            yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
+    # A rewrite drops what no output depends on.
+    read = {value.producer() for value in ancestors(original.graph.outputs)}
+    for node in replaced:
+        if node in read and node.op_identifier()[:2] in unknown and node.op_type not in written:
+            yield _finding(node, "::".join(_kind(node)), "none", "is gone")
     for domain in sorted({node.domain for node in theirs if node.op_identifier()[:2] in unknown}):
         mine, other_version = (each.graph.opset_imports.get(domain) for each in (model, original))
         if mine != other_version:
@@ -81,24 +91,16 @@ def check_operators(model: ir.Model, original: ir.Model, *, fuses: bool = False)
             yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
 
 
-def _read(graph: ir.Graph) -> set[ir.Node]:
-    """The nodes that an output depends on, and those inside them. A rewrite drops the others."""
-    found: set[ir.Node] = set()
-    pending = [*graph.outputs]
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node not in found:
-            found.add(node)
-            pending += [value for value in node.inputs if value is not None]
-            for body in graphs_of(node):
-                found |= _read(body)
-                pending += [value for inner in walk(body) for value in inner.inputs if value is not None]
-                pending += [*body.outputs]
-    return found
+def _candidates(
+    node: ir.Node, by_result: Mapping[str | None, ir.Node], named: Mapping[str, ir.Node]
+) -> Iterator[ir.Node]:
+    """The original's nodes that have the name of the first result, or the node's own."""
+    found = by_result.get(_results(node)[0]), named.get(COPY.sub("", node.name or ""))
+    yield from (each for each in found if each is not None)
 
 
 def _results(node: ir.Node) -> list[str]:
-    return [value.metadata_props.get(SOURCE_KEY) or str(value.name) for value in node.outputs] or [""]
+    return [source_name(value) for value in node.outputs] or [""]
 
 
 def _kind(node: ir.Node) -> tuple[str, str]:

@@ -165,7 +165,8 @@ def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
     passes = {type(backend.at(device)).finish for device in backend.devices() or ("",)}
-    yield from check_against(model, original, fuses=passes != {Backend.finish})
+    own = conversion_operators_of(backend)
+    yield from check_against(model, original, own, fuses=passes != {Backend.finish})
     if run:
         yield from check_constants(model, original)
 

@@ -143,6 +143,9 @@ def check_recorded_price(
     message = "the model costs other than it records"
     if is_sound and int(bound) > recorded:
         return [_error("the model records a bound above its cost", f"at most {text}", bound)], price
+    if not is_sound and price.not_computed and not (bill.is_elsewhere or any(each.unpriced for each in found)):
+        text += f"; not computed: {'; '.join(price.not_computed)}"
+        return [Finding(rule="price", severity="warning", expected=str(least), found=text, message=message)], price
     return [] if is_sound or price.not_computed else [_error(message, str(least), text)], price
 
 

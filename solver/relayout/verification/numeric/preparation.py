@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.numeric.baseline import Baseline, Feeds, Trial, baseline_of
 from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
@@ -87,7 +87,7 @@ def prepare(
         left = cut(model, theirs | own, _sources(model, right, opaque))
         inner = {name: other for name, other in _inner(left.model, right.model, opaque).items() if other not in drawn}
         inner |= dict(_operands(model, original, left, right, theirs | own, opaque))
-        supplied = {str(value.name): _source_name(value) for value in left.given}
+        supplied = {str(value.name): source_name(value) for value in left.given}
         results = {str(value.name) for node in right.model.graph for value in node.outputs}
         asked = tuple(sorted({*inner.values(), *(name for name in supplied.values() if name in results)}))
         if not asked and not right.model.graph.outputs:
@@ -117,10 +117,6 @@ def _shown(operators: Operators) -> str:
     return ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name in operators))
 
 
-def _source_name(value: ir.Value) -> str:
-    return value.metadata_props.get(SOURCE_KEY) or str(value.name)
-
-
 def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
     """The model's values that the original's run supplies, in the format that they are annotated with."""
     known = {str(value.name): value for node in right.model.graph for value in node.outputs}
@@ -129,7 +125,7 @@ def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
         str(value.name)
         for node in model.graph
         for value in node.outputs
-        if value.name not in opaque and (source := known.get(_source_name(value))) and _fits(value, source)
+        if value.name not in opaque and (source := known.get(source_name(value))) and _fits(value, source)
     }
 
 
@@ -139,7 +135,7 @@ def _operands(
     """The operands of operators that are cut out in both models, the model's beside the original's."""
     made = {str(value.name): node for node in original.graph for value in node.outputs}
     for node in model.graph:
-        other = made.get(_source_name(node.outputs[0])) if node.outputs else None
+        other = made.get(source_name(node.outputs[0])) if node.outputs else None
         if other is None or other.op_identifier() != node.op_identifier() or node.op_identifier()[:2] not in operators:
             continue
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
@@ -169,7 +165,7 @@ def _inner(model: ir.Model, original: ir.Model, opaque: Set[str | None]) -> dict
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
-            name = value.metadata_props.get(SOURCE_KEY, value.name)
+            name = source_name(value)
             source = sources.get(name) or sources.get((node.name, node.op_type, m))
             if source is None or value in constants or source in constants or value.name in opaque:
                 continue
