@@ -57,7 +57,8 @@ def check_operators(
         for node, found in pairs.items()
         if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
     }
-    replaced = [node for node in theirs if node not in kept.values()]
+    paired = set(kept.values())
+    replaced = [node for node in theirs if node not in paired]
     kinds = {node.op_type for node in replaced}
     constants = constants_of(model.graph)
     unrun = set(_beside(model.graph, unknown))
@@ -75,7 +76,7 @@ def check_operators(
         elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
             continue
         elif is_unknown or (node in unrun and _computes(node, constants)):
-            is_fused = fuses and not any(_kind(each) in unknown for each in found)
+            is_fused = is_unknown and fuses and not any(_kind(each) in unknown for each in found)
             wanted = "::".join(_kind(found[0])) if found else _NO_OTHER
             finding = _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
