@@ -55,7 +55,8 @@ def _is_evaluable(node: ir.Node) -> bool:
 def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
     """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
     pending, seen = [value], {value}
-    for current in pending:
+    while pending:
+        current = pending.pop()  # depth first: an input of the graph is soon reached
         if not current.is_graph_input() and constant_tensor(current) is not None:
             continue
         producer = current.producer()
