@@ -136,7 +136,7 @@ def test_an_operator_of_the_backends_own_passes_where_the_backend_names_it(own: 
     assert [each.found for each in found if each.severity == "error"] == ["com.acme::Pack"] * (not own)
 
 
-@pytest.mark.parametrize(("backend", "severity"), [("nhwc", "error"), ("x86-nchwc", "warning")])
+@pytest.mark.parametrize(("backend", "severity"), [("nhwc", "error"), ("x86-nchwc", "error"), ("xla-cpu", "warning")])
 @pytest.mark.parametrize("claims", [False, True])
 def test_an_unknown_operator_that_was_inserted_is_found(backend: str, severity: str, claims: bool) -> None:
     original = _model(CUSTOM)

@@ -341,9 +341,12 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
     """The non-constant operands of the node, and the values into and out of the graphs inside it. The latter are
     numbered after the node's own inputs or results. The values of `region_edges` are excluded."""
     if node not in tensors.region_edges:
-        noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
+        if OPERAND_ORDERS_KEY not in node.metadata_props:
+            return (*_ports(node.inputs, tensors, is_result=False), *_ports(node.outputs, tensors, is_result=True))
+        noted = node.metadata_props[OPERAND_ORDERS_KEY].split(";")
+        made = [value.metadata_props.get(ORDER_KEY, "") for value in node.outputs]
         inputs = _ports(node.inputs, tensors, is_result=False, noted=noted)
-        return (*inputs, *_ports(node.outputs, tensors, is_result=True))
+        return (*inputs, *_ports(node.outputs, tensors, is_result=True, noted=made))
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
@@ -366,9 +369,9 @@ def _ports(
     found: list[Port] = []
     for index, value in enumerate(values):
         operand = tensors.operands.get(value) if value is not None else None
-        if value is not None and operand is not None and not operand.tensor.constant:
+        if operand is not None and not operand.tensor.constant:
             own = noted[index] if index < len(noted) else ""
-            found.append(Port(operand, is_result, index, own or value.metadata_props.get(ORDER_KEY, "")))
+            found.append(Port(operand, is_result, index, own))
     return found
 
 

@@ -72,7 +72,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
 
 def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
     """Connect each input to its planned copy; constants are permuted. An order that a requirement by numbers is met in
-    is noted where it is not that of the value: readers behind different Transposes count its axes otherwise."""
+    is noted: readers behind different Transposes count the axes of a value otherwise."""
     orders = [""] * len(node.inputs)
     for wire in wiring.inputs:
         if wire.place is not None:
@@ -80,7 +80,7 @@ def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Nod
             value = context.read(operand, format_, cast(Dims, wire.dims), most=wire.most)
             context.replace_input(node, wire.index, value)
             in_source = ",".join(map(str, range(len(wire.dims))))
-            if wire.order and wire.order != value.metadata_props.get(ORDER_KEY, in_source):
+            if wire.order and (wire.order != in_source or ORDER_KEY in value.metadata_props):
                 orders[wire.index] = wire.order
             continue
         constant = node.inputs[wire.index]

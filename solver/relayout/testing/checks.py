@@ -164,6 +164,8 @@ def check_graph(
         return [Fault("answer", str(error), graph.name)]
     except InfeasibleError as error:
         return [Fault("infeasible", str(error), graph.name)]
+    except RelayoutError as error:  # the rewrite made no valid model; the text says where
+        return [Fault("crash", str(error), graph.name)]
     except Exception as error:  # any other error is what we look for
         return [Fault("crash", failure_text(error, type(chosen).__module__), graph.name)]
     return found

@@ -25,7 +25,7 @@ def check_against(
     read.
 
     `own` are the backend's conversion operators, by domain and name. `fuses`: it has a post-pass, which may replace
-    operators.
+    operators by some that it does not name.
     """
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)

@@ -35,6 +35,8 @@ _MOVES = frozenset(
 _BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
 """Attributes that change with the layout of an operand."""
 _NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
+_CONSTANT = ("", "Constant")
+"""Its value may be permuted, and is compared with the other constants."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -57,7 +59,8 @@ def check_operators(
         for node, found in pairs.items()
         if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
     }
-    replaced = [node for node in theirs if node not in kept.values()]
+    paired = set(kept.values())
+    replaced = [node for node in theirs if node not in paired]
     kinds = {node.op_type for node in replaced}
     constants = constants_of(model.graph)
     unrun = set(_beside(model.graph, unknown))
@@ -67,7 +70,8 @@ def check_operators(
         is_unknown = node.op_identifier()[:2] in unknown
         written_for = node.metadata_props.get(WRITTEN_FOR_KEY)
         if other is not None:
-            yield from _check_attributes(node, other, exact=is_unknown)
+            if _kind(node) != _CONSTANT:
+                yield from _check_attributes(node, other, exact=is_unknown)
             if is_unknown and _results(node) != _results(other):
                 yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
         elif written_for in kinds:
@@ -75,7 +79,7 @@ def check_operators(
         elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
             continue
         elif is_unknown or (node in unrun and _computes(node, constants)):
-            is_fused = fuses and not any(_kind(each) in unknown for each in found)
+            is_fused = is_unknown and fuses and not any(_kind(each) in unknown for each in found)
             wanted = "::".join(_kind(found[0])) if found else _NO_OTHER
             finding = _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding

@@ -164,9 +164,11 @@ def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool
     if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    passes = {type(backend.at(device)).finish for device in backend.devices() or ("",)}
-    own = conversion_operators_of(backend)
-    yield from check_against(model, original, own, fuses=passes != {Backend.finish})
+    kinds = {type(backend.at(device)) for device in backend.devices() or ("",)}
+    fuses = any(
+        each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
+    )
+    yield from check_against(model, original, conversion_operators_of(backend), fuses=fuses)
     if run:
         yield from check_constants(model, original)
 
