@@ -5,7 +5,8 @@ other one the operands of rank 4 must be NHWC. Operators that Glow does not have
 NHWC has the output channels first: OHWI.
 
 GatherND and ScatterND use axes by index only, so NHWC data has no meaning for them: they keep ONNX's layout. So does a
-node that runs in no order but the source's, such as a reduction over axes that are known at run time only.
+node that runs in no order but the source's, such as a reduction over axes that are known at run time only, and a Gather
+whose indices have several axes.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
@@ -75,7 +76,10 @@ def accepts_any_layout(node: ir.Node) -> bool:
     """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
     if has_roles(node):
         return node.op_type in _NAMED_ACCEPTS_ANY
-    return node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT or _is_pinned(node)
+    if node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT:
+        return True
+    # The axes of the indices stay side by side in the result, and NHWC may separate them.
+    return _is_pinned(node) or (node.op_type == "Gather" and rank_of(node.inputs[1]) > 1)
 
 
 def _is_pinned(node: ir.Node) -> bool:

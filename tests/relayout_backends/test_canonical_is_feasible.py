@@ -24,6 +24,14 @@ MODELS = {
         <float[3,3,1,1] {WEIGHT}> {{ {CONV} y = ReduceProd <keepdims = 1> (a, axes) }}""",
     "ReduceSumSquare of no axes": f"""{BEFORE} (float[2,3,4,5] x) => (float[2,3,4,5] y)
         <float[3,3,1,1] {WEIGHT}> {{ {CONV} y = ReduceSumSquare <noop_with_empty_axes = 1> (a) }}""",
+    "Gather of channels and rows": f"""{BEFORE} (float[2,7,5] v, int64[3,4] i) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ x = Gather <axis = 1> (v, i) {CONV} y = Relu (a) }}""",
+    "Gather of all axes but the last": f"""{BEFORE} (float[7,5] v, int64[2,3,4] i) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ x = Gather <axis = -2> (v, i) {CONV} y = Relu (a) }}""",
+    "Gather of all axes": f"""{BEFORE} (float[7] v, int64[2,3,4,5] i) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ x = Gather <axis = 0> (v, i) {CONV} y = Relu (a) }}""",
+    "Gather of rows and columns": f"""{BEFORE} (float[2,3,7] v, int64[4,5] i) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ x = Gather <axis = 2> (v, i) {CONV} y = Relu (a) }}""",
 }
 
 
