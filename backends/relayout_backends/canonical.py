@@ -79,7 +79,7 @@ def accepts_any_layout(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT:
         return True
     # The axes of the indices stay side by side in the result, and NHWC may separate them.
-    return _is_pinned(node) or (node.op_type == "Gather" and rank_of(node.inputs[1]) > 1)
+    return _is_pinned(node) or (node.op_type == "Gather" and any(rank_of(value) > 1 for value in node.inputs[1:]))
 
 
 def _is_pinned(node: ir.Node) -> bool:
