@@ -445,10 +445,11 @@ def _with_constants(
     # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed. It does
     # not know the results of other domains' operators; these stay as declared.
     declared = {name for node in kept if node.domain not in ("", "ai.onnx") for name in node.output}
+    told = values.keys() | hints.keys()
     stable = [
         value
         for value in probe.graph.value_info
-        if (value.name in declared or not _has_generated_dim(value)) and value.name not in values.keys() | hints.keys()
+        if value.name not in told and (value.name in declared or not _has_generated_dim(value))
     ]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend((*stable, *hints.values()))

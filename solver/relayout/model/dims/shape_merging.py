@@ -136,8 +136,8 @@ class _Extents:
 def _enter(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
     """Enter the shapes of `better`, whose names mean the same by now, into `graph` without its subgraphs."""
     found = {value.name: value for value in _values(better)}
-    stored = {tensor.name for tensor in graph.initializer}
-    computed = [tensor for tensor in better.initializer if tensor.name not in stored | found.keys()]
+    known = found.keys() | {tensor.name for tensor in graph.initializer}
+    computed = [tensor for tensor in better.initializer if tensor.name not in known]
     found |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
     for value in _values(graph):
         new = found.pop(value.name, None)
@@ -146,9 +146,9 @@ def _enter(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
         dims = list(_same_dims(value, new))
         if not dims:
             value.type.CopyFrom(new.type)
-        for known, other in dims:
-            if other.HasField("dim_value") or not known.WhichOneof("value"):
-                known.CopyFrom(other)
+        for own, other in dims:
+            if other.HasField("dim_value") or not own.WhichOneof("value"):
+                own.CopyFrom(other)
     graph.value_info.extend(found.values())
 
 
