@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
@@ -22,32 +23,16 @@ from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
 from relayout.formulate.plan import Plan
-from relayout.formulate.source_places import dearer_at_no_size
+from relayout.formulate.source_places import Answer, dearer_at_no_size
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.explain.conversions import (
-    boundary_of,
-    charges_of,
-    conversions_of,
-    transfers_of,
-    with_nodes,
-)
+from relayout.report.explain.conversions import Records, records_of, with_nodes
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
-from relayout.report.schema import (
-    BoundaryValue,
-    Charge,
-    Conversion,
-    DevicePlacement,
-    Explanation,
-    Report,
-    SolverFacts,
-    Totals,
-    Transfer,
-)
+from relayout.report.schema import Explanation, Report, SolverFacts, Totals
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.problem import leaves_copies_out
@@ -60,22 +45,15 @@ __all__ = ["Result", "describe", "limit_of", "run"]
 
 
 class Result(Struct, frozen=True):
-    """The results of the stages for one model. `is_changed`: the rewrite changed the model. `written` are
-    the nodes that parts of the plan became."""
+    """The results of the stages for one model: the plan, its records, and `written`, the nodes that parts of the plan
+    became; None where the source already is the plan, and stays as it is."""
 
-    formulation: Formulation
-    solution: Solution
-    plan: Plan
-    conversions: tuple[Conversion, ...]
-    transfers: tuple[Transfer, ...]
-    charges: tuple[Charge, ...]
-    devices: tuple[DevicePlacement, ...]
-    boundary: tuple[BoundaryValue, ...]
+    answer: Answer
+    records: Records
     explanation: Explanation | None
     warnings: tuple[str, ...]
     seconds: dict[str, float]
-    is_changed: bool
-    written: Mapping[int, Sequence[ir.Node]]
+    written: Mapping[int, Sequence[ir.Node]] | None
     choices: Mapping[str, DrawnChoice]
 
 
@@ -104,39 +82,23 @@ def run(
     answer = dearer_at_no_size(
         formulation, elements, backend, lambda each: solved(each, backend, options, clock, improved)
     )
-    formulation, solution, planned = answer.formulation, answer.solution, answer.plan
+    formulation, planned = answer.formulation, answer.plan
     progress("rewrite")
-    conversions, explanation = conversions_of(planned), None
     clock.stage("rewrite")
+    records, explanation = records_of(model.graph, planned, formulation.costs.bytes_of, backend), None
     if options.limit is not None:
-        is_proved = solution.status == "optimal" and found.is_complete
+        is_proved = answer.solution.status == "optimal" and found.is_complete
         conversions, explanation = explained(
-            formulation, planned, conversions, proved=is_proved, limit=options.limit, deadline=clock
+            formulation, planned, records.conversions, proved=is_proved, limit=options.limit, deadline=clock
         )
+        records = replace(records, conversions=conversions)
         clock.stage("explain")
-    transfers, devices = transfers_of(planned), _placements(planned, backend)
-    charges = charges_of(planned, formulation.costs.bytes_of, conversion_operators_of(backend))
-    boundary = boundary_of(model.graph, planned)
-    choices = _drawn(formulation, solution) if draws_choices else {}
-    is_changed = not _is_in_place(planned, formulation.costs, backend, elements)
-    written = rewrite(model, backend, planned) if is_changed else {}
+    choices = _drawn(answer) if draws_choices else {}
+    is_in_place = _is_in_place(planned, formulation.costs, backend, elements)
+    written = None if is_in_place else rewrite(model, backend, planned)
     clock.stage("rewrite")
-    return Result(
-        formulation,
-        solution,
-        planned,
-        conversions,
-        transfers,
-        charges,
-        devices,
-        boundary,
-        explanation,
-        tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place)))),
-        clock.seconds,
-        is_changed,
-        written,
-        choices,
-    )
+    warnings = tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place))))
+    return Result(answer, records, explanation, warnings, clock.seconds, written, choices)
 
 
 def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
@@ -146,10 +108,10 @@ def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
         yield f"in the source's layout, because at some sizes another costs more: '{first}'{more}, of unknown extents"
 
 
-def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnChoice]:
+def _drawn(answer: Answer) -> Mapping[str, DrawnChoice]:
     from relayout.report.drawing import drawn_choices
 
-    return drawn_choices(formulation, solution)
+    return drawn_choices(answer.formulation, answer.solution)
 
 
 def candidates(model: ir.Model, backend: Backend, options: Options, elements: DimSizes) -> Requirements:
@@ -212,34 +174,29 @@ def describe(
     result: Result, backend: Backend, before: Totals, after: Totals, assumed: Mapping[str, int] | None = None
 ) -> Report:
     """The report of a result, with the totals of the model before and after, and the sizes `assumed` for dims."""
-    solution, scale = result.solution, result.formulation.scale
-    cost = result.plan.cost(scale.objective)
-    bound = cost if solution.status == "optimal" else min(cost, scale.unpacked(solution.bound or 0))
-    if not result.formulation.requirements.is_complete:
+    formulation, solution, planned = result.answer.formulation, result.answer.solution, result.answer.plan
+    objective = formulation.scale.objective
+    cost = planned.cost(objective)
+    bound = cost if solution.status == "optimal" else min(cost, formulation.scale.unpacked(solution.bound or 0))
+    if not formulation.requirements.is_complete:
         # The solver's bound does not cover dropped formats.
         bound = 0
-    conversions, charges = with_nodes(result.plan, result.written, result.conversions, result.charges)
     return Report(
         status="optimal" if cost == bound else "feasible",
         cost=cost,
         bound=bound,
         proof=proof_of(
             bound,
-            scale.objective.unit,
-            is_direct=cost > 0 and leaves_copies_out(result.formulation.problem),
-            has_transfers=cost > 0 and any(each.transfers for each in result.formulation.def_use),
+            objective.unit,
+            is_direct=cost > 0 and leaves_copies_out(formulation.problem),
+            has_transfers=cost > 0 and any(each.transfers for each in formulation.def_use),
         ),
-        objective=scale.objective.name,
+        objective=objective.name,
         backend=backend.name,
         before=before,
         after=after,
-        account=account_of(result.plan, scale.objective, result.charges),
+        account=account_of(planned, objective, result.records.charges),
         assumed=dict(sorted((assumed or {}).items())),
-        boundary=result.boundary,
-        conversions=conversions,
-        transfers=result.transfers,
-        charges=charges,
-        devices=result.devices,
         explanation=result.explanation,
         solver=SolverFacts(
             choices=solution.choices,
@@ -248,18 +205,7 @@ def describe(
             seconds={name: round(value, 6) for name, value in result.seconds.items()},
         ),
         warnings=result.warnings,
-    )
-
-
-def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
-    """The nodes of each device, if there are several devices."""
-    nodes: dict[str, list[str]] = {device: [] for device in backend.devices()}
-    for node, each in planned.of_node.items():
-        if each.device in nodes and not each.is_elided:
-            nodes[each.device].append(node.name or node.outputs[0].name or "")
-    return tuple(
-        DevicePlacement(device=device, backend=backend.at(device).name, nodes=tuple(names))
-        for device, names in nodes.items()
+        **asdict(with_nodes(planned, result.written or {}, result.records)),
     )
 
 
