@@ -16,24 +16,21 @@ from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
-from relayout.candidates.tensors import Operand, Tensor, Tensors, collect_tensors
+from relayout.candidates.tensors import Tensor, collect_tensors
 from relayout.errors import OutOfTimeError
 from relayout.formulate.build import build
-from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
-from relayout.formulate.plan import Plan
 from relayout.formulate.source_places import Answer, dearer_at_no_size
 from relayout.model.io import warnings_of
-from relayout.model.tensor_sizes import DimSizes, tensor_bytes
-from relayout.ops import Relabel
+from relayout.model.tensor_sizes import DimSizes
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
 from relayout.report.explain.conversions import Records, records_of, with_nodes
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import Explanation, Report, SolverFacts, Totals
-from relayout.rewrite import is_placed, rewrite
+from relayout.rewrite import is_in_place, rewrite
 from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.problem import leaves_copies_out
 from relayout.solve.solver import Solution, solve
@@ -94,8 +91,10 @@ def run(
         records = replace(records, conversions=conversions)
         clock.stage("explain")
     choices = _drawn(answer) if draws_choices else {}
-    is_in_place = _is_in_place(planned, formulation.costs, backend, elements)
-    written = None if is_in_place else rewrite(model, backend, planned)
+    has_devices = bool(backend.devices())
+    written = None
+    if not is_in_place(planned, formulation.costs, has_devices=has_devices):
+        written = rewrite(model, backend, planned)
     clock.stage("rewrite")
     warnings = tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place))))
     return Result(answer, records, explanation, warnings, clock.seconds, written, choices)
@@ -207,40 +206,3 @@ def describe(
         warnings=result.warnings,
         **asdict(with_nodes(planned, result.written or {}, result.records)),
     )
-
-
-def _is_in_place(planned: Plan, costs: ConversionCosts, backend: Backend, elements: DimSizes) -> bool:
-    """Whether the source already is the plan: it changes no node, and the source's view ops spend and cost as much as
-    the conversions."""
-    tensors = planned.tensors
-    if not planned.keeps_nodes or tensors.cancelling or any(map(_is_unread, tensors.dead)):
-        return False
-    turns = list(_turns(tensors))
-    spent = sum(2 * tensor_bytes(elements(turned.tensor.base.shape), turned.tensor.base.dtype) for _, turned in turns)
-    if (len(planned.conversions), planned.bytes) != (len(turns), spent):
-        return False
-    if backend.devices():
-        return is_placed(planned)
-    if not costs.are_stated:
-        return True
-    made = {(turned.tensor, turned.source_format) for _, turned in turns}
-    if any((each.tensor, each.target) not in made for each in planned.conversions):
-        return False
-    stated = [costs.of(turned.tensor, read.source_format, turned.source_format) for read, turned in turns]
-    return sum(each.cost for each in stated if each is not None) == sum(each.cost for each in planned.conversions)
-
-
-def _is_unread(node: ir.Node) -> bool:
-    """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape."""
-    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
-
-
-def _turns(tensors: Tensors) -> Iterator[tuple[Operand, Operand]]:
-    """The Transposes of data that are views, each as what it reads and what it gives. Both are views of one tensor, by
-    whose size a Transpose is priced, like a conversion: a Reshape in between may have lost a dim's name."""
-    for node, rule in tensors.rules.items():
-        if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes:
-            read = tensors.operands[node.inputs[0]] if node.inputs[0] is not None else None
-            turned = tensors.operands[node.outputs[0]]
-            if read is not None and turned is not None:
-                yield read, turned
