@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from relayout.backend.interface import DEVICE_KEY
-from relayout.candidates.tensors import Tensor, Tensors
+from relayout.candidates.tensors import Tensor
 from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.device_expansion import annotated_device
 from relayout.formulate.plan import Plan
@@ -37,8 +36,11 @@ def is_in_place(plan: Plan, costs: ConversionCosts, *, has_devices: bool) -> boo
         return False
     if any(each.by_backend or each.passes > 1 for each in conversions):
         return False
-    turns = list(_turns(tensors, has_devices))
-    origins = dict(turns)
+    turns = [
+        (_Copy(given.tensor, given.source_format, node.metadata_props.get(DEVICE_KEY, "") if has_devices else ""), read)
+        for node, read, given in tensors.turns()
+    ]
+    origins = {copy: read.source_format for copy, read in turns}
     copies = {_Copy(each.tensor, each.target, each.device): each for each in conversions}
     if len(turns) != len(copies) or origins.keys() != copies.keys():
         return False
@@ -50,17 +52,6 @@ def is_in_place(plan: Plan, costs: ConversionCosts, *, has_devices: bool) -> boo
 def _is_unread(node: ir.Node) -> bool:
     """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape."""
     return not any(value.uses() or value.is_graph_output() for value in node.outputs)
-
-
-def _turns(tensors: Tensors, has_devices: bool) -> Iterator[tuple[_Copy, MemoryFormat]]:
-    """The copies that Transposes of data make, as views of one tensor, each with the format that is read."""
-    for node, rule in tensors.rules.items():
-        if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes:
-            read = tensors.operands[node.inputs[0]] if node.inputs[0] is not None else None
-            turned = tensors.operands[node.outputs[0]]
-            if read is not None and turned is not None:
-                device = node.metadata_props.get(DEVICE_KEY, "") if has_devices else ""
-                yield _Copy(turned.tensor, turned.source_format, device), read.source_format
 
 
 def _are_placed(plan: Plan) -> bool:

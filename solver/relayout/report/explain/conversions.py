@@ -86,10 +86,8 @@ def with_nodes(plan: Plan, written: Mapping[int, Sequence[ir.Node]], records: Re
     those that the rewrite emitted; empty where the source is the legal model, and its Transposes are the conversions.
     """
     views: dict[tuple[Tensor, MemoryFormat], list[ir.Node]] = {}
-    for node in plan.tensors.rules if plan.conversions and not written else ():
-        operand = plan.tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
-        if operand is not None:
-            views.setdefault((operand.tensor, operand.source_format), []).append(node)
+    for node, _, given in plan.tensors.turns() if plan.conversions and not written else ():
+        views.setdefault((given.tensor, given.source_format), []).append(node)
 
     def of(planned: PlannedConversion | PlannedNode, kept: Sequence[ir.Node | None]) -> dict[str, tuple[str, ...]]:
         nodes = [node for node in written.get(id(planned), kept) if node is not None and node.graph is not None]
