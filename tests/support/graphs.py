@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.model.runtime import import_onnxruntime
+from relayout.model.runtime import plain_session
 
 __all__ = ["Net", "assert_close", "assert_same_numbers", "random_feeds", "run", "session"]
 
@@ -95,19 +94,9 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
     return feeds
 
 
-@cache
-def _options() -> Any:
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
-
-
 def session(model: onnx.ModelProto) -> Any:
     """The model in onnxruntime, on one thread."""
-    return import_onnxruntime().InferenceSession(model.SerializeToString(), _options())
+    return plain_session(model, threads=1)
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
