@@ -47,7 +47,7 @@ def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             continue
         agree = _agree(value, _array(expected), tensor.numpy())
         if agree is None:
-            message = f"too many elements of {value.name} are equal to tell its order from them: only a run compares them"
+            message = f"too many elements of {value.name} are equal to tell their order: only a run compares them"
             yield Finding(rule="constant", severity="note", node=value.name, message=message)
         elif not agree:
             yield Finding(
