@@ -29,7 +29,7 @@ from relayout.report.account import account_of, proof_of
 from relayout.report.explain.conversions import Records, records_of, with_nodes
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
-from relayout.report.schema import Explanation, Report, SolverFacts, Totals
+from relayout.report.schema import Report, SolverFacts, Totals
 from relayout.rewrite import is_in_place, rewrite
 from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.problem import leaves_copies_out
@@ -47,7 +47,6 @@ class Result(Struct, frozen=True):
 
     answer: Answer
     records: Records
-    explanation: Explanation | None
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     written: Mapping[int, Sequence[ir.Node]] | None
@@ -82,13 +81,13 @@ def run(
     formulation, planned = answer.formulation, answer.plan
     progress("rewrite")
     clock.stage("rewrite")
-    records, explanation = records_of(model.graph, planned, formulation.costs.bytes_of, backend), None
+    records = records_of(model.graph, planned, formulation.costs.bytes_of, backend)
     if options.limit is not None:
         is_proved = answer.solution.status == "optimal" and found.is_complete
         conversions, explanation = explained(
             formulation, planned, records.conversions, proved=is_proved, limit=options.limit, deadline=clock
         )
-        records = replace(records, conversions=conversions)
+        records = replace(records, conversions=conversions, explanation=explanation)
         clock.stage("explain")
     choices = _drawn(answer) if draws_choices else {}
     has_devices = bool(backend.devices())
@@ -97,7 +96,7 @@ def run(
         written = rewrite(model, backend, planned)
     clock.stage("rewrite")
     warnings = tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place))))
-    return Result(answer, records, explanation, warnings, clock.seconds, written, choices)
+    return Result(answer, records, warnings, clock.seconds, written, choices)
 
 
 def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
@@ -196,7 +195,6 @@ def describe(
         after=after,
         account=account_of(planned, objective, result.records.charges),
         assumed=dict(sorted((assumed or {}).items())),
-        explanation=result.explanation,
         solver=SolverFacts(
             choices=solution.choices,
             kernel_choices=solution.kernel_choices,

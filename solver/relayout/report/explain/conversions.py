@@ -28,6 +28,7 @@ from relayout.report.schema import (
     Conversion,
     ConversionKind,
     DevicePlacement,
+    Explanation,
     RequiredBy,
     Transfer,
 )
@@ -44,6 +45,7 @@ class Records(Struct, frozen=True):
     charges: tuple[Charge, ...]
     devices: tuple[DevicePlacement, ...]
     boundary: tuple[BoundaryValue, ...]
+    explanation: Explanation | None = None
 
 
 def records_of(
