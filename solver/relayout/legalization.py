@@ -35,7 +35,7 @@ from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.onnx_file import Encoded
-from relayout.model.tensor_sizes import price_dims
+from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import Result, describe, limit_of, run
@@ -139,7 +139,7 @@ def legalize_model(
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    elements = price_dims(model, dims)
+    elements = DimSizes(model, dims)
     before = totals(model, dims, operators, elements)
     warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
