@@ -35,7 +35,7 @@ from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.onnx_file import Encoded
-from relayout.model.tensor_sizes import price_dims
+from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import Result, describe, limit_of, run
@@ -139,7 +139,7 @@ def legalize_model(
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    elements = price_dims(model, dims)
+    elements = DimSizes(model, dims)
     before = totals(model, dims, operators, elements)
     warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
@@ -148,20 +148,21 @@ def legalize_model(
         changed = True
     progress = progress or (lambda stage: None)
     result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
-    if result.is_changed:
+    is_rewritten = result.written is not None
+    if is_rewritten:
         drop_unused(model)
     finished = finished_by(backend, model)
     if finished:
         # The post-pass can leave nodes whose consumers were removed.
         sweep(model.graph)
-    changed = finished or result.is_changed or changed
+    changed = finished or is_rewritten or changed
     after = totals(model, dims, operators) if changed else before
     report = describe(result, backend, before, after, elements.assumed)
     warnings = (*report.warnings, *warnings)
     warnings += tuple(_idle_devices(report, backend, warnings))
     report = report.model_copy(update={"warnings": tuple(dict.fromkeys(warnings))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
-    annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
+    annotate_boundary(model.graph, layouts, result.answer.plan.boundary.requested)
     drop_untyped_ranks(model)
     if changed or BACKEND_KEY in model.metadata_props:
         # A model that was legal before relayout saw it stays as it is, byte for byte.
@@ -196,12 +197,13 @@ def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
 
 def _proof(model: ir.Model, result: Result, backend: Backend, options: Options) -> dict[str, Any]:
     """The certificate of the answer. `source_sha256` is as in the model's metadata, None for a model in memory."""
-    problem, scale = result.formulation.problem, result.formulation.scale
+    formulation = result.answer.formulation
+    problem, scale = formulation.problem, formulation.scale
     divisor = scale.divisor if scale.objective.unit == "bytes" else 1
     unit = scale.weights[scale.objective.unit], divisor
     # An answer that reuses copies is the cheapest without the limit, which it meets.
-    most = None if problem.reuses_copies else limit_of(result.formulation, backend, options)[1]
-    certificate = certificate_of(problem, result.solution, most=most, unit=unit)
+    most = None if problem.reuses_copies else limit_of(formulation, backend, options)[1]
+    certificate = certificate_of(problem, result.answer.solution, most=most, unit=unit)
     return {**certificate, "source_sha256": _source_hash(model)}
 
 

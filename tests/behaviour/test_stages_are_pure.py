@@ -23,7 +23,7 @@ from relayout.formulate.objective import objective_named
 from relayout.formulate.plan import plan
 from relayout.model.dims.rank_completion import complete_ranks, drop_untyped_ranks
 from relayout.model.io import read_model
-from relayout.model.tensor_sizes import price_dims
+from relayout.model.tensor_sizes import DimSizes
 from relayout.options import Options
 from relayout.pipeline import describe, run
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
@@ -99,7 +99,7 @@ def test_each_stage_gives_the_same_twice(model: Callable[[], onnx.ModelProto], b
         assert listed(first) == listed(second)
     assert first.tensors.materialized == second.tensors.materialized
     choices = listed(first)
-    one, other = (build(first, price_dims(source, {}), target, objective_named("bytes")) for _ in range(2))
+    one, other = (build(first, DimSizes(source, {}), target, objective_named("bytes")) for _ in range(2))
     assert (one.problem, one.provenance, one.scale) == (other.problem, other.provenance, other.scale)
     assert listed(one.requirements) == listed(other.requirements)
     assert listed(first) == choices
@@ -109,7 +109,7 @@ def test_each_stage_gives_the_same_twice(model: Callable[[], onnx.ModelProto], b
 def built(model: ir.Model, backend: Backend) -> Formulation:
     tensors = collect_tensors(model.graph, model.opset_imports)
     found = collect_requirements(model.graph, backend, tensors)
-    return build(found, price_dims(model, {}), backend, objective_named("bytes"))
+    return build(found, DimSizes(model, {}), backend, objective_named("bytes"))
 
 
 def written(model: ir.Model) -> bytes:
@@ -157,7 +157,7 @@ def test_a_result_is_described_alike_each_time(
 ) -> None:
     source, target = read_model(model()), backend()
     before = totals(source, {})
-    result = run(source, target, Options(), price_dims(source, {}), lambda _: None)
+    result = run(source, target, Options(), DimSizes(source, {}), lambda _: None)
     after = totals(source, {})
     assert describe(result, target, before, after) == describe(result, target, before, after)
 

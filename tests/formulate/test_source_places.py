@@ -14,7 +14,7 @@ from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
 from relayout.formulate.source_places import dearer_at_no_size
 from relayout.model.io import read_model
-from relayout.model.tensor_sizes import price_dims
+from relayout.model.tensor_sizes import DimSizes
 from relayout.solve.solver import Solution, solve
 
 
@@ -36,7 +36,7 @@ def test_the_problem_is_solved_again_only_with_further_tensors_in_place(
     objective: str, size: int | None, times: int
 ) -> None:
     model, backend = read_model(parts(size).model()), load_backend("onnx")
-    sizes = price_dims(model, {})
+    sizes = DimSizes(model, {})
     requirements = collect_requirements(model.graph, backend, collect_tensors(model.graph, model.opset_imports))
     first = build(requirements, sizes, backend, objective_named(objective))
     asked: list[tuple[Formulation, Solution]] = []

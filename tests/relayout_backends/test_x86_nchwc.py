@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from graphs import session
 from onnx import helper, numpy_helper, shape_inference
 from single_node_rewriter import OneNode, from_layout, to_layout
 
@@ -19,7 +20,7 @@ from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc import X86Nchwc
 from relayout_backends.x86_nchwc.blocks import probe
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 BLOCK = probe()
 BLOCKED = Layout.parse(f"NCHWc[tile:{BLOCK}]")
@@ -49,10 +50,7 @@ class One:
         )
         imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
         proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        (self.expected,) = session.run(None, {"x": x})
+        (self.expected,) = session(proto).run(None, {"x": x})
         self.x = x
         model = ir.from_proto(shape_inference.infer_shapes(proto))
         self.node = model.graph[0]

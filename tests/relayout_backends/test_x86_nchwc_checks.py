@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import session
 from onnx import TensorProto, helper, numpy_helper
 
 import relayout_backends.x86_nchwc.checks
@@ -102,13 +103,8 @@ def test_a_sound_blocked_model_has_no_findings() -> None:
 
 
 def test_the_sound_model_runs() -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        Model().proto().SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    y, z = session.run(None, {"x": np.ones((1, 32, 6, 5), np.float32)})
+    pytest.importorskip("onnxruntime")
+    y, z = session(Model().proto()).run(None, {"x": np.ones((1, 32, 6, 5), np.float32)})
     assert (y.shape, z.shape) == ((1, 64, 6, 5), (1, 24, 6, 5))
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import session
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 from relayout_backends.x86_nchwc.fusion import fuse
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 BLOCK = probe()
 PLAIN, SPLIT = [1, 2 * BLOCK, 5, 4], [1, 2, 5, 4, BLOCK]
@@ -114,13 +115,10 @@ class Model:
         return list(model.graph)
 
     def run(self, proto: onnx.ModelProto) -> list[Array]:
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        made = session(proto)
         rng = np.random.default_rng(1)
         feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in self.inputs.items()}
-        found: list[Array] = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+        found: list[Array] = made.run(None, {i.name: feeds[i.name] for i in made.get_inputs()})
         return found
 
 

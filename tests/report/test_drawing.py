@@ -13,7 +13,7 @@ from relayout.formulate.build import build
 from relayout.formulate.objective import objective_named
 from relayout.legalization import legalize_model
 from relayout.model.io import read_model
-from relayout.model.tensor_sizes import price_dims
+from relayout.model.tensor_sizes import DimSizes
 from relayout.options import Options
 from relayout.pipeline import candidates
 from relayout.report.drawing import compared, draw, drawn_choices, with_choices
@@ -83,7 +83,7 @@ def test_each_conversion_is_at_the_nodes_that_perform_it() -> None:
 @pytest.mark.parametrize("backend", ["nhwc", "nchw"])
 def test_an_alternative_costs_what_the_whole_problem_then_costs(backend: str) -> None:
     model, options = read_model(GRAPH), Options()
-    elements, chosen = price_dims(model, {}), load_backend(backend)
+    elements, chosen = DimSizes(model, {}), load_backend(backend)
     found = candidates(model, chosen, options, elements)
     formulation = build(found, elements, chosen, objective_named("bytes"), host="")
     solution = solve(formulation.problem)

@@ -11,7 +11,7 @@ from graphs import Net
 
 from relayout.legalization import legalize
 from relayout.model.io import read_model
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.report.schema import Totals
 from relayout.report.totals import totals as counted_for_the_report
 from relayout.verification.counting import count as counted_by_the_verifier
@@ -118,7 +118,7 @@ def test_a_symbolic_first_dim_of_an_input_counts_one_and_others_sixty_four(total
 
 
 def test_dims_that_are_expressions_are_evaluated_where_they_can_be() -> None:
-    elements = price_dims(parse("g (float[N,3] x) => (y) { y = Exp (x) }"), {"h": 5})
+    elements = DimSizes(parse("g (float[N,3] x) => (y) { y = Exp (x) }"), {"h": 5})
     assert elements(ir.Shape(["2*h", "N"])) == 10
     assert elements(ir.Shape(["a weird name!", 2])) == 128
     assert elements(ir.Shape([None, 2])) == 128
@@ -132,11 +132,11 @@ def test_a_dim_made_by_a_reshape_has_the_remaining_size() -> None:
             z = Exp (y) }"""
     )
     model.graph.node(0).outputs[0].shape = ir.Shape(["M", 3])
-    assert price_dims(model, {})(ir.Shape(["M"])) == 64 * 2
-    assert price_dims(model, {"C": 4})(ir.Shape(["M"])) == 4 * 2
-    assert price_dims(model, {"M": 5})(ir.Shape(["M"])) == 5
+    assert DimSizes(model, {})(ir.Shape(["M"])) == 64 * 2
+    assert DimSizes(model, {"C": 4})(ir.Shape(["M"])) == 4 * 2
+    assert DimSizes(model, {"M": 5})(ir.Shape(["M"])) == 5
     model.graph.inputs[0].shape = ir.Shape(["M", "C", 6])
-    assert price_dims(model, {})(ir.Shape(["M"])) == 1, "an input has it first"
+    assert DimSizes(model, {})(ir.Shape(["M"])) == 1, "an input has it first"
 
 
 def test_packed_elements_count_by_their_bits() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.model.runtime import import_onnxruntime
+from relayout.model.runtime import plain_session
 
 __all__ = ["Net", "assert_close", "assert_same_numbers", "random_feeds", "run", "session"]
 
@@ -27,6 +26,7 @@ class Net:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rng = np.random.default_rng(seed)
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def input(self, name: str, shape: Sequence[int | str | None], dtype: int = TensorProto.FLOAT) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
@@ -59,15 +59,27 @@ class Net:
     def output(self, value: str, dtype: int = TensorProto.FLOAT) -> None:
         self.outputs.append(helper.make_value_info(value, helper.make_tensor_type_proto(dtype, None)))
 
+    def shape(self, value: str) -> tuple[int, ...]:
+        """The extents of a value, where all extents are known."""
+        if value not in self._shapes:
+            graph = self._inferred().graph
+            for each in (*graph.input, *graph.value_info, *graph.output):
+                self._shapes[each.name] = tuple(dim.dim_value for dim in each.type.tensor_type.shape.dim)
+        return self._shapes[value]
+
     def model(self, **extra: Any) -> onnx.ModelProto:
-        graph = helper.make_graph(self.nodes, "net", self.inputs, self.outputs, self.constants)
+        model = self._model(**extra)
+        model.graph.output.extend(self._inferred(**extra).graph.output)
+        return model
+
+    def _model(self, outputs: Sequence[onnx.ValueInfoProto] = (), **extra: Any) -> onnx.ModelProto:
+        graph = helper.make_graph(self.nodes, "net", self.inputs, outputs, self.constants)
         foreign = sorted({node.domain for node in self.nodes} - {""})
         opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in foreign)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, **extra)
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        del model.graph.output[:]
-        model.graph.output.extend(inferred.graph.output)
-        return model
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, **extra)
+
+    def _inferred(self, **extra: Any) -> onnx.ModelProto:
+        return onnx.shape_inference.infer_shapes(self._model(self.outputs, **extra), data_prop=True)
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
@@ -82,19 +94,9 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
     return feeds
 
 
-@cache
-def _options() -> Any:
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
-
-
 def session(model: onnx.ModelProto) -> Any:
     """The model in onnxruntime, on one thread."""
-    return import_onnxruntime().InferenceSession(model.SerializeToString(), _options())
+    return plain_session(model, threads=1)
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

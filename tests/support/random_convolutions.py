@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,19 +13,7 @@ from graphs import Net
 __all__ = ["draw_network"]
 
 _CHANNELS = (1, 3, 4, 6, 8, 12, 16, 17, 20, 24, 32, 40, 48)
-_ACTIVATIONS = (
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-    "LeakyRelu",
-    "HardSwish",
-    "HardSigmoid",
-    "Elu",
-    "Softplus",
-    "Abs",
-    "Exp",
-    "Cos",
-)
+_ACTIVATIONS = tuple("Relu Sigmoid Tanh LeakyRelu HardSwish HardSigmoid Elu Softplus Abs Exp Cos".split())
 
 
 class _Drawing:
@@ -33,24 +22,20 @@ class _Drawing:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.net = Net(opset=self.random.choice((11, 13, 17, 20)), seed=seed)
-        self.batch = self.random.choice((1, 1, 2))
+        batch = self.random.choice((1, 1, 2))
         size = self.random.choice(((6, 6), (8, 5), (11, 9)))
-        self.values: list[tuple[str, tuple[int, int, int]]] = []
+        self.values: list[str] = []
         for i in range(self.random.choice((1, 1, 2))):
             channels = self.random.choice((3, 16, 20, 32))
-            self.values.append((self.net.input(f"input_{i}", [self.batch, channels, *size]), (channels, *size)))
+            self.values.append(self.net.input(f"input_{i}", [batch, channels, *size]))
 
-    def pick(self) -> tuple[str, tuple[int, int, int]]:
-        """One of the last four values."""
-        return self.random.choice(self.values[-4:])
+    def pick(self) -> tuple[str, tuple[int, ...]]:
+        """One of the last four values, with its channels, height and width."""
+        x = self.random.choice(self.values[-4:])
+        return x, self.net.shape(x)[1:]
 
-    def like(self, shape: tuple[int, int, int]) -> str | None:
-        """Another value of this shape."""
-        found = [name for name, each in self.values if each == shape]
-        return self.random.choice(found) if found else None
-
-    def keep(self, name: str, shape: tuple[int, int, int]) -> None:
-        self.values.append((name, shape))
+    def keep(self, operator: str, *operands: str, **attributes: Any) -> None:
+        self.values.append(self.net.node(operator, *operands, **attributes))
 
     def weights(self, *shape: int) -> str:
         fan = max(1, int(np.prod(shape[1:])))
@@ -67,61 +52,57 @@ class _Drawing:
         outputs = channels if depthwise else self.random.choice(_CHANNELS)
         groups = channels if depthwise else 2 if channels % 2 == outputs % 2 == 0 and self.random.random() < 0.2 else 1
         pads = [self.random.randint(0, kernel // 2) for _ in range(4)]
-        spatial = [(extent + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, extent in enumerate((height, width))]
-        if min(spatial) < 1:
+        if min(height + pads[0] + pads[2], width + pads[1] + pads[3]) < kernel:
             return
         operands = [x, self.weights(outputs, channels // groups, kernel, kernel)]
         if self.random.random() < 0.7:
             operands.append(self.vector(outputs))
-        name = self.net.node("Conv", *operands, pads=pads, strides=[stride] * 2, group=groups)
-        self.keep(name, (outputs, spatial[0], spatial[1]))
+        self.keep("Conv", *operands, pads=pads, strides=[stride] * 2, group=groups)
 
     def pool(self) -> None:
-        x, (channels, height, width) = self.pick()
+        x, (_, *spatial) = self.pick()
         kernel = self.random.choice((2, 3))
-        if min(height, width) < kernel:
+        if min(spatial) < kernel:
             return
         operator = self.random.choice(("MaxPool", "AveragePool"))
         stride = self.random.choice((1, 2))
         pads = [self.random.randint(0, 1) for _ in range(4)]
-        chosen: dict[str, object] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads}
+        chosen: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads}
         if operator == "AveragePool" and self.random.random() < 0.5:
             chosen["count_include_pad"] = 1
-        spatial = [(e + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, e in enumerate((height, width))]
-        self.keep(self.net.node(operator, x, **chosen), (channels, spatial[0], spatial[1]))
+        self.keep(operator, x, **chosen)
 
     def global_pool(self) -> None:
-        x, (channels, *_) = self.pick()
+        x, _ = self.pick()
         if self.random.random() < 0.5 or self.net.opset >= 18:
-            name = self.net.node(self.random.choice(("GlobalAveragePool", "GlobalMaxPool")), x)
+            self.keep(self.random.choice(("GlobalAveragePool", "GlobalMaxPool")), x)
         else:
-            name = self.net.node("ReduceMean", x, axes=[2, 3], keepdims=1)
-        self.keep(name, (channels, 1, 1))
+            self.keep("ReduceMean", x, axes=[2, 3], keepdims=1)
 
     def activation(self) -> None:
-        x, shape = self.pick()
+        x, _ = self.pick()
         operators = [a for a in _ACTIVATIONS if a != "HardSwish" or self.net.opset >= 14]
         operator = self.random.choice((*operators, "Clip"))
         if operator == "Exp":
             x = self.net.node("Tanh", x)
         bounds = [np.float32(self.random.choice((-0.5, 0, 0.2))), np.float32(1.5)]
         operands = [x, *(self.net.constant(np.array(bound)) for bound in bounds)] if operator == "Clip" else [x]
-        self.keep(self.net.node(operator, *operands), shape)
+        self.keep(operator, *operands)
 
     def gated(self) -> None:
-        x, shape = self.pick()
-        self.keep(self.net.node("Mul", x, self.net.node("Sigmoid", x)), shape)
+        x, _ = self.pick()
+        self.keep("Mul", x, self.net.node("Sigmoid", x))
 
     def excited(self) -> None:
         x, shape = self.pick()
         gate = self.net.node("GlobalAveragePool", x)
         if self.random.random() < 0.5:
             gate = self.net.node("Conv", gate, self.weights(shape[0], shape[0], 1, 1))
-        self.keep(self.net.node("Mul", x, self.net.node("Sigmoid", gate)), shape)
+        self.keep("Mul", x, self.net.node("Sigmoid", gate))
 
     def normalized(self) -> None:
         x, shape = self.pick()
-        self.keep(self.net.node("BatchNormalization", x, *(self.vector(shape[0]) for _ in range(4))), shape)
+        self.keep("BatchNormalization", x, *(self.vector(shape[0]) for _ in range(4)))
 
     def shifted(self) -> None:
         x, shape = self.pick()
@@ -130,45 +111,41 @@ class _Drawing:
         operator = self.random.choice(("Add", "Sub", "Mul", "Div"))
         if operator != "Div" and self.random.random() < 0.3:
             operands.reverse()
-        self.keep(self.net.node(operator, *operands), shape)
+        self.keep(operator, *operands)
 
     def joined(self) -> None:
         x, shape = self.pick()
-        y = self.like(shape)
-        if y is not None:
-            self.keep(self.net.node(self.random.choice(("Add", "Add", "Sub", "Mul", "Max", "Min")), x, y), shape)
+        y = self.random.choice([each for each in self.values if self.net.shape(each)[1:] == shape])
+        self.keep(self.random.choice(("Add", "Add", "Sub", "Mul", "Max", "Min")), x, y)
 
     def concatenated(self) -> None:
-        x, shape = self.pick()
-        others = [each for each in self.values if each[1][1:] == shape[1:] and each[1][0] + shape[0] <= 128]
-        y, other = self.random.choice(others or [(x, shape)])
-        self.keep(self.net.node("Concat", x, y, axis=1), (shape[0] + other[0], *shape[1:]))
+        x, (channels, *spatial) = self.pick()
+        shapes = {each: self.net.shape(each)[1:] for each in self.values}
+        others = [each for each, (own, *rest) in shapes.items() if rest == spatial and own + channels <= 128]
+        self.keep("Concat", x, self.random.choice(others or [x]), axis=1)
 
     def parted(self) -> None:
-        x, (channels, *spatial) = self.pick()
+        x, (channels, *_) = self.pick()
         if channels < 2:
             return
         at = self.random.choice([c for c in (1, 8, 16, channels // 2) if c < channels])
         if self.random.random() < 0.5:
             bounds = [self.net.constant(np.array([n], np.int64)) for n in (at, 1 << 30, 1)]
-            self.keep(self.net.node("Slice", x, *bounds), (channels - at, *spatial))  # type: ignore[arg-type]
+            self.keep("Slice", x, *bounds)
             return
         parts = [at, channels - at]
         if self.net.opset < 13:
-            names = self.net.node("Split", x, results=2, axis=1, split=parts)
+            self.values += self.net.node("Split", x, results=2, axis=1, split=parts)
         else:
-            names = self.net.node("Split", x, self.net.constant(np.array(parts, np.int64)), results=2, axis=1)
-        for name, part in zip(names, parts, strict=True):
-            self.keep(name, (part, *spatial))  # type: ignore[arg-type]
+            self.values += self.net.node("Split", x, self.net.constant(np.array(parts, np.int64)), results=2, axis=1)
 
     def padded(self) -> None:
-        x, (channels, height, width) = self.pick()
+        x, _ = self.pick()
         pads = [0, 0, self.random.randint(0, 2), self.random.randint(0, 2), 0, 0, 1, 0]
-        name = self.net.node("Pad", x, self.net.constant(np.array(pads, np.int64)))
-        self.keep(name, (channels, height + pads[2] + pads[6], width + pads[3] + pads[7]))
+        self.keep("Pad", x, self.net.constant(np.array(pads, np.int64)))
 
     def resized(self) -> None:
-        x, (channels, height, width) = self.pick()
+        x, (_, height, width) = self.pick()
         if height * width > 150:
             return
         chosen = self.random.choice(
@@ -181,7 +158,7 @@ class _Drawing:
         )
         empty = self.net.constant(np.zeros(0, np.float32))
         scales = self.net.constant(np.array([1, 1, 2, 2], np.float32))
-        self.keep(self.net.node("Resize", x, empty, scales, **chosen), (channels, 2 * height, 2 * width))
+        self.keep("Resize", x, empty, scales, **chosen)
 
     def channels_last(self) -> None:
         """An operator on channels-last data."""
@@ -194,39 +171,39 @@ class _Drawing:
             y = self.net.node("Softmax", y, axis=3)
         elif kind < 0.85 and self.net.opset >= 17:
             y = self.net.node("LayerNormalization", y, self.vector(shape[0]), axis=3)
-        self.keep(self.net.transpose(y, 0, 3, 1, 2), shape)
+        self.keep("Transpose", y, perm=(0, 3, 1, 2))
 
     def soft(self) -> None:
-        x, shape = self.pick()
-        self.keep(self.net.node("Softmax", x, axis=self.random.choice((1, 3))), shape)
+        x, _ = self.pick()
+        self.keep("Softmax", x, axis=self.random.choice((1, 3)))
 
     def model(self, steps: int) -> onnx.ModelProto:
-        moves: list[tuple[int, Callable[[], None]]] = [
-            (8, self.convolution),
-            (3, self.activation),
-            (2, self.pool),
-            (1, self.global_pool),
-            (2, self.gated),
-            (1, self.excited),
-            (2, self.normalized),
-            (3, self.shifted),
-            (3, self.joined),
-            (2, self.concatenated),
-            (2, self.parted),
-            (1, self.padded),
-            (1, self.resized),
-            (1, self.channels_last),
-            (1, self.soft),
-        ]
+        moves: dict[Callable[[], None], int] = {
+            self.convolution: 8,
+            self.activation: 3,
+            self.pool: 2,
+            self.global_pool: 1,
+            self.gated: 2,
+            self.excited: 1,
+            self.normalized: 2,
+            self.shifted: 3,
+            self.joined: 3,
+            self.concatenated: 2,
+            self.parted: 2,
+            self.padded: 1,
+            self.resized: 1,
+            self.channels_last: 1,
+            self.soft: 1,
+        }
         while steps > 0 or not self.net.nodes:
             steps -= 1
-            self.random.choices([move for _, move in moves], [weight for weight, _ in moves])[0]()
+            self.random.choices(list(moves), list(moves.values()))[0]()
         read = {name for node in self.net.nodes for name in node.input}
-        ends = [name for name, _ in self.values if name not in read and not name.startswith("input")]
+        ends = [name for name in self.values if name not in read and not name.startswith("input")]
         for name in ends:
             self.net.output(name)
         if self.random.random() < 0.2:
-            extra = self.pick()[0]
+            extra, _ = self.pick()
             if extra not in ends and not extra.startswith("input"):
                 self.net.output(extra)
         self.net.inputs = [value for value in self.net.inputs if value.name in read]

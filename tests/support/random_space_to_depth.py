@@ -31,34 +31,35 @@ def space_to_channels(net: Net, value: str, shape: Shape, block: int, perm: tupl
 
 
 class BlockChain:
-    """A chain under construction. Each step replaces `value`, of shape `shape`, unless the step does not fit it."""
+    """A chain under construction. Each step replaces `value`, unless the step does not fit it."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.net = Net(opset=self.draw.choice([13, 17]), seed=seed)
         draw = self.draw.choice
-        self.shape: Shape = draw([1, 2]), draw([1, 3, 4, 5, 9, 12]), draw([6, 12, 36]), draw([6, 12, 18])
-        self.value = self.net.input("x", self.shape)
-        self.passed: list[tuple[str, Shape]] = []
+        shape = draw([1, 2]), draw([1, 3, 4, 5, 9, 12]), draw([6, 12, 36]), draw([6, 12, 18])
+        self.value = self.net.input("x", shape)
+        self.passed: list[str] = []
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.net.shape(self.value)
 
     def space_to_depth(self) -> None:
         block = self._fitting_block()
         if block:
             self.value = self.net.node("SpaceToDepth", self.value, blocksize=block)
-            self._to_channels(block)
 
     def spelled_space_to_depth(self) -> None:
         block = self._fitting_block()
         if block:
             self.value = space_to_channels(self.net, self.value, self.shape, block, self.draw.choice(TO_CHANNELS))
-            self._to_channels(block)
 
     def depth_to_space(self) -> None:
         block = self._fitting_depth()
         if block:
             mode = self.draw.choice(["DCR", "CRD"])
             self.value = self.net.node("DepthToSpace", self.value, blocksize=block, mode=mode)
-            self._to_space(block)
 
     def spelled_depth_to_space(self) -> None:
         block = self._fitting_depth()
@@ -70,7 +71,6 @@ class BlockChain:
             )
             split = self.net.transpose(reshape(self.net, self.value, n, *first, h, w), *perm)
             self.value = reshape(self.net, split, n, deep, h * block, w * block)
-            self._to_space(block)
 
     def elementwise(self) -> None:
         self.value = self.net.node(self.draw.choice(["Neg", "Tanh", "LeakyRelu"]), self.value)
@@ -83,7 +83,6 @@ class BlockChain:
     def convolution(self) -> None:
         outputs, kernel = self.draw.choice([4, 9, 12]), self.draw.choice([1, 3])
         self.value = self.net.conv(self.value, self.shape[1], outputs, kernel)
-        self.shape = (self.shape[0], outputs, *self.shape[2:])
 
     def softmax(self) -> None:
         axis = self.draw.choice([axis for axis in (1, 2, 3) if self.shape[axis] > 1])
@@ -98,13 +97,11 @@ class BlockChain:
         self.value = self.net.transpose(channels_last, 0, 3, 1, 2)
 
     def concatenation(self) -> None:
-        n, c, h, w = self.shape
-        if 2 * c <= MOST_CHANNELS // 2:
+        if 2 * self.shape[1] <= MOST_CHANNELS // 2:
             self.value = self.net.node("Concat", self.value, self.net.node("Neg", self.value), axis=1)
-            self.shape = n, 2 * c, h, w
 
     def skip(self) -> None:
-        alike = [value for value, shape in self.passed if shape == self.shape]
+        alike = [value for value in self.passed if self.net.shape(value) == self.shape]
         if alike:
             self.value = self.net.node("Add", self.value, self.draw.choice(alike))
 
@@ -125,14 +122,6 @@ class BlockChain:
     def _fitting_depth(self) -> int:
         block = self.draw.choice([2, 3])
         return block if self.shape[1] % block**2 == 0 else 0
-
-    def _to_channels(self, block: int) -> None:
-        n, c, h, w = self.shape
-        self.shape = n, c * block**2, h // block, w // block
-
-    def _to_space(self, block: int) -> None:
-        n, c, h, w = self.shape
-        self.shape = n, c // block**2, h * block, w * block
 
 
 _STEPS: tuple[Callable[[BlockChain], None], ...] = (
@@ -158,5 +147,5 @@ def block_chain(seed: int) -> onnx.ModelProto:
     chain = BlockChain(seed)
     for _ in range(chain.draw.randint(2, 8)):
         chain.draw.choice(_STEPS)(chain)
-        chain.passed.append((chain.value, chain.shape))
+        chain.passed.append(chain.value)
     return chain.model()

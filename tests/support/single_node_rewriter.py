@@ -39,18 +39,13 @@ def from_layout(array: Array, letters: str, layout: Layout, shape: Sequence[int]
     """The inverse of `to_layout`: crops the padding. Raises AssertionError if the padding is not zero."""
     if layout.is_any:
         return array.reshape(shape)
-    tiles = {layout.names[i].upper(): size for i in range(layout.rank) if (size := layout.tile(i)) is not None}
-    names = "".join(letter + letter.lower() if letter in tiles else letter for letter in letters)
-    dims = to_layout(np.zeros(shape, array.dtype), letters, layout).shape
-    split = array.reshape(dims).transpose([layout.names.index(name) for name in names])
-    whole = split.reshape(
-        [-(-extent // tiles.get(a, 1)) * tiles.get(a, 1) for a, extent in zip(letters, shape, strict=True)]
-    )
-    kept = whole[tuple(slice(extent) for extent in shape)]
-    rest = np.array(whole)
-    rest[tuple(slice(extent) for extent in shape)] = 0
-    assert not rest.any(), "the padding is not zero"
-    return np.ascontiguousarray(kept)
+    # Where each element is, counted from 1; the padding is 0.
+    places = to_layout(np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape), letters, layout).reshape(-1)
+    given = array.reshape(-1)
+    assert not given[places == 0].any(), "the padding is not zero"
+    found = np.empty(shape, array.dtype)
+    found.reshape(-1)[places[places > 0] - 1] = given[places > 0]
+    return found
 
 
 class OneNode:

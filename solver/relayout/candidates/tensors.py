@@ -6,7 +6,7 @@ tensor's memory format is given in the axes of its **base**: the value that a no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -94,6 +94,15 @@ class Tensors(Struct, frozen=True, eq=False):
 
     def is_constant(self, value: ir.Value | None) -> bool:
         return value is None or value in self.constants
+
+    def turns(self) -> Iterator[tuple[ir.Node, Operand, Operand]]:
+        """The Transposes of data that are views, each with what it reads and what it gives: views of one tensor."""
+        for node, rule in self.rules.items():
+            if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in self.constant_nodes:
+                read = self.operands[node.inputs[0]] if node.inputs[0] is not None else None
+                given = self.operands[node.outputs[0]]
+                if read is not None and given is not None:
+                    yield node, read, given
 
     def nearest_regrouped(self, value: ir.Value) -> ir.Value | None:
         """The nearest view at or before the value that merges or splits axes; None if there is none.

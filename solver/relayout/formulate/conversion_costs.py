@@ -112,18 +112,13 @@ class ConversionCosts:
         self._tables: dict[object, CostTable] = {}
 
     @property
-    def are_stated(self) -> bool:
-        """Whether a backend states costs of conversions."""
-        return bool(self._own)
-
-    @property
     def have_padding(self) -> bool:
         """Whether some conversion fills up or cuts off."""
         return any(each.padding for table in self._tables.values() for each in table.each)
 
-    def of(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionCost | None:
-        """The cost of one conversion at the only device; None: impossible."""
-        return self.table(tensor, "", (source, target)).rows[0][1]
+    def of(self, tensor: Tensor, target: MemoryFormat, device: str, source: MemoryFormat) -> ConversionCost | None:
+        """The cost of one conversion at a device; None: impossible."""
+        return self.table(tensor, device, (source, target)).rows[0][1]
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from relayout.candidates.requirements import Requirements
-from relayout.candidates.tensors import Tensor, Tensors
+from relayout.candidates.tensors import Tensor
 from relayout.errors import InternalError
 from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
@@ -54,7 +54,9 @@ def def_use_chains(requirements: Requirements, *, has_devices: bool) -> tuple[De
     for tensor in consumers:
         if tensor not in producers:
             raise InternalError(f"tensor '{tensor.base.name}' has consumers and no producer")
-    turned = _turned(requirements.tensors)
+    turned: dict[Tensor, dict[MemoryFormat, None]] = {}
+    for _, _, given in requirements.tensors.turns():
+        turned.setdefault(given.tensor, {})[given.source_format] = None
     found = []
     for tensor, producer in producers.items():
         if tensor in consumers:
@@ -63,16 +65,6 @@ def def_use_chains(requirements: Requirements, *, has_devices: bool) -> tuple[De
             own = tuple(turned.get(tensor, ()))
             found.append(DefUse(tensor, producer, uses[1:], _formats(requirements, uses), devices, turned=own))
     return tuple(found)
-
-
-def _turned(tensors: Tensors) -> dict[Tensor, dict[MemoryFormat, None]]:
-    """The formats of each tensor that the source's Transposes make."""
-    found: dict[Tensor, dict[MemoryFormat, None]] = {}
-    for node in tensors.rules:
-        operand = tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
-        if operand is not None and node not in tensors.constant_nodes:
-            found.setdefault(operand.tensor, {})[operand.source_format] = None
-    return found
 
 
 def _devices(requirements: Requirements, uses: Sequence[TensorUse]) -> tuple[str, ...]:

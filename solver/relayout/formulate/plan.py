@@ -7,12 +7,14 @@ from functools import cached_property
 
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from relayout.candidates.alternatives import Alternative, Lowering, NodePorts, OperandDims, Port
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.errors import InternalError
+from relayout.formulate.conversion_costs import ConversionCost
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
@@ -65,13 +67,10 @@ class PlannedNode(NodePorts, frozen=True, eq=True, kw_only=True):
         return ((port, f) for port, f in zip(self.ports, self.formats, strict=True) if not port.is_result)
 
 
-class PlannedConversion(Struct, frozen=True):
+class PlannedConversion(ConversionCost, frozen=True, kw_only=True):
     """A conversion of `tensor` at a device, from the format produced or received there, or from another copy, to the
     format that `consumers` read. `serves` also includes the consumers of copies made from this one, and those at other
     devices to which `target` is transferred. A copy that is only an origin of others has their consumers.
-
-    `cost` is its charge; it reads and writes `bytes` in `passes` passes, `padding` of them without a Transpose.
-    `by_backend`: it is a native operator of the backend.
     """
 
     tensor: Tensor
@@ -81,11 +80,6 @@ class PlannedConversion(Struct, frozen=True):
     producer: TensorUse
     consumers: tuple[TensorUse, ...]
     serves: tuple[TensorUse, ...]
-    cost: int
-    bytes: int
-    padding: int
-    passes: int
-    by_backend: bool
 
 
 class PlannedTransfer(Struct, frozen=True):
@@ -316,16 +310,12 @@ def _conversion(
     if cost is None:
         raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
     return PlannedConversion(
-        def_use.tensor,
-        source,
-        target,
-        device,
-        def_use.producer,
-        tuple(consumers),
-        tuple(serves),
-        cost.cost,
-        cost.bytes,
-        cost.padding,
-        cost.passes,
-        cost.by_backend,
+        *astuple(cost),
+        tensor=def_use.tensor,
+        source=source,
+        target=target,
+        device=device,
+        producer=def_use.producer,
+        consumers=tuple(consumers),
+        serves=tuple(serves),
     )

@@ -1,11 +1,14 @@
-"""The import of onnxruntime, with its telemetry disabled: no other module of the library imports it."""
+"""onnxruntime, with its telemetry disabled: no other module of the library imports it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["import_onnxruntime"]
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["import_onnxruntime", "plain_session"]
 
 
 def import_onnxruntime() -> Any:
@@ -18,3 +21,18 @@ def import_onnxruntime() -> Any:
     import onnxruntime
 
     return onnxruntime
+
+
+def plain_session(model: onnx.ModelProto, *, threads: int = 0) -> Any:
+    """A session of onnxruntime that runs each node as it is written, on the CPU with so many threads (0: its choice).
+
+    Raises ImportError, and errors of onnxruntime's own for a model that it does not run.
+    """
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 4
+    # Waiting threads would take the time of whatever else runs: models are small here, or run few times.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -25,7 +25,6 @@ __all__ = [
     "OpenExtent",
     "elements_of",
     "padded_elements",
-    "price_dims",
     "tensor_bytes",
 ]
 
@@ -139,11 +138,6 @@ class DimSizes:
         for each in sorted(names):
             self._size(each)
         return result
-
-
-def price_dims(model: ir.Model, dims: Mapping[str, int]) -> DimSizes:
-    """Return a function from a shape to its number of elements; `dims` has the sizes of symbols by name."""
-    return DimSizes(model, dims)
 
 
 def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bounds], elements: DimSizes) -> None:

@@ -12,7 +12,7 @@ from relayout.candidates.messages import format_text
 from relayout.candidates.tensors import collect_tensors
 from relayout.formulate.formulation import Formulation
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import all_nodes, extents_of, graphs_of
 from relayout.report.drawing_schema import (
     Drawing,
@@ -48,7 +48,7 @@ class _Artist:
         self._model = model
         self._tensors = collect_tensors(model.graph, model.opset_imports)
         self._names = AxisNames(self._tensors)
-        self._elements = price_dims(model, dims)
+        self._elements = DimSizes(model, dims)
         self._values: dict[ir.Value, int] = {}
         self._drawn: list[DrawnValue] = []
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.model.constants import constant_values
-from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
+from relayout.model.tensor_sizes import DimSizes, elements_of, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
@@ -29,11 +29,11 @@ def totals(
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
     `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
-    `Backend.conversion_operators`, `elements` is `price_dims` of the model where it is known.
+    `Backend.conversion_operators`, `elements` the model's `DimSizes` where they are known.
     """
     flat = _inlined(model)
     if elements is None or flat is not model:
-        elements = price_dims(flat, dims)
+        elements = DimSizes(flat, dims)
     nodes = 0
     transposes, reorders, pads = [], [], []
     for node in all_nodes(flat.graph):

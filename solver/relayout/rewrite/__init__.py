@@ -5,7 +5,7 @@ emitted once, right after the producer of its tensor. View ops are removed. Grap
 and everything unaffected by layouts stays unchanged.
 """
 
-from relayout.rewrite.devices import is_placed
 from relayout.rewrite.driver import rewrite, sweep
+from relayout.rewrite.in_place import is_in_place
 
-__all__ = ["is_placed", "rewrite", "sweep"]
+__all__ = ["is_in_place", "rewrite", "sweep"]

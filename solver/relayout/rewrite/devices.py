@@ -11,13 +11,10 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY
-from relayout.formulate.device_expansion import annotated_device
-from relayout.formulate.plan import Plan
-from relayout.layout.memory_format import source_order
-from relayout.ops import Relabel, graphs_of
+from relayout.ops import graphs_of
 from relayout.rewrite.context import RewriteContext
 
-__all__ = ["assign_devices", "is_placed"]
+__all__ = ["assign_devices"]
 
 Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 
@@ -54,24 +51,6 @@ def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
         for inner in graphs_of(node):
             yield from _reversed_nodes(inner)
-
-
-def is_placed(plan: Plan) -> bool:
-    """Whether all nodes, inputs, outputs, and the conversions' Transposes already have their device annotations."""
-    if any(annotated_device(planned) != planned.device for planned in plan.nodes):
-        return False
-    tensors, converted = plan.tensors, set()
-    if any(DEVICE_KEY not in node.metadata_props for node in tensors.shapes):
-        return False
-    for node, rule in tensors.rules.items():
-        if not isinstance(rule, Relabel) or node in tensors.constant_nodes or node in tensors.dead:
-            continue
-        device, view = node.metadata_props.get(DEVICE_KEY), tensors.operands[node.outputs[0]]
-        if device is None:
-            return False
-        if view is not None:
-            converted.add((view.tensor, view.view.to_base(source_order(len(view.view.axes))), device))
-    return all((each.tensor, each.target, each.device) in converted for each in plan.conversions)
 
 
 def _output_devices(context: RewriteContext) -> dict[ir.Value, str]:

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
+from relayout.backend.calls import conversion_operators_of
+from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import BoundaryLowering, FreeLowering
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import format_text
@@ -17,17 +21,44 @@ from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_o
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import extents_of
-from relayout.report.schema import BoundaryValue, Charge, ChargeKind, Conversion, ConversionKind, RequiredBy, Transfer
+from relayout.report.schema import (
+    BoundaryValue,
+    Charge,
+    ChargeKind,
+    Conversion,
+    ConversionKind,
+    DevicePlacement,
+    Explanation,
+    RequiredBy,
+    Transfer,
+)
 
-__all__ = [
-    "boundary_of",
-    "charges_of",
-    "conversions_of",
-    "name_of",
-    "required_layout",
-    "transfers_of",
-    "with_nodes",
-]
+__all__ = ["Records", "boundary_of", "conversions_of", "name_of", "records_of", "required_layout", "transfers_of",
+           "with_nodes"]  # fmt: skip
+
+
+class Records(Struct, frozen=True):
+    """A plan as fields of the report."""
+
+    conversions: tuple[Conversion, ...]
+    transfers: tuple[Transfer, ...]
+    charges: tuple[Charge, ...]
+    devices: tuple[DevicePlacement, ...]
+    boundary: tuple[BoundaryValue, ...]
+    explanation: Explanation | None = None
+
+
+def records_of(
+    graph: ir.Graph, plan: Plan, bytes_of: Callable[[Tensor, MemoryFormat], int], backend: Backend
+) -> Records:
+    """The records of a plan, before the rewrite of `graph`. `bytes_of` has the size of a tensor in a format."""
+    return Records(
+        conversions_of(plan),
+        transfers_of(plan),
+        _charges_of(plan, bytes_of, conversion_operators_of(backend)),
+        _placements(plan, backend),
+        boundary_of(graph, plan),
+    )
 
 
 def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
@@ -52,30 +83,25 @@ def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
     return tuple(found)
 
 
-def with_nodes(
-    plan: Plan,
-    written: Mapping[int, Sequence[ir.Node]],
-    conversions: Sequence[Conversion],
-    charges: Sequence[Charge],
-) -> tuple[tuple[Conversion, ...], tuple[Charge, ...]]:
-    """The conversions and charges of the plan with the nodes of the legal model that they became. `written` are those
-    that the rewrite emitted; empty where the source is the legal model, and its Transposes are the conversions."""
+def with_nodes(plan: Plan, written: Mapping[int, Sequence[ir.Node]], records: Records) -> Records:
+    """The records of the plan with the nodes of the legal model that its conversions and charges became. `written` are
+    those that the rewrite emitted; empty where the source is the legal model, and its Transposes are the conversions.
+    """
     views: dict[tuple[Tensor, MemoryFormat], list[ir.Node]] = {}
-    for node in plan.tensors.rules if plan.conversions and not written else ():
-        operand = plan.tensors.operands[node.outputs[0]] if node.op_type == "Transpose" else None
-        if operand is not None:
-            views.setdefault((operand.tensor, operand.source_format), []).append(node)
+    for node, _, given in plan.tensors.turns() if plan.conversions and not written else ():
+        views.setdefault((given.tensor, given.source_format), []).append(node)
 
     def of(planned: PlannedConversion | PlannedNode, kept: Sequence[ir.Node | None]) -> dict[str, tuple[str, ...]]:
         nodes = [node for node in written.get(id(planned), kept) if node is not None and node.graph is not None]
         return {"nodes": tuple([node.outputs[0].name or "" for node in nodes])}
 
     moved = []
-    for each, conversion in zip(conversions, plan.conversions, strict=True):
+    for each, conversion in zip(records.conversions, plan.conversions, strict=True):
         own = views.get((conversion.tensor, conversion.target), [])
         moved.append(each.model_copy(update=of(conversion, [own.pop(0)] if own else ())))
-    charged = zip(charges, _charged(plan), strict=True)
-    return tuple(moved), tuple([each.model_copy(update=of(own, [own.node])) for each, own in charged])
+    charged = zip(records.charges, _charged(plan), strict=True)
+    charges = tuple([each.model_copy(update=of(own, [own.node])) for each, own in charged])
+    return replace(records, conversions=tuple(moved), charges=charges)
 
 
 def _charged(plan: Plan) -> list[PlannedNode]:
@@ -114,11 +140,10 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     return tuple(found)
 
 
-def charges_of(
+def _charges_of(
     plan: Plan, bytes_of: Callable[[Tensor, MemoryFormat], int], operators: Set[tuple[str, str]]
 ) -> tuple[Charge, ...]:
-    """The nodes with a cost, in the order of the graph. `bytes_of` has the size of a tensor in a format; `operators`
-    are the backend's own that only convert."""
+    """The nodes with a cost, in the order of the graph. `operators` are the backend's own that only convert."""
     found = []
     for each in _charged(plan):
         kind, cost = _kind_of_charge(each, operators), each.chosen.cost
@@ -144,6 +169,18 @@ def _kind_of_charge(planned: PlannedNode, operators: Set[tuple[str, str]]) -> Ch
         return "pad"
     is_decomposed = isinstance(planned.lowering, FreeLowering) and planned.lowering.rewritten is not None
     return "decomposition" if is_decomposed else "operator"
+
+
+def _placements(plan: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
+    """The nodes of each device, if there are several devices."""
+    nodes: dict[str, list[str]] = {device: [] for device in backend.devices()}
+    for node, each in plan.of_node.items():
+        if each.device in nodes and not each.is_elided:
+            nodes[each.device].append(node.name or node.outputs[0].name or "")
+    return tuple(
+        DevicePlacement(device=device, backend=backend.at(device).name, nodes=tuple(names))
+        for device, names in nodes.items()
+    )
 
 
 def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:

@@ -13,7 +13,7 @@ from relayout.candidates.tensors import collect_tensors
 from relayout.layout.metadata_keys import LAYOUT_KEY
 from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
-from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
+from relayout.model.tensor_sizes import DimSizes, elements_of, tensor_bytes
 from relayout.ops import all_nodes, extents_of
 from relayout.report.inspection.schema import Inspection, NodeFacts, OperatorCount, TransposeFacts, ValueFacts
 from relayout.report.totals import is_transpose, moved_bytes, totals
@@ -33,7 +33,7 @@ def inspected(
 ) -> Inspection:
     """The facts of a model, which `name` names. `dims` gives sizes to symbolic dims; `conversion_operators` are those
     of backends, which count as conversions beside Transposes."""
-    elements = price_dims(model, dims)
+    elements = DimSizes(model, dims)
     nodes = list(all_nodes(model.graph))
     labels = {node: node.name or next((value.name for value in node.outputs if value.name), "") or "" for node in nodes}
     layouts = _layouts(model)

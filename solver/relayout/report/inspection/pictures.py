@@ -174,18 +174,8 @@ def to_svg(picture: Picture) -> str:
 def _placed(picture: Picture) -> tuple[list[tuple[int, int, int, int]], int, int]:
     """For each box its left, top, width and height in pixels, and the size of the picture."""
     layer = [0] * len(picture.boxes)
-    pending = [0] * len(picture.boxes)
-    heads: dict[int, list[int]] = defaultdict(list)
-    for arrow in picture.arrows:
-        heads[arrow.tail].append(arrow.head)
-        pending[arrow.head] += 1
-    ready = [number for number, count in enumerate(pending) if not count]
-    for tail in ready:
-        for head in heads[tail]:
-            layer[head] = max(layer[head], layer[tail] + 1)
-            pending[head] -= 1
-            if not pending[head]:
-                ready.append(head)
+    for arrow in sorted(picture.arrows, key=lambda each: each.tail):
+        layer[arrow.head] = max(layer[arrow.head], layer[arrow.tail] + 1)
     rows: dict[int, list[int]] = defaultdict(list)
     centre = [0] * len(picture.boxes)
     place = [(0, 0, 0, 0)] * len(picture.boxes)

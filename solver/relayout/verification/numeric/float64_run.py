@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from relayout.model.runtime import import_onnxruntime
+from relayout.model.runtime import plain_session
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, wide
 from relayout.verification.numeric.inputs import Array
@@ -109,12 +109,8 @@ def _is_beyond_float32(array: Array) -> bool:
 def _by_onnxruntime(
     model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands
 ) -> list[Operands]:
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     proto = _alone(model, node, operands[0], constants)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = plain_session(proto)
     names = [entry.name for entry in proto.graph.output]
     fed = [entry.name for entry in proto.graph.input]
     return [dict(zip(names, session.run(names, {name: each[name] for name in fed}), strict=True)) for each in operands]

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.model.runtime import import_onnxruntime
+from relayout.model.runtime import plain_session
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
@@ -60,22 +60,12 @@ def _nothing(names: list[str], feeds: Mapping[str, Array]) -> list[Any]:
 
 
 def _onnxruntime(proto: onnx.ModelProto) -> Any:
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    # Waiting threads would take the time of whatever else runs: models are small here, or run few times.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-
-    def made(model: onnx.ModelProto) -> Any:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run
-
     try:
-        return made(proto)
+        return plain_session(proto).run
     except Exception:
         for older in _older(proto):
             try:
-                return made(older)
+                return plain_session(older).run
             except Exception:  # the first error says more
                 continue
         raise
