@@ -7,7 +7,8 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from functools import partial
 
 import onnx_ir as ir
 
@@ -17,7 +18,7 @@ from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, by_name, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import walk
+from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_dataflow"]
 
@@ -29,11 +30,11 @@ _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceT
 
 def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each operand that is another value, and for each copy's order."""
-    sources = {str(value.name): value for value in _values(original)}
+    sources = _Names(original)
     constants = constants_of(model.graph) | constants_of(original.graph)
     counterparts = by_name(original)
     paired = by_name(model)
-    kept = {node for name, node in paired.items() if name in counterparts}
+    kept = dict.fromkeys(node for name, node in paired.items() if name in counterparts)
     for name, node in paired.items():
         other = counterparts.get(name)
         if other is None or other.op_type != node.op_type:
@@ -44,9 +45,9 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
             if mine is None or theirs is None or mine in constants:
                 continue
-            root = _root(mine, kept)
-            read = sources.get(source_name(root)) if root is not None else None
-            if read is None or read in constants or _is_same(read, theirs):
+            root, is_part = _root(mine, kept)
+            read = sources.find(source_name(root), other.graph) if root is not None else None
+            if read is None or read in constants or _is_same(read, theirs, is_part=is_part):
                 continue
             yield Finding(
                 rule="dataflow",
@@ -56,39 +57,59 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 found=str(read.name),
                 message=f"this {node.op_type} reads another value than in the original",
             )
-    yield from _check_copies(model, sources)
+    graphs = {model.graph: original.graph}
+    for node in kept:
+        graphs.update(zip(graphs_of(node), graphs_of(counterparts[str(node.name)]), strict=False))
+    for graph, source in graphs.items():
+        yield from _check_copies(graph, partial(sources.find, graph=source))
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.inputs
-    for node in walk(model.graph):
-        yield from node.outputs
+class _Names:
+    """The values of a model by name, as each graph sees them: graphs inside nodes may use one name for several."""
+
+    def __init__(self, model: ir.Model) -> None:
+        nodes = list(walk(model.graph))
+        self._outer: dict[object, object] = {body: node.graph for node in nodes for body in graphs_of(node)}
+        given = (value for graph in (model.graph, *model.graph.subgraphs()) for value in graph.inputs)
+        made = (value for node in nodes for value in node.outputs)
+        self._values: dict[tuple[object, str], ir.Value] = {
+            (value.graph, str(value.name)): value for value in (*given, *made)
+        }
+
+    def find(self, name: str, graph: object) -> ir.Value | None:
+        """The value that has this name in this graph; None if there is none."""
+        while graph is not None and (graph, name) not in self._values:
+            graph = self._outer.get(graph)
+        return self._values.get((graph, name))
 
 
-def _root(value: ir.Value, kept: set[ir.Node]) -> ir.Value | None:
-    """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
-    while (node := value.producer()) is not None:
-        if node.domain in _OWN and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
-            source = node.inputs[0]
-            if source is None:
-                return None
-            value = source
-        else:
-            return value
-    return value
+def _root(value: ir.Value, kept: Collection[ir.Node]) -> tuple[ir.Value | None, bool]:
+    """The value that is computed, before all that a rewrite inserts, and whether a Slice of it is read; None behind an
+    operator of unknown meaning."""
+    is_part = False
+    while (node := value.producer()) is not None and node.domain in _OWN:
+        is_slice = node not in kept and node.op_type == "Slice"
+        if not (is_slice or node.op_type in _VIEWS or (node not in kept and node.op_type == "Pad")):
+            break
+        source = node.inputs[0]
+        if source is None:
+            return None, is_part
+        value, is_part = source, is_part or is_slice
+    return value, is_part
 
 
-def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
-    """Whether both are made from one value by what only moves elements, or are the same computation."""
+def _is_same(read: ir.Value, wanted: ir.Value, *, is_part: bool) -> bool:
+    """Whether both are made from one value by what only moves elements, or are the same computation. A rewrite may
+    write the parts of a Split as Slices, which is `is_part`."""
     sources = _sources(read)
-    return any(one is other or _are_alike(one, other, 8) for one in _sources(wanted) for other in sources)
+    passed = _PASSED | {"Split"} if is_part else _PASSED
+    return any(one is other or _are_alike(one, other, 8) for one in _sources(wanted, passed) for other in sources)
 
 
-def _sources(value: ir.Value) -> list[ir.Value]:
+def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
     """The value and those before it, as far back as operators only move elements."""
     found = [value]
-    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in _PASSED:
+    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in passed:
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
@@ -114,19 +135,19 @@ def _attributes(node: ir.Node) -> dict[str, str]:
     return {name: str(ir.to_proto(attribute)) for name, attribute in node.attributes.items()}
 
 
-def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
+def _check_copies(graph: ir.Graph, sources: Callable[[str], ir.Value | None]) -> Iterator[Finding]:
     """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
-    for node in walk(model.graph):
+    for node in graph:
         if node.op_type != "Transpose" or node.domain not in _OWN or node.inputs[0] is None:
             continue
         before, after = node.inputs[0], node.outputs[0]
         stated = memory_format_of(after)
-        if stated is None or before.shape is None or source_name(before) not in sources:
+        read = sources(source_name(before))
+        if stated is None or before.shape is None or read is None:
             continue
-        if source_name(after) != source_name(before) and source_name(after) in sources:
+        if source_name(after) != source_name(before) and sources(source_name(after)) is not None:
             continue  # a Transpose of the original's own: its result is annotated against another value
-        read = sources[source_name(before)]
-        stands_for = sources.get(COPY.sub("", source_name(after)), read)
+        stands_for = sources(COPY.sub("", source_name(after))) or read
         frames = _axes_at_root(read), _axes_at_root(stands_for)
         if frames[0][0] is not frames[1][0]:
             continue  # their axes are counted in different values
