@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, permutations, product
 from typing import Any, NamedTuple
 
@@ -88,12 +89,13 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape)):
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
-    pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
-    found = [_is_found(*pair, _corner(*pair, last=False), _Steps()) for pair in pairs]
     # Padding before every axis, as a kernel over blocks of an image may have, is none at the last corner.
-    found.append(_is_found(one, other, _corner(one, other, last=True), _Steps()))
-    if True in found:
-        return True
+    pairs = [(one, other, False), (one, other.reshape(-1), False), (other, one.reshape(-1), False), (one, other, True)]
+    found = []
+    for left, right, last in pairs:
+        found.append(_is_found(left, right, _corner(left, right, last=last), _Steps()))
+        if found[-1]:
+            return True
     # Padding before some axes and behind others is none at another corner.
     steps = _Steps()
     corners = product(*((0, extent - 1) for extent in one.shape))
@@ -219,7 +221,7 @@ def _digits(
         if size == 1 and most == 0:
             yield ()
         return
-    lengths = [length for length in range(size, 1, -1) if size % length == 0]
+    lengths = _divisors(size)
     for axis, (source, here) in enumerate(zip(sources, anchor.source, strict=True)):
         for inner in (*_strides(line, source, here), *[len(source)] * steps.lonely):
             for length in lengths:
@@ -235,6 +237,13 @@ def _digits(
                         yield (_Digit(axis, inner, length, at), *rest)
     if most == 1 and np.count_nonzero(line.data) == np.count_nonzero(line.data[line.at]):
         yield (_Digit(-1, 1, size, line.at),)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(size: int) -> list[int]:
+    """The divisors above 1, the largest first: a flat weight has millions of elements, and each line asks."""
+    low = [number for number in range(1, math.isqrt(size) + 1) if size % number == 0]
+    return sorted({*low, *(size // number for number in low)} - {1}, reverse=True)
 
 
 def _strides(line: _Line, source: Array, here: int) -> list[int]:
