@@ -15,7 +15,7 @@ from model_files import conv, large, parse, same
 from onnx import TensorProto, helper
 
 from relayout.errors import InputError, RelayoutError, UsageError
-from relayout.model.io import read_model, to_json
+from relayout.model.io import read_model, to_json, warnings_of
 
 # --- shapes that onnx does not look at --------------------------------------------------------------------------------
 
@@ -43,6 +43,31 @@ def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str)
         read_model(model)
     assert caught.value.expected == CONTRADICTIONS[body]
     assert "of 'y'" in caught.value.where
+
+
+WRONG_INSIDE = {
+    "a value": "g (float[2,3] x) => (float[2,3] y) <float[2,5] a> { a = Relu (x)  y = Neg (a) }",
+    "the rank of a value": "g (float[2,3] x) => (float[2,3] y) <float[6] a> { a = Relu (x)  y = Neg (a) }",
+    "the result of a branch": """
+        g (float[2,3] x, bool b) => (float[2,3] y) {
+            a = If (b) <
+                then_branch = t () => (float[6] p) { p = Relu (x) },
+                else_branch = e () => (float[2,3] q) { q = Neg (x) }
+            >
+            y = Neg (a)
+        }
+    """,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_INSIDE)
+def test_wrong_shapes_declared_inside_a_graph_give_way_to_the_inferred_ones_with_a_warning(wrong: str) -> None:
+    model = read_model(parse(WRONG_INSIDE[wrong]))
+    inside = next(value for node in model.graph for value in node.outputs if value.name == "a")
+    assert inside.shape == ir.Shape([2, 3])
+    [warning] = warnings_of(model)
+    assert "a declared shape is wrong" in warning
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
 # --- what is no model ------------------------------------------------------------------------------------------------

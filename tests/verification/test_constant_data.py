@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from time import process_time
 
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from relayout.model.io import read_model
+from relayout.verification.constant_data import check_constants
 from relayout.verification.relaid_data import is_relayout
 
 KERNEL = np.random.default_rng(0).normal(size=(32, 48, 3, 3)).astype(np.float32)
@@ -85,3 +91,29 @@ def test_a_kernel_over_blocks_of_an_image_may_have_zeros_at_both_ends() -> None:
     assert is_relayout(kernel, blocked)
     blocked[..., [0, 3]] = blocked[..., [3, 0]]
     assert is_relayout(kernel, blocked) is False
+
+
+def test_the_blocks_of_a_large_kernel_are_found_in_less_time_than_a_second() -> None:
+    kernel = np.random.default_rng(0).integers(0, 1 << 30, size=(512, 512, 3, 3)).astype(np.int32)
+    blocked = kernel.reshape(32, 16, 32, 16, 3, 3).transpose(0, 2, 4, 5, 3, 1)
+    opaque = np.ascontiguousarray(blocked).reshape(kernel.shape)
+    started = process_time()
+    assert is_relayout(kernel, opaque)
+    assert process_time() - started < 1
+
+
+def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
+    mask = np.random.default_rng(1).integers(0, 2, size=(64, 32, 3, 3)).astype(np.int8)
+    blocks = mask.reshape(16, 4, 8, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)
+    source, legal = (read_model(with_constant(each)) for each in (mask, np.ascontiguousarray(blocks)))
+    [finding] = check_constants(legal, source)
+    assert (finding.severity, finding.node) == ("note", "mask")
+    assert "only a run compares them" in finding.message
+
+
+def with_constant(data: np.ndarray) -> onnx.ModelProto:
+    """A model that returns a constant `mask`."""
+    result = helper.make_tensor_value_info("y", TensorProto.INT8, data.shape)
+    nodes = [helper.make_node("Identity", ["mask"], ["y"])]
+    graph = helper.make_graph(nodes, "masked", [], [result], [numpy_helper.from_array(data, "mask")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])

@@ -91,10 +91,11 @@ def normalized(light: Light, *, bodies: bool) -> Light:
 def model_from(light: Light) -> ir.Model:
     """The model with the types of all values and with its constants."""
     structure = light.structure
-    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
+    notes = [*light.notes]
+    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors, notes=notes)
     model = infer_in_rounds(light.proto, infer, partial(_built, light=light), has_graphs=structure.has_graphs)
     _check_boundary(model.graph)
-    model.meta[WARNINGS_KEY] = light.notes
+    model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = light.digest
     return model
 

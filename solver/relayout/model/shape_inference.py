@@ -106,12 +106,15 @@ def without_weights(model: ir.Model) -> Weightless:
     return Weightless(proto, left_out, len(graphs) > 1 + len(model.functions), is_in_nodes)
 
 
-def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True) -> onnx.ModelProto:
+def infer_shapes(
+    proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors: bool = True, notes: list[str] | None = None
+) -> onnx.ModelProto:
     """`proto` with the type and shape of every value filled in, subgraphs included. `has_graphs` and `has_tensors`: a
     node may have graphs or tensors among its attributes.
 
-    Raises InputError if an operator's operands contradict each other or the model's declarations, and for a value whose
-    inferred type is not supported.
+    With `notes`, shapes that are declared for results inside the graph may be wrong, as runtimes allow it: the inferred
+    ones take their place, and a note says so. Raises InputError if an operator's operands contradict each other or the
+    model's declarations, and for a value whose inferred type is not supported.
     """
     probe = proto
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
@@ -123,7 +126,7 @@ def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors
         hide(probe.graph)
     if has_absent:
         insert_placeholders(probe)
-    inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
+    inferred = _infer(probe, notes) if has_subgraphs else _infer_once(probe, notes)
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         _clear_negative_extents(graph)
     if probe is proto:
@@ -132,13 +135,13 @@ def infer_shapes(proto: onnx.ModelProto, *, has_graphs: bool = True, has_tensors
     return proto
 
 
-def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _infer(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:
     """onnx's inference, repeated while it leaves shapes of Loops' results open that can be declared."""
-    inferred = _infer_once(proto)
+    inferred = _infer_once(proto, notes)
     for _ in range(ROUNDS):
         if not _declare_states(inferred.graph, {}):
             break
-        inferred = _infer_once(inferred)
+        inferred = _infer_once(inferred, notes)
     return inferred
 
 
@@ -181,13 +184,37 @@ def _agreed(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto | None
     return agreed
 
 
-def _infer_once(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _infer_once(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        return _strictly(proto)
     except Exception as error:
-        if not is_onnx_to_blame(str(error), proto):
-            raise _contradiction(str(error), proto.graph.name) from error
-    return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+        if is_onnx_to_blame(str(error), proto):
+            return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+        fault = _contradiction(str(error), proto.graph.name)
+        if notes is None:
+            raise fault from error
+    _clear_declared_shapes(proto)
+    try:
+        inferred = _strictly(proto)
+    except Exception:
+        raise fault from None
+    note = f"{fault.where}: a declared shape is wrong, and those that follow from the operators are used: {fault.found}"
+    if note not in notes:
+        notes.append(note)
+    return inferred
+
+
+def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+
+
+def _clear_declared_shapes(proto: onnx.ModelProto) -> None:
+    """Remove the shapes of results of ONNX's operators, which inference finds again, but for the model's outputs."""
+    for graph in subgraphs_of(proto.graph):
+        results = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+        for info in (*graph.value_info, *(graph.output if graph is not proto.graph else ())):
+            if info.name in results:
+                info.type.tensor_type.ClearField("shape")
 
 
 def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
@@ -262,12 +289,12 @@ def _contradiction(message: str, graph: str) -> InputError:
     if culprit:
         op, name = replaced_operator(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
-    detail = re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message)
+    detail = " ".join(re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message).split())
     differ = _DIFFER.search(message)
     return InputError(
         "shapes or types contradict each other",
         where=where,
         expected=differ.group(1) if differ else "operands that the operator accepts",
-        found=f"{differ.group(2)}: {detail.strip()}" if differ else " ".join(detail.split()),
+        found=f"{differ.group(2)}: {differ.group(0)}" if differ else detail,
         hint="onnx.checker.check_model(model, full_check=True) reports the same for the source",
     )

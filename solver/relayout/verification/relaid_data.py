@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import islice, permutations, product
 from typing import Any, NamedTuple
 
@@ -89,17 +89,18 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape)):
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
+    pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
     # Padding before every axis, as a kernel over blocks of an image may have, is none at the last corner.
-    pairs = [(one, other, False), (one, other.reshape(-1), False), (other, one.reshape(-1), False), (one, other, True)]
+    corners = [*((*pair, _corner(*pair, last=False)) for pair in pairs), (one, other, _corner(one, other, last=True))]
     found = []
-    for left, right, last in pairs:
-        found.append(_is_found(left, right, _corner(left, right, last=last), _Steps()))
+    for each in corners:
+        found.append(_is_found(*each, _Steps()))
         if found[-1]:
             return True
     # Padding before some axes and behind others is none at another corner.
     steps = _Steps()
-    corners = product(*((0, extent - 1) for extent in one.shape))
-    if any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other, corners)):
+    indices = product(*((0, extent - 1) for extent in one.shape))
+    if any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other, indices)):
         return True
     if not np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)):
         return False
@@ -212,38 +213,48 @@ def _splits(line: _Line, sources: Sequence[Array], anchor: _Anchor, steps: _Step
 
 
 def _digits(
-    line: _Line, sources: Sequence[Array], anchor: _Anchor, most: int, steps: _Steps
+    line: _Line,
+    sources: Sequence[Array],
+    anchor: _Anchor,
+    most: int,
+    steps: _Steps,
+    joined: tuple[int, int] | None = None,
 ) -> Iterator[tuple[_Digit, ...]]:
-    """Exactly `most` digits that make up a line, the longest first."""
+    """Exactly `most` digits that make up a line, the longest first.
+
+    A first digit of the axis and stride `joined` would be one digit with that before it.
+    """
     steps.take()
     size = len(line.data)
     if size == 1 or most == 0:
         if size == 1 and most == 0:
             yield ()
         return
-    lengths = _divisors(size)
     for axis, (source, here) in enumerate(zip(sources, anchor.source, strict=True)):
         for inner in (*_strides(line, source, here), *[len(source)] * steps.lonely):
-            for length in lengths:
+            if (axis, inner) == joined:
+                continue
+            before, behind = _agreeing(line, source, here, inner)
+            for length in _divisors(size):
                 # A digit may end in the padding of its axis, but does not begin there.
                 if len(source) + length - 1 <= (length - 1) * inner != (length - 1) * len(source):
                     continue
                 at = line.at % length
-                if not np.array_equal(_stretch(source, here - at * inner, inner, length), _around(line, length)):
+                if at > before or length - 1 - at > behind:
                     continue
                 rest_of_line = _Line(line.data[at::length], line.at // length)
-                for rest in _digits(rest_of_line, sources, anchor, most - 1, steps):
-                    if not rest or (rest[0].axis, rest[0].inner) != (axis, inner * length):
-                        yield (_Digit(axis, inner, length, at), *rest)
+                joins = axis, inner * length
+                for rest in _digits(rest_of_line, sources, anchor, most - 1, steps, joins):
+                    yield (_Digit(axis, inner, length, at), *rest)
     if most == 1 and np.count_nonzero(line.data) == np.count_nonzero(line.data[line.at]):
         yield (_Digit(-1, 1, size, line.at),)
 
 
-@lru_cache(maxsize=4096)
+@cache
 def _divisors(size: int) -> list[int]:
-    """The divisors above 1, the largest first: a flat weight has millions of elements, and each line asks."""
-    low = [number for number in range(1, math.isqrt(size) + 1) if size % number == 0]
-    return sorted({*low, *(size // number for number in low)} - {1}, reverse=True)
+    """The divisors of a number above 1, the largest first."""
+    small = [each for each in range(1, math.isqrt(size) + 1) if size % each == 0]
+    return sorted({*small, *(size // each for each in small)} - {1}, reverse=True)
 
 
 def _strides(line: _Line, source: Array, here: int) -> list[int]:
@@ -256,19 +267,24 @@ def _strides(line: _Line, source: Array, here: int) -> list[int]:
     return sorted(found)
 
 
-def _stretch(source: Array, start: int, stride: int, length: int) -> Array:
-    """`length` elements of a line of the source from `start` on; zeros before its first and after its last."""
-    places = start + stride * np.arange(length)
-    inside = (places >= 0) & (places < len(source))
-    found = np.zeros(length, source.dtype)
-    found[inside] = source[places[inside]]
-    return found
+def _agreeing(line: _Line, source: Array, here: int, stride: int) -> tuple[int, int]:
+    """How many elements before and behind the anchor equal those of the source's line at a stride; beyond the ends of
+    that line are zeros."""
+    before = _equal_first(line.data[: line.at][::-1], source[:here][::-1][stride - 1 :: stride])
+    return before, _equal_first(line.data[line.at + 1 :], source[here + 1 :][stride - 1 :: stride])
 
 
-def _around(line: _Line, length: int) -> Array:
-    """The `length` elements of a line that the innermost digit of that length has around the anchor."""
-    start = line.at - line.at % length
-    return line.data[start : start + length]
+def _equal_first(data: Array, other: Array) -> int:
+    """How many elements of the data, from the first on, equal those of another line and the zeros behind it."""
+    done, piece = 0, 64
+    while done < len(data):
+        part, wanted = data[done : done + piece], other[done : done + piece]
+        equal = np.concatenate([part[: len(wanted)] == wanted[: len(part)], part[len(wanted) :] == 0])
+        if not equal.all():
+            return done + int(equal.argmin())
+        done += len(part)
+        piece *= 4
+    return done
 
 
 def _offsets(layout: Layout, anchor: _Anchor, extents: Sequence[int]) -> list[int] | None:
