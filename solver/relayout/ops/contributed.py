@@ -124,6 +124,20 @@ def fused_product(node: Reading) -> Listed:
     return gemm(node, ranks)
 
 
+@row("contract", "MatMulNBits", since=1, domain=CONTRIBUTED)
+def product_with_packed_weights(node: Reading) -> Free:
+    """The weights are packed in blocks along the contracted axis, column by column: only rows are in any order."""
+    contracted, column = node.rank(0) - 1, node.rank(0)
+    rows = tuple(range(contracted))
+    return free(
+        (*node.extents(0), node.result_extents()[-1]),
+        ((*rows, contracted), *(None,) * (len(node.node.inputs) - 1)),
+        ((*rows, column),),
+        tileable=rows,
+        allows=lambda order: order[-2:] == (contracted, column),
+    )
+
+
 row("free", "Gelu", "QuickGelu", since=1, domain=CONTRIBUTED)(elementwise)
 row("free", "QuantizeLinear", "DequantizeLinear", since=1, domain=CONTRIBUTED)(quantize)
 
