@@ -123,3 +123,12 @@ def test_a_function_with_the_name_of_an_operator_of_onnx_is_noted() -> None:
     read = read_model(parse(text))
     assert [node.op_type for node in read.graph] == ["Neg"]
     assert any("ONNX's Relu" in text for text in warnings_of(read))
+
+
+def test_the_declared_type_of_a_constant_gives_way_to_its_data() -> None:
+    model = parse("g (float[2] x) => (float[2] y) <float[2] k = {1, 2}> { y = Add (x, k) }")
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("k", onnx.TensorProto.FLOAT16, [3]))
+    read = read_model(model)
+    assert read.graph.initializers["k"].shape == [2]
+    assert not warnings_of(read)
+    onnx.checker.check_model(to_proto(read), full_check=True)

@@ -37,6 +37,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
             _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _clear_invalid_extents(info.type)
+        _declare_constants(graph)
     for function in proto.functions:
         _name_standard(function.node)
         if function.domain in ("", "ai.onnx") and onnx.defs.has(function.name):
@@ -124,6 +125,17 @@ def _clear_invalid_extents(proto: onnx.TypeProto) -> None:
         for dim in proto.tensor_type.shape.dim:
             if dim.dim_value == -1 or (dim.HasField("dim_param") and not dim.dim_param):
                 dim.ClearField("value")
+
+
+def _declare_constants(graph: onnx.GraphProto) -> None:
+    """Give each declared constant the type of its data: converters to another element type leave the old one there."""
+    declared = {info.name: info.type.tensor_type for info in graph.value_info}
+    for tensor in graph.initializer if declared else ():
+        known = declared.get(tensor.name)
+        if known is None:
+            continue
+        if known.elem_type != tensor.data_type or [dim.dim_value for dim in known.shape.dim] != tensor.dims:
+            known.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type)
 
 
 def _inline(model: ir.Model) -> None:

@@ -118,3 +118,15 @@ def test_scores_with_a_mask_of_integers_are_compared() -> None:
     assert found.passed
     assert found.numeric is not None
     assert found.numeric.not_compared == ()
+
+
+def test_a_model_of_16_bit_floats_may_be_rounded_where_inner_values_are_results() -> None:
+    """A runtime without such operators computes in 32 bits, and rounds only what is a result."""
+    net = Net()
+    half = net.node("Cast", net.input("x", (1, 4, 6, 6)), to=onnx.TensorProto.FLOAT16)
+    channels_last = net.node("Transpose", half, perm=[0, 2, 3, 1])
+    small = net.node("Mul", channels_last, net.constant(np.float16(1e-6)))
+    large = net.node("Mul", small, net.constant(np.float16(1e4)))
+    net.output(net.node("Cast", net.node("Transpose", large, perm=[0, 3, 1, 2]), to=onnx.TensorProto.FLOAT))
+    legal, _ = legalize(net.model(), backend="onnx")
+    assert verifier.verify(legal, "onnx", against=net.model()).passed

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.numeric.as_given import Unread, check_as_given
-from relayout.verification.numeric.baseline import behind, drawn_anew, first_line, run, variant
+from relayout.verification.numeric.baseline import Feeds, behind, drawn_anew, first_line, run, variant
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise, with_weights
 from relayout.verification.numeric.preparation import in_format, prepare
@@ -101,13 +101,19 @@ def compare(
     untried = list(baseline.untried)
     if not prepared.is_partial:
         first, count = baseline.trials[0], len(baseline.trials[0].feeds)
+
+        def unread(title: str, source: object, read: ir.Model, feeds: Feeds, results: Samples) -> Unread:
+            return Unread(
+                title, source, feeds, results, partial(run, variant(read, first), baseline.runtime, (), feeds)
+            )
+
         pair = (
-            Unread("the original", given[1], first.feeds, first.results),
-            Unread("the model", given[0], feeds[0], found[:count]),
+            unread("the original", given[1], prepared.original, first.feeds, first.results),
+            unread("the model", given[0], subject, feeds[0], found[:count]),
         )
-        more, unread = check_as_given(*pair, baseline.runtime, left_out.keys(), quantized)
+        more, not_run = check_as_given(*pair, baseline.runtime, left_out.keys(), quantized)
         findings += more
-        untried += unread
+        untried += not_run
     numeric = Numeric(
         status="compared" if telling else "skipped",
         reason=None if telling else "no output has a value that could be compared",
