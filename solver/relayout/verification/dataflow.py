@@ -7,8 +7,9 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from functools import partial
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -18,7 +19,7 @@ from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, by_name, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
 
@@ -30,7 +31,7 @@ _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceT
 
 def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each operand that is another value, and for each copy's order."""
-    sources = _Names(original)
+    scopes = _scopes(original.graph, ChainMap())
     constants = constants_of(model.graph) | constants_of(original.graph)
     counterparts = by_name(original)
     paired = by_name(model)
@@ -46,7 +47,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             if mine is None or theirs is None or mine in constants:
                 continue
             root, is_part = _root(mine, kept)
-            read = sources.find(source_name(root), other.graph) if root is not None else None
+            read = scopes[other.graph].get(source_name(root)) if root is not None else None
             if read is None or read in constants or _is_same(read, theirs, is_part=is_part):
                 continue
             yield Finding(
@@ -61,26 +62,19 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     for node in kept:
         graphs.update(zip(graphs_of(node), graphs_of(counterparts[str(node.name)]), strict=False))
     for graph, source in graphs.items():
-        yield from _check_copies(graph, partial(sources.find, graph=source))
+        yield from _check_copies(graph, scopes[source])
 
 
-class _Names:
-    """The values of a model by name, as each graph sees them: graphs inside nodes may use one name for several."""
-
-    def __init__(self, model: ir.Model) -> None:
-        nodes = list(walk(model.graph))
-        self._outer: dict[object, object] = {body: node.graph for node in nodes for body in graphs_of(node)}
-        given = (value for graph in (model.graph, *model.graph.subgraphs()) for value in graph.inputs)
-        made = (value for node in nodes for value in node.outputs)
-        self._values: dict[tuple[object, str], ir.Value] = {
-            (value.graph, str(value.name)): value for value in (*given, *made)
-        }
-
-    def find(self, name: str, graph: object) -> ir.Value | None:
-        """The value that has this name in this graph; None if there is none."""
-        while graph is not None and (graph, name) not in self._values:
-            graph = self._outer.get(graph)
-        return self._values.get((graph, name))
+def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, ChainMap[str, ir.Value]]:
+    """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
+    values."""
+    made = (value for node in graph for value in node.outputs)
+    scopes: dict[object, ChainMap[str, ir.Value]] = {
+        graph: outer.new_child({str(value.name): value for value in (*graph.inputs, *made)})
+    }
+    for inner in chain.from_iterable(map(graphs_of, graph)):
+        scopes |= _scopes(inner, scopes[graph])
+    return scopes
 
 
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> tuple[ir.Value | None, bool]:
@@ -135,19 +129,19 @@ def _attributes(node: ir.Node) -> dict[str, str]:
     return {name: str(ir.to_proto(attribute)) for name, attribute in node.attributes.items()}
 
 
-def _check_copies(graph: ir.Graph, sources: Callable[[str], ir.Value | None]) -> Iterator[Finding]:
+def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
     for node in graph:
         if node.op_type != "Transpose" or node.domain not in _OWN or node.inputs[0] is None:
             continue
         before, after = node.inputs[0], node.outputs[0]
         stated = memory_format_of(after)
-        read = sources(source_name(before))
-        if stated is None or before.shape is None or read is None:
+        if stated is None or before.shape is None or source_name(before) not in sources:
             continue
-        if source_name(after) != source_name(before) and sources(source_name(after)) is not None:
+        if source_name(after) != source_name(before) and source_name(after) in sources:
             continue  # a Transpose of the original's own: its result is annotated against another value
-        stands_for = sources(COPY.sub("", source_name(after))) or read
+        read = sources[source_name(before)]
+        stands_for = sources.get(COPY.sub("", source_name(after)), read)
         frames = _axes_at_root(read), _axes_at_root(stands_for)
         if frames[0][0] is not frames[1][0]:
             continue  # their axes are counted in different values

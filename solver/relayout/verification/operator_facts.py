@@ -121,9 +121,7 @@ _CONTRIBUTED_ELEMENTWISE = {
 _CONTRIBUTED_OF_THE_FIRST = frozenset({"DequantizeLinear", "QLinearSoftmax", "QuantizeLinear"})
 _CONTRIBUTED_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 _CONTRIBUTED_POOLS = frozenset({"QLinearAveragePool", "QLinearGlobalAveragePool"})
-_CONTRIBUTED_PRODUCTS = frozenset(
-    {"DynamicQuantizeMatMul", "FusedMatMul", "MatMulIntegerToFloat", "MatMulNBits", "QGemm"}
-)
+_CONTRIBUTED_PRODUCTS = frozenset("DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm".split())
 _CONTRIBUTED_KINDS = frozenset(
     {
         "QLinearConcat",
