@@ -46,9 +46,9 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
             if mine is None or theirs is None or mine in constants:
                 continue
-            root, is_part = _root(mine, kept)
+            root = _root(mine, kept)
             read = scopes[other.graph].get(source_name(root)) if root is not None else None
-            if read is None or read in constants or _is_same(read, theirs, is_part=is_part):
+            if read is None or read in constants or _is_same(read, theirs):
                 continue
             yield Finding(
                 rule="dataflow",
@@ -77,27 +77,24 @@ def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, Cha
     return scopes
 
 
-def _root(value: ir.Value, kept: Collection[ir.Node]) -> tuple[ir.Value | None, bool]:
-    """The value that is computed, before all that a rewrite inserts, and whether a Slice of it is read; None behind an
-    operator of unknown meaning."""
-    is_part = False
-    while (node := value.producer()) is not None and node.domain in _OWN:
-        is_slice = node not in kept and node.op_type == "Slice"
-        if not (is_slice or node.op_type in _VIEWS or (node not in kept and node.op_type == "Pad")):
-            break
-        source = node.inputs[0]
-        if source is None:
-            return None, is_part
-        value, is_part = source, is_part or is_slice
-    return value, is_part
+def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
+    """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
+    while (node := value.producer()) is not None:
+        if node.domain in _OWN and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
+            source = node.inputs[0]
+            if source is None:
+                return None
+            value = source
+        else:
+            return value
+    return value
 
 
-def _is_same(read: ir.Value, wanted: ir.Value, *, is_part: bool) -> bool:
+def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
     """Whether both are made from one value by what only moves elements, or are the same computation. A rewrite may
-    write the parts of a Split as Slices, which is `is_part`."""
-    sources = _sources(read)
-    passed = _PASSED | {"Split"} if is_part else _PASSED
-    return any(one is other or _are_alike(one, other, 8) for one in _sources(wanted, passed) for other in sources)
+    write the parts of a Split as Slices, which are behind what is `read`."""
+    sources, wanted_sources = _sources(read), _sources(wanted, _PASSED | {"Split"})
+    return any(one is other or _are_alike(one, other, 8) for one in wanted_sources for other in sources)
 
 
 def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
