@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from legalization_checks import checked
+from legalization_checks import checked, operators
 from single_node_rewriter import OneNode
 
 from relayout.backend.calls import ask
@@ -147,3 +147,13 @@ def test_a_constant_is_concatenated_where_nothing_is_in_blocks(computed: bool) -
     legal, _ = checked(model, "x86-nchwc")
     assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["com.microsoft.nchwc"] * 2
     assert_same_numbers(model, legal)
+
+
+def test_the_verifier_follows_a_part_that_a_slice_reads() -> None:
+    net = Net()
+    whole = net.node("Tanh", net.conv(net.input("x", [1, 2 * BLOCK, 9, 9]), 2 * BLOCK, 2 * BLOCK))
+    halves = net.node("Split", whole, results=2, axis=1)
+    joined = net.node("Add", halves[1], net.node("Tanh", net.conv(halves[1], BLOCK, BLOCK)))
+    net.output(net.conv(net.node("Concat", halves[0], joined, axis=1), 2 * BLOCK, 2 * BLOCK))
+    legal, _ = checked(net.model(), "x86-nchwc")
+    assert "Slice" in operators(legal)

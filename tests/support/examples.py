@@ -362,6 +362,7 @@ def _contributed() -> list[Example]:
     other, result = scale(0.07, 128), scale(0.11, 77)
     matrix = Constant(np.random.default_rng(3).integers(-90, 90, (5, 6)), I8)
     columns = Constant(np.linspace(0.01, 0.03, 6), F), Constant(np.arange(6) - 3, I8)
+    packed, scales = Constant(np.arange(96).reshape(6, 1, 16) * 2, U8), Constant(np.linspace(0.01, 0.03, 6), F)
     window = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
     return [
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
@@ -417,6 +418,7 @@ def _contributed() -> list[Example]:
         ),
         quantized("MatMulIntegerToFloat", data, Constant(np.full((3, 5, 6), 7), I8), *[scale()[0]] * 2),
         quantized("DynamicQuantizeMatMul", X, matrix, *columns),
+        quantized("MatMulNBits", Input((2, 3, 32)), packed, scales, bits=4, block_size=32, K=32, N=6),
         quantized("FusedMatMul", X, Input((2, 3, 6, 5)), alpha=0.5, transB=1, moves=False),
         quantized(
             "FusedMatMul",

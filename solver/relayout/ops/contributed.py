@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from relayout.layout.memory_format import Extent
 from relayout.ops.contractions import gemm, product_rule
 from relayout.ops.elementwise import elementwise, quantize
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
@@ -124,6 +125,12 @@ def fused_product(node: Reading) -> Listed:
     return gemm(node, ranks)
 
 
+@row("contract", "MatMulNBits", since=1, domain=CONTRIBUTED)
+def product_with_packed_weights(node: Reading) -> Free:
+    """The weights are packed in blocks along the contracted axis, column by column."""
+    return _along_last(node, (0,), (0,), node.result_extents()[-1:])
+
+
 row("free", "Gelu", "QuickGelu", since=1, domain=CONTRIBUTED)(elementwise)
 row("free", "QuantizeLinear", "DequantizeLinear", since=1, domain=CONTRIBUTED)(quantize)
 
@@ -142,15 +149,19 @@ def skip_normalization(node: Reading) -> Free:
     return _along_last(node, (0, 1), (0, 3))
 
 
-def _along_last(node: Reading, data: Collection[int], results: Collection[int]) -> Free:
-    """All these operands have one layout, in which the last axis is innermost."""
+def _along_last(
+    node: Reading, data: Collection[int], results: Collection[int], column: tuple[Extent, ...] = ()
+) -> Free:
+    """All these operands have one layout, in which the last axis is innermost. `column`: of the results it is another,
+    of this extent."""
     extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    axes = tuple(range(len(extents) + len(column)))
+    last, given, made = axes[len(extents) - 1 :], axes[: len(extents)], (*axes[: len(extents) - 1], *axes[-1:])
     return free(
-        extents,
-        tuple(axes if i in data else None for i in range(len(node.node.inputs))),
-        tuple(axes if i in results else None for i in range(len(node.node.outputs))),
-        allows=lambda order: order[-1:] == axes[-1:],
+        (*extents, *column),
+        tuple(given if i in data else None for i in range(len(node.node.inputs))),
+        tuple(made if i in results else None for i in range(len(node.node.outputs))),
+        allows=lambda order: order[-len(last) :] == last,
     )
 
 

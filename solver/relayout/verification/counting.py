@@ -8,7 +8,7 @@ as the operand's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
-from relayout.verification.subgraph_values import Nesting, nesting_of
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
 
@@ -43,9 +43,8 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
         model = model.clone()
         InlinePass(criteria=lambda function: function.domain != "relayout")(model)
         ShapeInferencePass()(model)
-    nesting = nesting_of(model.graph)
-    extent_of, constants = extent_counter(model, dims, nesting), constants_of(model.graph)
-    nodes = list(_nodes(model.graph, nesting))
+    extent_of, constants = extent_counter(model, dims), constants_of(model.graph)
+    nodes = list(walk(model.graph))
     transposes = [n for n in nodes if _is_transpose(n)]
     running = [2 * moved_bytes(n, extent_of) for n in transposes if n.inputs[0] not in constants]
     reorders = [_through(n, extent_of) for n in nodes if (n.domain, n.op_type) in conversion_operators]
@@ -86,7 +85,7 @@ def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
     return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
 
 
-def extent_counter(model: ir.Model, dims: Mapping[str, int], nesting: Nesting | None = None) -> ExtentOf:
+def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
     """The sizes of the extents of a model; `dims` has sizes by name."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
@@ -108,7 +107,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nesting: Nesting | 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
     # Values share shapes, and a shape that was met has no new name.
     shapes: set[int] = set()
-    for node in _nodes(model.graph, nesting_of(model.graph) if nesting is None else nesting):
+    for node in model.graph.all_nodes():
         for value in node.outputs:
             if id(value.shape) in shapes:
                 continue
@@ -164,13 +163,6 @@ def moves_axes(transpose: ir.Node) -> bool:
         return True
     long = [axis for n, axis in enumerate(perm) if value.shape[n if value is result else axis] != 1]
     return any(a > b for a, b in pairwise(long))
-
-
-def _nodes(graph: ir.Graph, nesting: Nesting) -> Iterator[ir.Node]:
-    for node in graph:
-        yield node
-        for inner in nesting.get(node, ()):
-            yield from _nodes(inner, nesting)
 
 
 def _batch(value: ir.Value) -> int:

@@ -7,7 +7,9 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -17,7 +19,7 @@ from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, by_name, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import walk
+from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
 
@@ -29,11 +31,11 @@ _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceT
 
 def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each operand that is another value, and for each copy's order."""
-    sources = {str(value.name): value for value in _values(original)}
+    scopes = _scopes(original.graph, ChainMap())
     constants = constants_of(model.graph) | constants_of(original.graph)
     counterparts = by_name(original)
     paired = by_name(model)
-    kept = {node for name, node in paired.items() if name in counterparts}
+    kept = dict.fromkeys(node for name, node in paired.items() if name in counterparts)
     for name, node in paired.items():
         other = counterparts.get(name)
         if other is None or other.op_type != node.op_type:
@@ -45,7 +47,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             if mine is None or theirs is None or mine in constants:
                 continue
             root = _root(mine, kept)
-            read = sources.get(source_name(root)) if root is not None else None
+            read = scopes[other.graph].get(source_name(root)) if root is not None else None
             if read is None or read in constants or _is_same(read, theirs):
                 continue
             yield Finding(
@@ -56,17 +58,26 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 found=str(read.name),
                 message=f"this {node.op_type} reads another value than in the original",
             )
-    yield from _check_copies(model, sources)
+    graphs = {model.graph: original.graph}
+    for node in kept:
+        graphs.update(zip(graphs_of(node), graphs_of(counterparts[str(node.name)]), strict=False))
+    for graph, source in graphs.items():
+        yield from _check_copies(graph, scopes[source])
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.inputs
-    for node in walk(model.graph):
-        yield from node.outputs
+def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, ChainMap[str, ir.Value]]:
+    """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
+    values."""
+    made = (value for node in graph for value in node.outputs)
+    scopes: dict[object, ChainMap[str, ir.Value]] = {
+        graph: outer.new_child({str(value.name): value for value in (*graph.inputs, *made)})
+    }
+    for inner in chain.from_iterable(map(graphs_of, graph)):
+        scopes |= _scopes(inner, scopes[graph])
+    return scopes
 
 
-def _root(value: ir.Value, kept: set[ir.Node]) -> ir.Value | None:
+def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
     """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
     while (node := value.producer()) is not None:
         if node.domain in _OWN and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
@@ -80,15 +91,16 @@ def _root(value: ir.Value, kept: set[ir.Node]) -> ir.Value | None:
 
 
 def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
-    """Whether both are made from one value by what only moves elements, or are the same computation."""
-    sources = _sources(read)
-    return any(one is other or _are_alike(one, other, 8) for one in _sources(wanted) for other in sources)
+    """Whether both are made from one value by what only moves elements, or are the same computation. A rewrite may
+    write the parts of a Split as Slices, which are behind what is `read`."""
+    sources, wanted_sources = _sources(read), _sources(wanted, _PASSED | {"Split"})
+    return any(one is other or _are_alike(one, other, 8) for one in wanted_sources for other in sources)
 
 
-def _sources(value: ir.Value) -> list[ir.Value]:
+def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
     """The value and those before it, as far back as operators only move elements."""
     found = [value]
-    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in _PASSED:
+    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in passed:
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
@@ -114,9 +126,9 @@ def _attributes(node: ir.Node) -> dict[str, str]:
     return {name: str(ir.to_proto(attribute)) for name, attribute in node.attributes.items()}
 
 
-def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
+def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
-    for node in walk(model.graph):
+    for node in graph:
         if node.op_type != "Transpose" or node.domain not in _OWN or node.inputs[0] is None:
             continue
         before, after = node.inputs[0], node.outputs[0]

@@ -12,7 +12,7 @@ from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.subgraph_values import walk
+from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_placement", "implementations_of", "transferred"]
 
@@ -90,9 +90,8 @@ def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]
     """The graph and those inside it, each with the device of the node around it."""
     yield graph, outer_device
     for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE_KEY, ""))
+        for inner in graphs_of(node):
+            yield from _graphs(inner, node.metadata_props.get(DEVICE_KEY, ""))
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:

@@ -112,26 +112,18 @@ _OF_THE_FIRST_NAMES = """
     Tile TopK Trilu Upsample
 """
 # The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
-_CONTRIBUTED_ELEMENTWISE = {
-    **dict.fromkeys(("Gelu", "QLinearLeakyRelu", "QLinearSigmoid", "QuickGelu"), (0,)),
-    **dict.fromkeys(("BiasGelu", "FastGelu"), (0, 1)),
+_CONTRIBUTED_DATA = {
+    **dict.fromkeys("Gelu QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu".split(), (0,)),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (0,)),
+    **dict.fromkeys(("BiasGelu", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1)),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 3)),
     "QLinearWhere": (0, 1, 4),
 }
-_CONTRIBUTED_OF_THE_FIRST = frozenset({"DequantizeLinear", "QLinearSoftmax", "QuantizeLinear"})
-_CONTRIBUTED_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 _CONTRIBUTED_POOLS = frozenset({"QLinearAveragePool", "QLinearGlobalAveragePool"})
-_CONTRIBUTED_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "FusedMatMul", "MatMulIntegerToFloat", "QGemm"})
-_CONTRIBUTED_KINDS = frozenset(
-    {
-        "QLinearConcat",
-        *_CONTRIBUTED_ELEMENTWISE,
-        *_CONTRIBUTED_OF_THE_FIRST,
-        *_CONTRIBUTED_NORMALIZATIONS,
-        *_CONTRIBUTED_POOLS,
-        *_CONTRIBUTED_PRODUCTS,
-    }
+_CONTRIBUTED_OTHERS = frozenset(
+    "DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearConcat".split()
 )
+_CONTRIBUTED_KINDS = _CONTRIBUTED_DATA.keys() | _CONTRIBUTED_POOLS | _CONTRIBUTED_OTHERS
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 _STANDARD = ("", "ai.onnx")
@@ -340,12 +332,9 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
 
 def _contributed_sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
     kind = node.op_type
-    if n in _CONTRIBUTED_ELEMENTWISE.get(kind, ()):
-        return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
     # The operands of a concatenation: the result's scale and zero point, then data, scale, zero point, data, ...
-    is_whole = n >= 2 and n % 3 == 2 if kind == "QLinearConcat" else n == 0 and kind in _CONTRIBUTED_OF_THE_FIRST
-    is_whole = is_whole or (n < 2 and kind in _CONTRIBUTED_NORMALIZATIONS and inner == outer)
-    return tuple(range(inner)) if is_whole else None
+    is_data = n % 3 == 2 if kind == "QLinearConcat" else n in _CONTRIBUTED_DATA.get(kind, ())
+    return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner)) if is_data else None
 
 
 def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, ...] | None:

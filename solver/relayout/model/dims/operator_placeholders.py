@@ -108,6 +108,10 @@ class _Writer:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
+        elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
+            extents = helper.make_attribute("value_ints", [self._integer("K"), self._integer("N")])
+            weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
+            self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]

@@ -217,7 +217,7 @@ class _Bill:
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend = index, backend
-        self._extent_of, self._constants = extent_counter(index.model, dims, index.nesting), index.constants
+        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
         self._operators = conversion_operators_of(backend)
         converting = dict.fromkeys(filter(self._converts, index.nodes))
         self.charges = {node: cost for node, cost in charges.items() if node not in converting}
