@@ -83,3 +83,12 @@ def test_operands_that_contradict_each_other_are_reported_at_the_operator() -> N
     model.graph.node[-1].name = "sum"
     with pytest.raises(InputError, match=r"'sum' \(QLinearAdd\)"):
         read_model(model)
+
+
+def test_convolutions_and_products_with_an_activation_behind_have_the_shape_of_those_without() -> None:
+    shapes = read("""g (float["N",3,9,9] x, float[8,3,3,3] w, float[8] b, float["N",8,4,4] z, float[8,5] k) => (v) {
+        c = com.microsoft.FusedConv <strides = [2,2], activation = "Relu"> (x, w, b, z)
+        p = GlobalAveragePool (c)
+        f = Flatten (p)
+        v = com.microsoft.FusedGemm <activation = "LeakyRelu", activation_alpha = 0.1> (f, k, b) }""")
+    assert (shapes["c"], shapes["v"]) == ("[N,8,4,4]", "[N,5]")

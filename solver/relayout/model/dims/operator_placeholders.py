@@ -32,8 +32,10 @@ _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
 _OLDEST_WITH_CAST_LIKE = 15
 # The operands of a product that are quantized, with their scales.
 _PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
-# Attributes that ONNX's operator lacks.
-_OWN_ATTRIBUTES = ("channels_last", "opset")
+# Operators with an activation behind, and how many operands of ONNX's operator tell the shape.
+_ACTIVATED = {"FusedConv": ("Conv", 2), "FusedGemm": ("Gemm", 2)}
+_OWN_ATTRIBUTES = ("activation", "channels_last", "opset")
+"""The beginnings of the names of attributes that ONNX's operator lacks."""
 
 
 def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.NodeProto]:
@@ -108,6 +110,9 @@ class _Writer:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
+        elif operator in _ACTIVATED:
+            plain, count = _ACTIVATED[operator]
+            self._add(plain, [self._read(n) for n in range(count)], self._result(0), self._kept())
         elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
             extents = helper.make_attribute("value_ints", [self._integer("K"), self._integer("N")])
             weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
@@ -132,12 +137,15 @@ class _Writer:
         read = [self._read(n) if n in form.plain else self._dequantized(n, n + 1) for n in data]
         for perm in perms[:1]:
             read = [self._add("Transpose", read, attributes=[helper.make_attribute("perm", perm)])]
-        kept = [each for name, each in self._attributes.items() if name not in _OWN_ATTRIBUTES]
-        made = self._add(form.operator, read, attributes=kept)
+        made = self._add(form.operator, read, attributes=self._kept())
         for perm in perms[1:]:
             made = self._add("Transpose", [made], attributes=[helper.make_attribute("perm", perm)])
         operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
         self._add(operator, read, self._result(0))
+
+    def _kept(self) -> list[onnx.AttributeProto]:
+        """The attributes that ONNX's operator has too."""
+        return [each for name, each in self._attributes.items() if not name.startswith(_OWN_ATTRIBUTES)]
 
     def _is_channels_last(self) -> bool:
         return self._integer("channels_last") == 1
