@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -110,6 +110,8 @@ class ConversionCosts:
         self._sizes: dict[Tensor, _Size] = {}
         self._distinct_sizes: dict[_Size, _Size] = {}
         self._tables: dict[object, CostTable] = {}
+        # By size and device: tables of one size have most of their formats in common.
+        self._pairs: dict[object, dict[tuple[MemoryFormat, MemoryFormat], ConversionCost | None]] = {}
 
     @property
     def have_padding(self) -> bool:
@@ -129,8 +131,11 @@ class ConversionCosts:
         key = self._size_of(tensor), device, formats
         known = self._tables.get(key)
         if known is None:
-            rows = tuple(tuple([self._conversion(tensor, device, f, g) for g in formats]) for f in formats)
-            known = self._tables[key] = CostTable(rows)
+            pairs = self._pairs.setdefault(key[:2], {})
+            for f, g in product(formats, formats):
+                if (f, g) not in pairs:
+                    pairs[f, g] = self._conversion(tensor, device, f, g)
+            known = self._tables[key] = CostTable(tuple(tuple([pairs[f, g] for g in formats]) for f in formats))
         return known
 
     def _conversion(

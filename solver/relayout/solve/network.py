@@ -7,7 +7,9 @@ FORBIDDEN is so far above it that a sum of three entries neither overflows nor l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import lru_cache, reduce
+from itertools import chain, product
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -94,20 +96,12 @@ class Network(Struct):
 
 def vector(costs: Sequence[int] | Sequence[Sequence[int]]) -> Table:
     """A read-only array: equal tables are shared."""
-    table = np.array(costs, dtype=np.int64)
+    return _read_only(np.array(costs, dtype=np.int64))
+
+
+def _read_only(table: Table) -> Table:
     table.flags.writeable = False
     return table
-
-
-def _price_of(prices: Row, source: int, wanted: int) -> int:
-    """The cost of converting `source` to every format of the set `wanted`."""
-    total = 0
-    for target, price in enumerate(prices):
-        if wanted >> target & 1 and target != source:
-            if price is None:
-                return FORBIDDEN
-            total += price
-    return total
 
 
 def _price_with_copies(conversion: Conversion, source: int, wanted: int) -> int:
@@ -123,19 +117,45 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...], *, reus
     format produced if no role produces.
     """
     sizes = [len(produces or wants or ()) for produces, wants in roles]
-    cells = []
-    for states in product(*map(range, sizes)):
-        wanted, produced = 0, source
-        for (produces, wants), state in zip(roles, states, strict=True):
+    if reuses_copies:
+        cells = [
+            _price_with_copies(conversion, *_combined(roles, states, source)) for states in product(*map(range, sizes))
+        ]
+        return vector(cells).reshape(sizes)
+    along = [[-1 if k == axis else 1 for k in range(len(sizes))] for axis in range(len(sizes))]
+    produced = np.array(source)
+    for shape, (produces, _) in zip(along, roles, strict=True):
+        if produces is not None:
+            produced = np.array(produces).reshape(shape)
+    prices = _matrix(conversion)
+    total = np.zeros(sizes, dtype=np.int64)
+    for target in members(reduce(or_, chain.from_iterable(wants or () for _, wants in roles), 0)):
+        wanted = np.array(False)
+        for shape, (_, wants) in zip(along, roles, strict=True):
             if wants is not None:
-                wanted |= wants[state]
-            if produces is not None:
-                produced = produces[state]
-        if reuses_copies:
-            cells.append(_price_with_copies(conversion, produced, wanted))
-        else:
-            cells.append(_price_of(conversion[produced], produced, wanted))
-    return vector(cells).reshape(sizes)
+                wanted = wanted | np.array([mask >> target & 1 for mask in wants], dtype=bool).reshape(shape)
+        total = np.minimum(total + np.where(wanted, prices[produced, target], 0), FORBIDDEN)
+    return _read_only(total)
+
+
+def _combined(roles: tuple[Role, ...], states: Sequence[int], source: int) -> tuple[int, int]:
+    """The format that is produced in these states, and the set that is wanted."""
+    wanted, produced = 0, source
+    for (produces, wants), state in zip(roles, states, strict=True):
+        if wants is not None:
+            wanted |= wants[state]
+        if produces is not None:
+            produced = produces[state]
+    return produced, wanted
+
+
+@lru_cache(maxsize=256)
+def _matrix(conversion: Conversion) -> Table:
+    """The prices as an array: 0 on the diagonal, FORBIDDEN where a conversion is impossible."""
+    rows = [[FORBIDDEN if price is None else price for price in row] for row in conversion]
+    for index, row in enumerate(rows):
+        row[index] = 0
+    return vector(rows)
 
 
 def priced(
@@ -150,12 +170,13 @@ def priced(
     if reuses_copies:
         wanted = [sum(1 << order[d] for d in members(each)) for each in sets]
         return vector([[_price_with_copies(conversion, source, each) for each in wanted] for source in produces])
-    rows = []
-    for source in produces:
-        row = tuple([conversion[source][target] for target in order])
-        free = order.index(source) if source in order else -1
-        rows.append([_price_of(row, free, wanted) for wanted in sets])
-    return vector(rows)
+    rows = _matrix(conversion)[np.ix_(produces, order)]
+    wants = np.array([[mask >> d & 1 for mask in sets] for d in range(len(order))], dtype=np.int64).reshape(
+        -1, len(sets)
+    )
+    forbidden = rows >= FORBIDDEN
+    total = np.where(forbidden, 0, rows) @ wants
+    return _read_only(np.where(forbidden.astype(np.int64) @ wants > 0, FORBIDDEN, total))
 
 
 def allowed(wants: Masks, formats: int, sets: Masks) -> Table:
