@@ -9,14 +9,20 @@ from random_problems import cheapest, problems, synthetic
 from relayout.solve.deadline import UNLIMITED, Deadline, ExpiredError
 from relayout.solve.encode import network_of
 from relayout.solve.kernel_search import minimise
+from relayout.solve.or_tools import Outcome
 from relayout.solve.problem import Problem, cost_of
+from relayout.solve.residual import Residual
 from relayout.solve.solver import solve
+
+
+def search(problem: Problem, deadline: Deadline) -> Outcome:
+    return minimise(problem, Residual(network_of(problem), deadline), deadline)
 
 
 @settings(max_examples=300, deadline=None)
 @given(problems(most=7))
 def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
-    outcome = minimise(problem, UNLIMITED)
+    outcome = search(problem, UNLIMITED)
     best = cheapest(problem)
     assert outcome.status == ("infeasible" if best is None else "optimal")
     if outcome.states is not None:
@@ -29,7 +35,7 @@ def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
 def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(90, layouts=3, seed=seed))
-    outcome = minimise(problem, UNLIMITED)
+    outcome = search(problem, UNLIMITED)
     assert outcome.status == "optimal"
     assert outcome.cost == solve(problem, engine="cp-sat").cost
 
@@ -37,12 +43,13 @@ def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
 def test_cpsat_solves_the_rest_after_relaxation_and_fixing(monkeypatch: pytest.MonkeyPatch) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
-    best = minimise(problem, UNLIMITED).cost
+    best = search(problem, UNLIMITED).cost
+    monkeypatch.setattr("relayout.solve.kernel_search.PASSES", 0)
     monkeypatch.setattr("relayout.solve.kernel_search.LARGE_CELLS", 4)
     monkeypatch.setattr("relayout.solve.kernel_search.ROUNDS", 1)
     monkeypatch.setattr("relayout.solve.kernel_search._round", lambda *_: None)
     monkeypatch.setattr("relayout.solve.kernel_search._dive", lambda *_: None)
-    outcome = minimise(problem, UNLIMITED)
+    outcome = search(problem, UNLIMITED)
     assert (outcome.status, outcome.cost, outcome.bound) == ("optimal", best, best)
 
 
@@ -66,12 +73,12 @@ class Few(Deadline):
 def test_after_any_deadline_the_best_known_result_is_returned(sets: int) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(60, layouts=3, seed=sets))
-    best = minimise(problem, UNLIMITED).cost
+    best = search(problem, UNLIMITED).cost
     assert best is not None
     statuses = set()
     looks = 0
     while "optimal" not in statuses:
-        outcome = minimise(problem, Few(looks))
+        outcome = search(problem, Few(looks))
         statuses.add(outcome.status)
         assert outcome.bound is not None
         assert outcome.bound <= best

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from relayout.solve.deadline import Deadline, ExpiredError
-from relayout.solve.eliminate import back_substitute, eliminate, infeasible_scope
+from relayout.solve.eliminate import infeasible_scope
 from relayout.solve.encode import check_range, network_of
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.problem import Item, Problem, Use, cost_of
+from relayout.solve.residual import Residual
 
 __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "least_own_costs"]
 
@@ -43,27 +44,26 @@ def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
 
 
 def _reduced(problem: Problem, deadline: Deadline) -> Answer:
-    network = network_of(problem, deadline=deadline)
+    residual = Residual(network_of(problem, deadline=deadline), deadline)
+    network = residual.network
     deadline.stage("build")
-    remaining = set(range(len(network.unary)))
-    eliminated, constant = eliminate(network, remaining, CELLS, deadline=deadline)
+    eliminated = residual.eliminate(CELLS)
     deadline.stage("eliminate")
-    if constant >= FORBIDDEN:
+    if residual.bound >= FORBIDDEN:
         seed = next((x for x in infeasible_scope(network, eliminated) if x < len(problem.choices)), 0)
         return Answer("infeasible", None, None, "elimination", seed=seed)
-    if not remaining:
-        states = [0] * len(network.unary)
-        back_substitute(eliminated, states)
+    if not residual.remaining:
+        states = residual.back_substituted({})
         deadline.stage("substitute")
-        return Answer("optimal", _assignment(network, states), constant, "elimination")
+        return Answer("optimal", _assignment(network, states), residual.bound, "elimination")
     # Imported late: the import of ortools takes longer than most runs.
     from relayout.solve.kernel_search import minimise
 
-    engine, kernel = "elimination+cp-sat", sum(1 for x in remaining if x < len(problem.choices))
+    engine, kernel = "elimination+cp-sat", sum(1 for x in residual.remaining if x < len(problem.choices))
     first = greedy(problem)
     known = None if first is None else cost_of(problem, first)
     deadline.found(known, 0)
-    outcome = minimise(problem, deadline, known)
+    outcome = minimise(problem, residual, deadline, known)
     deadline.stage("kernel")
     assignment = first if outcome.states is None else _assignment(network, outcome.states)
     bound = outcome.bound

@@ -1,14 +1,16 @@
-"""Search on the kernel that elimination leaves: LP bound, rounding, diving, reduced-cost fixing, then CP-SAT.
+"""Search on the kernel that elimination leaves: dual ascent, LP, rounding, diving, reduced-cost fixing, then CP-SAT.
 
-Two relaxations are tried. The one over single formats is small and mostly integral. The one over sets of formats is
-larger; it is integral after one or two decisions in many cases where the first is not. The dual solution, rounded to
-integers, gives an exact lower bound, and the primal solution, completed by elimination, gives an assignment.
-Reduced-cost fixing then drops states, so that elimination often finishes.
+Dual ascent closes most kernels of networks of few cycles. For the others two relaxations are tried. The one over single
+formats is small and mostly integral. The one over sets of formats is larger; it is integral after one or two decisions
+in many cases where the first is not. The dual solution, rounded to integers, gives an exact lower bound, and the primal
+solution, completed by elimination, gives an assignment. Reduced-cost fixing then drops states, so that elimination
+often finishes.
 """
 
 from __future__ import annotations
 
 from relayout.solve.deadline import Deadline, ExpiredError
+from relayout.solve.dual_ascent import ascend
 from relayout.solve.eliminate import greedy_states
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN, Network
@@ -24,18 +26,22 @@ SMALL_CELLS = 32
 LARGE_CELLS = 1 << 16
 SETS = 16
 ROUNDS = 4
+PASSES = 20
 DECISIONS = 12
 INTEGRAL = 0.999
 CLEAR = 0.9
 SHARE = 10
 
 
-def minimise(problem: Problem, deadline: Deadline, known: int | None = None) -> Outcome:
+def minimise(problem: Problem, kernel: Residual, deadline: Deadline, known: int | None = None) -> Outcome:
     """Minimise a problem, exactly if time allows. The states are those of `network_of`'s variables, choices first.
 
-    `known` is the cost of a solution that the caller has. The outcome has no states if none is cheaper."""
+    `kernel` is what elimination left of the problem's network; it is consumed. `known` is the cost of a solution that
+    the caller has. The outcome has no states if none is cheaper."""
     search = _Search(deadline, FORBIDDEN if known is None else known)
     try:
+        if search.ascends(kernel):
+            return search.outcome()
         for sets in (0, SETS):
             if search.closes(
                 Residual(network_of(problem, set_states=sets, deadline=deadline), deadline), exact=sets > 0
@@ -62,6 +68,23 @@ class _Search:
         status = "optimal" if self.bound >= self.cost else "feasible"
         return Outcome(status, self.states, self.bound, self.cost)
 
+    def ascends(self, residual: Residual) -> bool:
+        """Bound by dual ascent, fix and eliminate, as long as that narrows the gap. Returns whether nothing remains."""
+        for _ in range(ROUNDS):
+            self.offer(residual, _greedy(residual, self.deadline))
+            residual.drop_states(self.cost - 1 - residual.bound)
+            if self.closed(residual):
+                return True
+            gap = self.cost - residual.bound
+            residual.reparametrize(ascend(residual.network, residual.remaining, PASSES, self.deadline))
+            self.offer(residual, _greedy(residual, self.deadline))
+            residual.drop_states(self.cost - 1 - residual.bound)
+            if self.closed(residual) or (residual.finish(LARGE_CELLS) and self.closed(residual)):
+                return True
+            if self.cost - residual.bound > gap // 2:
+                break
+        return False
+
     def closes(self, residual: Residual, *, exact: bool) -> bool:
         """Bound, fix and eliminate until nothing remains; CP-SAT gets the rest if the answer must be exact."""
         # First at low precision, which mostly leaves a smaller network for the precise solve.
@@ -71,10 +94,7 @@ class _Search:
             if self.closed(residual):
                 return True
             if self.cost >= FORBIDDEN:
-                self.offer(
-                    residual,
-                    greedy_states(residual.network.copy(), residual.remaining, SMALL_CELLS, deadline=self.deadline),
-                )
+                self.offer(residual, _greedy(residual, self.deadline))
             relaxation = relax(residual.network, residual.remaining, self.deadline, precise=precise)
             if relaxation is None and exact and not precise:
                 precise = True
@@ -121,6 +141,10 @@ class _Search:
         self.offer(residual, outcome.states)
         residual.raise_bound(FORBIDDEN if outcome.status == "infeasible" else max(outcome.bound or 0, 0))
         return self.closed(residual)
+
+
+def _greedy(residual: Residual, deadline: Deadline) -> States | None:
+    return greedy_states(residual.network.copy(), residual.remaining, SMALL_CELLS, deadline=deadline)
 
 
 def _round(residual: Residual, values: dict[int, list[float]], deadline: Deadline) -> States | None:

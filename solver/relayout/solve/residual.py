@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relayout.solve.deadline import Deadline
-from relayout.solve.eliminate import back_substitute, eliminate
+from relayout.solve.eliminate import Eliminated, back_substitute, eliminate
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.reparametrize import Relaxation, apply_shifts, assignment_cost, restrict, states_within
 
@@ -33,8 +33,8 @@ class Residual:
         # Rounded duals may add up to less than 0.
         self.bound = FORBIDDEN if max(amount, self.bound) >= FORBIDDEN else self.bound + amount
 
-    def eliminate(self, cells: int) -> None:
-        """Eliminate variables while no new table has more than `cells` entries."""
+    def eliminate(self, cells: int) -> list[Eliminated]:
+        """Eliminate variables while no new table has more than `cells` entries, and return them in order."""
         size = len(self.network.unary)
         eliminated, constant = eliminate(self.network, self.remaining, cells, deadline=self._deadline)
         self.raise_bound(constant)
@@ -47,6 +47,7 @@ class Residual:
             return {**states, **{one.variable: every[one.variable] for one in eliminated}}
 
         self._substitutions.append(back)
+        return eliminated
 
     def finish(self, cells: int) -> bool:
         """Eliminate every variable if possible, else none. Returns whether it did."""
