@@ -292,5 +292,8 @@ def test_operands_whose_factors_do_not_nest_propagate_no_common_order() -> None:
 
     # One row of the first is a column of the second: halves of it beside thirds.
     rows, thirds = (Atom(0), *cut(1, 2)), (*cut(0, 3), *cut(1, 3))
-    assert geometry.merged_orders(0, rows, 1, (*cut(0, 2), *cut(1, 3)))
-    assert not geometry.merged_orders(0, rows, 1, thirds)
+    halves = (*cut(0, 2), *cut(1, 3))
+    assert (
+        geometry.common_order(0, rows, 1) == geometry.common_order(1, halves, 0) != geometry.common_order(1, thirds, 0)
+    )
+    assert geometry.merged_order(0, rows, 1, halves) is not None

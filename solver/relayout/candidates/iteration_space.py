@@ -10,7 +10,15 @@ from itertools import combinations, pairwise, permutations
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form, order_of, place_after_neighbour
+from relayout.layout.memory_format import (
+    Atom,
+    Extent,
+    MemoryFormat,
+    is_whole,
+    normal_form,
+    order_of,
+    place_after_neighbour,
+)
 from relayout.layout.view import View
 from relayout.ops import Axes, AxisTraits, Free
 
@@ -65,16 +73,20 @@ class IndexingMaps:
         self._insertion_rule = insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
         self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
-        self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
-        # Where no operand has all the axes, an order of the space is merged from those of several operands.
+        self._guided: dict[tuple[int, MemoryFormat, int, MemoryFormat], MemoryFormat | None] = {}
+        self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], MemoryFormat | None] = {}
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
-        self.is_partial = len(operands) > 1 and not any(wide <= set(positions) for _, _, positions in self._operands)
-        self._lacking = lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
-        every = range(len(operands))
-        # For each operand, those whose formats say more of an order than its own: one of the two lacks axes.
+        has = [wide & set(positions) for _, _, positions in self._operands]
+        # Where no operand has all the axes, an order of the space is merged from those of several operands.
+        is_partial = len(operands) > 1 and wide not in has
         self.partners = [
-            [n for n in every if n != index and (self.is_partial or lacking[index] != lacking[n])] for index in every
+            [n for n in range(len(has)) if is_partial and n != index and has[n] - known]
+            for index, known in enumerate(has)
         ]
+        # For each operand that lacks axes, those that have all.
+        self._lacking = [wide - known for known in has]
+        complete = [n for n, lacking in enumerate(self._lacking) if not lacking]
+        self.guides = [complete if lacking else [] for lacking in self._lacking]
 
     def formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
@@ -161,39 +173,46 @@ class IndexingMaps:
             found.append(format_)
         return tuple(found)
 
-    def merged_orders(
-        self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
-    ) -> tuple[MemoryFormat, ...]:
-        """Orders of the space in which both operands have these formats, or one has its format and its missing axes are
-        ordered tile by tile as in the other."""
-        key = (index, format_, other, other_format)
-        if key not in self._merged:
-            found = [
-                self._union(index, format_, other, other_format) if self.is_partial else None,
-                self._following(index, format_, other, other_format),
-                self._following(other, other_format, index, format_),
-            ]
-            self._merged[key] = tuple(dict.fromkeys(order for order in found if order is not None))
-        return self._merged[key]
+    def common_order(self, index: int, format_: MemoryFormat, other: int) -> MemoryFormat | None:
+        """The order in operand `index`, with this format, of the axes that operand `other` has too."""
+        order = self._in_space(index, format_)
+        if order is None:
+            return None
+        positions = self._operands[other][2]
+        return normal_form(tuple([atom for atom in order if atom.axis in positions]), self.extents)
 
-    def _following(
+    def merged_order(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
     ) -> MemoryFormat | None:
-        """The order in which operand `index` has its format and each tile of a missing axis follows the same atom as in
-        the other operand's format. None where the missing axes are whole (`extend` inserts these), and where the tiles
-        of the two do not nest."""
-        lacking = self._lacking[index] - self._lacking[other]
-        if not lacking or all(atom.is_whole for atom in other_format):
+        """The order of the space in which both operands have these formats, whose common axes are ordered alike."""
+        key = (index, format_, other, other_format)
+        if key not in self._merged:
+            self._merged[key] = self._union(*key)
+        return self._merged[key]
+
+    def is_guide(self, index: int, format_: MemoryFormat, other: int) -> bool:
+        """Whether this format of operand `index` tiles an axis that operand `other` lacks."""
+        if self._operands[index][0].is_plain and is_whole(format_):
+            return False
+        lacking = self._lacking[other]
+        return any(atom.axis in lacking and not atom.is_whole for atom in self._in_space(index, format_) or ())
+
+    def guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
+        """The order in which operand `index` has its format, and each tile of an axis that it lacks follows the same
+        atom as in the other operand's format. None where the tiles of the two do not nest."""
+        key = (index, format_, other, guide)
+        if key not in self._guided:
+            self._guided[key] = self._following(*key)
+        return self._guided[key]
+
+    def _following(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
+        order, leading = self._in_space(index, format_), self._in_space(other, guide)
+        if order is None or leading is None or not cuts_nest(tuple(order), tuple(leading)):
             return None
-        order, guide = self._in_space(index, format_), self._in_space(other, other_format)
-        if order is None or guide is None or all(a.is_whole for a in guide if a.axis in lacking):
-            return None
-        if not cuts_nest(tuple(order), tuple(guide)):
-            return None
-        order, guide = _split_alike(order, guide), _split_alike(guide, order)
+        order, leading = _split_alike(order, leading), _split_alike(leading, order)
         after = -1
-        for atom in guide:
-            if atom.axis in lacking:
+        for atom in leading:
+            if atom.axis in self._lacking[index]:
                 order.insert(after + 1, atom)
                 after += 1
             elif atom in order:
@@ -228,7 +247,7 @@ class IndexingMaps:
             return ()
         found = [self._completed(list(order))]
         if self._companions and self._multiples:
-            found.append(self._completed(order, tile_by_tile=True))
+            found.append(self._completed(list(order), tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
     def _in_space(self, index: int, format_: MemoryFormat) -> list[Atom] | None:

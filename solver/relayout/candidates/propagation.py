@@ -7,8 +7,7 @@ the orders of the space that extend it. Formats and orders are propagated both w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -21,7 +20,7 @@ from relayout.ops import Axes
 
 __all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "OrderSeed", "Seed", "propagate"]
 
-FORMATS_PER_TENSOR = 24
+FORMATS_PER_TENSOR = 128
 """Propagation adds formats to a tensor up to this number: the number of orders of a tensor of rank 4."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
@@ -111,6 +110,10 @@ class _Propagation:
         # For each tensor the spaces and shuffles that have it as an operand, with its index there.
         self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
+        # For two operands of a space: the first one's formats so far, by their order of the axes that both have.
+        self._common: dict[tuple[IterationSpace[Any], int, int], dict[MemoryFormat | None, list[MemoryFormat]]] = {}
+        # For two operands of a space: the first one's format that guides the formats of the second.
+        self._guides: dict[tuple[IterationSpace[Any], int, int], MemoryFormat] = {}
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
         for space in spaces:
             self.orders[space] = {}
@@ -185,11 +188,22 @@ class _Propagation:
             for tensor, each in zip(tensors, lowering.formats, strict=True):
                 self.add_format(tensor, each, is_required=False)
 
-    def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterable[MemoryFormat]:
-        """The orders of the space in which its operand `index` has this format."""
+    def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
+        """The orders of the space in which its operand `index` has this format, or guides another operand's."""
         maps = space.maps
-        extended, partners = maps.extend(index, format_), maps.partners[index]
-        if not partners:
-            return extended
-        known = ((other, f) for other in partners for f in tuple(self.formats[space.operands[other][0].tensor]))
-        return chain(extended, chain.from_iterable(maps.merged_orders(index, format_, *each) for each in known))
+        yield from maps.extend(index, format_)
+        for other in maps.partners[index]:
+            # Two operands that order their common axes alike can both keep their formats.
+            common = maps.common_order(index, format_, other)
+            self._common.setdefault((space, index, other), {}).setdefault(common, []).append(format_)
+            for each in self._common.get((space, other, index), {}).get(common, ()):
+                if common is not None and (merged := maps.merged_order(index, format_, other, each)) is not None:
+                    yield merged
+        # The first tiled format of an operand guides all formats of another that lacks the tiled axes.
+        known = self._guides
+        pairs = [(index, format_, n, known[space, n, index]) for n in maps.guides[index] if (space, n, index) in known]
+        for other, guides in enumerate(maps.guides):
+            if index in guides and (space, index, other) not in known and maps.is_guide(index, format_, other):
+                known[space, index, other] = format_
+                pairs += [(other, f, index, format_) for f in self.formats[space.operands[other][0].tensor]]
+        yield from [order for pair in pairs if (order := maps.guided_order(*pair)) is not None]
