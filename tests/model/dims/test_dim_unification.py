@@ -37,16 +37,35 @@ def test_the_other_extents_determine_the_dim(targets: list[Sequence[int]]) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "target"),
+    ("shape", "target", "name"),
     [
-        (("N", 12, 4, 4), (-1, 6, 16)),  # two for each picture
-        (("N", 12, "H", 4), (-1, 12, 4)),  # pictures and rows
+        (("N", 12, 4, 4), (-1, 6, 16), "2*N"),  # two for each picture
+        (("N", 12, "H", 4), (-1, 12, 4), "H*N"),  # pictures and rows
+        (("2*N", 12, 4), (-1, 6, 4), "4*N"),
+        (("(H - 1)//2", 12, "N"), (-1, 6), "2*N*((H - 1)//2)"),
     ],
     ids=str,
 )
-def test_an_undetermined_dim_gets_a_name_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
-    first, *_ = given(seen_as(shape, target))
-    assert first not in shape
+def test_a_dim_of_several_has_their_product_as_its_name(
+    shape: Sequence[int | str], target: Sequence[int], name: str
+) -> None:
+    assert given(seen_as(shape, target))[0] == name
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        (("N", 4, 4), (-1, 32)),  # half the pictures
+        (("N", "H"), (4, -1)),
+        ((None, 4), (-1, 2)),
+        (("N" * 100, "H" * 100), (-1,)),
+    ],
+    ids=["half", "part", "unnamed", "long"],
+)
+def test_another_dim_gets_a_name_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
+    (name,) = (dim for dim in given(seen_as(shape, target)) if not isinstance(dim, int))
+    assert name is not None
+    assert name.startswith("unk__")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Unification of symbolic dims: one name for dims that a Reshape shows to have one extent.
 
 onnx's inference generates a name for each dim of unknown extent. If `[N, 12, 4, 4]` is reshaped to `[-1, 12, 16]`, the
-first dim is N; if it is reshaped to `[-1, 16]` and then to `[-1, 12, 4, 4]`, it is 12 N and then N again. The cost
+first dim is N; if it is reshaped to `[-1, 16]` and then to `[-1, 12, 4, 4]`, it is `12*N` and then N again. The cost
 model would estimate a generated name on its own.
 """
 
@@ -14,12 +14,10 @@ from math import prod
 
 import onnx
 
+from relayout.layout.terms import GENERATED
 from relayout.model.proto_graphs import graphs_inside
 
-__all__ = ["GENERATED", "rename", "unify_names"]
-
-GENERATED = "unk__"
-"""The prefix of the names that onnx's inference generates."""
+__all__ = ["rename", "unify_names"]
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
