@@ -9,7 +9,7 @@ import onnx
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout import legalize, verify
+from relayout import legalize, read_model, verify
 
 WINDOWS = 4
 
@@ -39,11 +39,27 @@ def windows(batch: int | str, *, is_computed: bool = False) -> onnx.ModelProto:
     return net.model()
 
 
+def with_names(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
+    """The model with an exporter's name for the first dim of each Reshape's result but the output."""
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    named = onnx.ModelProto()
+    named.CopyFrom(model)
+    for place, node in enumerate(node for node in model.graph.node[:-1] if node.op_type == "Reshape"):
+        shape = shapes[node.output[0]]
+        assert shape is not None
+        dims = [f"{prefix}{place + 40}", *shape[1:]]
+        named.graph.value_info.append(onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, dims))
+    return named
+
+
 @pytest.mark.parametrize("is_computed", [False, True], ids=["constants", "computed"])
+@pytest.mark.parametrize("prefix", ["", "unk__", "Reshapeoutput_dim_", "/reshape_"])
 @pytest.mark.parametrize("backend", ["onnx", "nhwc"])
-def test_a_batch_of_unknown_size_counts_as_one(backend: str, is_computed: bool) -> None:
+def test_a_batch_of_unknown_size_counts_as_one(backend: str, prefix: str, is_computed: bool) -> None:
     _, expected = legalize(windows(1), backend)
     model = windows("batch", is_computed=is_computed)
+    if prefix:
+        model = with_names(model, prefix)
     legal, report = legalize(model, backend)
     assert (report.before.bytes, report.after.bytes) == (expected.before.bytes, expected.after.bytes)
     assert report.cost == expected.cost

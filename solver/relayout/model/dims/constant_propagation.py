@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from relayout.layout.terms import GENERATED
-from relayout.model.dims.dim_unification import unify_names
+from relayout.model.dims.dim_unification import MadeUpNames, unify_names
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
@@ -164,8 +164,9 @@ def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) ->
 
 
 def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-    is_named = all(not name.startswith(GENERATED) for name in names_in(graph))
-    return [] if is_named else list(Symbols(graph, known).equal_dims())
+    made_up = MadeUpNames(graph)
+    is_any = any(name.startswith(GENERATED) or name in made_up for name in names_in(graph))
+    return list(Symbols(graph, known).equal_dims()) if is_any else []
 
 
 def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, term_of
+from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
 
@@ -64,13 +65,23 @@ class Symbols:
     """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
-        self.values: dict[str, Vector] = {}
-        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
         self._known = known
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
-        # Generated names, each with the term that such an operator shows to be equal.
+        self._made_up = MadeUpNames(graph)
+        # Names that stand for several extents.
+        self._ambiguous: set[str] = set()
+        self._follow_nodes(graph)
+        while self._contradicted:
+            self._ambiguous |= self._contradicted
+            self._follow_nodes(graph)
+
+    def _follow_nodes(self, graph: onnx.GraphProto) -> None:
+        self.values: dict[str, Vector] = {}
+        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
+        # Made-up names, each with the term that such an operator shows to be equal.
         self._same: dict[str, Term] = {}
+        self._contradicted: set[str] = set()
         for node in graph.node:
             if node.domain not in ("", "ai.onnx"):
                 continue
@@ -109,10 +120,10 @@ class Symbols:
             yield hint
 
     def equal_dims(self) -> Iterator[tuple[str, str]]:
-        """Pairs of names of dims that turn out to be equal. The first may be a product of given names."""
+        """Pairs of names of dims that turn out to be equal, the second made up. The first may be a formula."""
         for old, new in self._same.items():
             is_name = new.factor == 1 and len(new.names) == 1
-            if is_name or (new.is_formula and len(str(new)) <= LONGEST_FORMULA):
+            if is_name or self._is_formula_of_given(new):
                 yield str(new), old
 
     def _follow(self, node: onnx.NodeProto) -> None:
@@ -131,7 +142,7 @@ class Symbols:
     def _follow_shape(self, node: onnx.NodeProto) -> None:
         known = self._dims.get(node.output[0])
         if node.op_type in _MATCHED:
-            if known is None or all(dim is not None and not _is_generated(dim) for dim in known):
+            if known is None or all(dim is not None and not self._is_open(dim) for dim in known):
                 return
             shape = _matched(node.op_type, [self._shape_of(name) for name in node.input if name])
         else:
@@ -145,8 +156,22 @@ class Symbols:
         for new, old in zip(shape, known, strict=True):
             if new is None or old is None or new.factor.denominator != 1:
                 continue
-            if _is_generated(old) and old.names[0] not in self._same and old.names[0] not in new.names:
-                self._same[old.names[0]] = new
+            if not self._is_open(old) or old.names[0] in new.names:
+                continue
+            if _is_generated(old) or self._is_formula_of_given(new):
+                found = self._same.setdefault(old.names[0], new)
+                if found != new and not _is_generated(old):
+                    self._contradicted.add(old.names[0])
+
+    def _is_open(self, dim: Term) -> bool:
+        """Whether the dim has a made-up name, for which a term can be found."""
+        if dim.factor != 1 or len(dim.names) != 1 or dim.names[0] in self._ambiguous:
+            return False
+        return _is_generated(dim) or dim.names[0] in self._made_up
+
+    def _is_formula_of_given(self, term: Term) -> bool:
+        is_given = not any(name in self._made_up for name in term.names)
+        return is_given and term.is_formula and len(str(term)) <= LONGEST_FORMULA
 
     def _given_shape(self, node: onnx.NodeProto) -> _Dims | None:
         source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
