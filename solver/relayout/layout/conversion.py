@@ -9,6 +9,7 @@ transposes: the first fuses the axis, the second splits it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from relayout.errors import InternalError
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
+from relayout.layout.terms import Term, product, quotient, term_of
 
 __all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moved_groups", "moves", "one_each", "path", "steps_of"]
 
@@ -43,7 +45,11 @@ def one_each(order: MemoryFormat) -> Dims:
 
 
 def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
-    """The extent of each group: an int, the symbol of its only axis, or None."""
+    """The extent of each group: an int, the symbol of its only axis, a product of symbols, or None.
+
+    >>> dims_shape(((Atom(0, 8), Atom(1)), (Atom(0, 1, 8),)), ("64*batch", 3))
+    ['24*batch', 8]
+    """
     shape: list[Extent] = []
     for group in dims:
         parts = [atom_extent(atom, extents) for atom in group]
@@ -53,8 +59,21 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
                 product *= p if isinstance(p, int) else 1
             shape.append(product)
         else:
-            shape.append(parts[0] if len(parts) == 1 else None)
+            shape.append(parts[0] if len(parts) == 1 and parts[0] is not None else _product_of_symbols(group, extents))
     return shape
+
+
+def _product_of_symbols(group: MemoryFormat, extents: Sequence[Extent]) -> str | None:
+    """The extent of a group as a product of names that the model gives; None where there is none."""
+    parts: list[Term | None] = []
+    for atom in group:
+        extent, whole = atom_extent(atom, extents), extents[atom.axis]
+        if isinstance(extent, int):
+            parts.append(Term(Fraction(extent)))
+        else:
+            parts.append(quotient(term_of(whole), Term(Fraction(atom.inner))) if isinstance(whole, str) else None)
+    found = product(parts)
+    return str(found) if found is not None and found.is_formula else None
 
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:

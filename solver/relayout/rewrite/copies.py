@@ -13,7 +13,7 @@ from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedTransfer
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Extent, MemoryFormat
-from relayout.model.dims.dim_unification import GENERATED
+from relayout.layout.terms import GENERATED
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
 __all__ = ["Copies", "stem_of"]

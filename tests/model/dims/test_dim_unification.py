@@ -37,16 +37,35 @@ def test_the_other_extents_determine_the_dim(targets: list[Sequence[int]]) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "target"),
+    ("shape", "target", "name"),
     [
-        (("N", 12, 4, 4), (-1, 6, 16)),  # two for each picture
-        (("N", 12, "H", 4), (-1, 12, 4)),  # pictures and rows
+        (("N", 12, 4, 4), (-1, 6, 16), "2*N"),  # two for each picture
+        (("N", 12, "H", 4), (-1, 12, 4), "H*N"),  # pictures and rows
+        (("2*N", 12, 4), (-1, 6, 4), "4*N"),
+        (("(H - 1)//2", 12, "N"), (-1, 6), "2*N*((H - 1)//2)"),
     ],
     ids=str,
 )
-def test_an_undetermined_dim_gets_a_name_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
-    first, *_ = given(seen_as(shape, target))
-    assert first not in shape
+def test_a_dim_of_several_has_their_product_as_its_name(
+    shape: Sequence[int | str], target: Sequence[int], name: str
+) -> None:
+    assert given(seen_as(shape, target))[0] == name
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        (("N", 4, 4), (-1, 32)),  # half the pictures
+        (("N", "H"), (4, -1)),
+        ((None, 4), (-1, 2)),
+        (("N" * 100, "H" * 100), (-1,)),
+    ],
+    ids=["half", "part", "unnamed", "long"],
+)
+def test_another_dim_gets_a_name_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
+    (name,) = (dim for dim in given(seen_as(shape, target)) if not isinstance(dim, int))
+    assert name is not None
+    assert name.startswith("unk__")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +88,36 @@ def test_dims_that_contradict_each_other_are_left_as_they_are() -> None:
     model.graph.value_info.append(wrong)
     shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
     assert shapes[wrong.name] == ["N", 6, 16]
+
+
+def named(model: onnx.ModelProto, **dims: str) -> dict[str, str]:
+    """The shapes of the results when these have first dims of these names in the model's value infos."""
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    for value, name in dims.items():
+        shape = shapes[value]
+        assert shape is not None
+        info = onnx.helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [name, *shape[1:]])
+        model.graph.value_info.append(info)
+    return {value.name or "": str(value.shape) for node in read_model(model).graph for value in node.outputs}
+
+
+def test_a_name_that_an_exporter_made_up_gives_way_to_a_formula_of_the_inputs() -> None:
+    shapes = named(seen_as(("N", 12, 4, 4), (-1, 6, 16), (-1, 3, 16)), reshape_1="rows")
+    assert shapes["reshape_1"] == shapes["relu_2"] == "[2*N,6,16]"
+    assert shapes["reshape_3"] == "[4*N,3,16]"
+
+
+def test_a_name_of_an_output_stays() -> None:
+    model = seen_as(("N", 12, 4, 4), (-1, 6, 16))
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    (output,) = read_model(model).graph.outputs
+    assert str(output.shape) == "[rows,6,16]"
+
+
+def test_a_name_for_several_extents_says_nothing() -> None:
+    model = seen_as(("N", 12, 4, 4), (-1, 6, 16), (-1, 3, 16), (-1, 48))
+    shapes = named(model, reshape_1="rows", reshape_3="rows")
+    assert shapes["reshape_1"] == shapes["reshape_3"].replace("3,16", "6,16") == "[rows,6,16]"
 
 
 def bytes_agree(model: onnx.ModelProto, backend: str) -> None:

@@ -98,6 +98,18 @@ def test_a_resize_to_the_sizes_of_another_tensor_has_its_dims(policy: str, is_kn
     assert (list(shapes.values())[-1] == "[n,16,h,w]") == is_known
 
 
+def test_what_a_reshape_makes_of_formulas_is_their_product() -> None:
+    net = Net()
+    halved = net.node("Conv", net.input("x", ("n", 3, "h", "w")), net.weight(4, 3, 2, 2), strides=[2, 2])
+    flat = net.node("Reshape", net.node("Relu", halved), net.constant([0, 4, -1]))
+    doubled = net.node("Resize", flat, "", net.constant(np.array([1, 1, 2], np.float32)), mode="nearest")
+    net.output(net.node("Reshape", doubled, net.constant([-1])))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[flat] == "[n,4,(h//2)*(w//2)]"
+    assert shapes[doubled] == "[n,4,2*(h//2)*(w//2)]"
+    assert list(shapes.values())[-1] == "[8*n*(h//2)*(w//2)]"
+
+
 def test_names_with_dots_are_names() -> None:
     net = Net()
     net.output(net.node("MaxPool", net.input("x", (1, 3, "ids.2", 8)), kernel_shape=[2, 2], strides=[2, 2]))

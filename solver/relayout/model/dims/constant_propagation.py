@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dims.dim_unification import GENERATED, unify_names
+from relayout.layout.terms import GENERATED
+from relayout.model.dims.dim_unification import MadeUpNames, unify_names
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
@@ -82,8 +83,10 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
         shared = names_in(probe.graph)
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     _enter_scan_inputs(inferred.graph, {})
-    unify_names(inferred.graph, _equal_dims(inferred.graph, known))
-    name_spatial_dims(inferred.graph)
+    for _ in range(ROUNDS):
+        unify_names(inferred.graph, _equal_dims(inferred.graph, known))
+        if not name_spatial_dims(inferred.graph):
+            break
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
     }
@@ -161,9 +164,9 @@ def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) ->
 
 
 def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-    if not _asks_for_shapes(graph, known):
-        return []
-    return list(Symbols(graph, known).equal_dims())
+    made_up = MadeUpNames(graph)
+    is_any = any(name.startswith(GENERATED) or name in made_up for name in names_in(graph))
+    return list(Symbols(graph, known).equal_dims()) if is_any else []
 
 
 def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:

@@ -1,7 +1,7 @@
 """Unification of symbolic dims: one name for dims that a Reshape shows to have one extent.
 
 onnx's inference generates a name for each dim of unknown extent. If `[N, 12, 4, 4]` is reshaped to `[-1, 12, 16]`, the
-first dim is N; if it is reshaped to `[-1, 16]` and then to `[-1, 12, 4, 4]`, it is 12 N and then N again. The cost
+first dim is N; if it is reshaped to `[-1, 16]` and then to `[-1, 12, 4, 4]`, it is `12*N` and then N again. The cost
 model would estimate a generated name on its own.
 """
 
@@ -14,21 +14,35 @@ from math import prod
 
 import onnx
 
+from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import graphs_inside
 
-__all__ = ["GENERATED", "rename", "unify_names"]
-
-GENERATED = "unk__"
-"""The prefix of the names that onnx's inference generates."""
+__all__ = ["MadeUpNames", "rename", "unify_names"]
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
 
 
+class MadeUpNames:
+    """The names of dims that an exporter or onnx's inference has made up for values inside the graph; no input and no
+    output has one. They give way where the extent is that of a dim with a given name, or a formula of given names."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
+        left = {dim.dim_param for value in graph.output for dim in value.type.tensor_type.shape.dim}
+        given = fed | {name for name in left if not name.startswith(GENERATED)}
+        self._given = given.union(*map(NAME.findall, given))
+
+    def __contains__(self, name: str) -> bool:
+        names = NAME.findall(name)
+        return bool(names) and self._given.isdisjoint([name, *names])
+
+
 def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -> None:
-    """Give dims that must be equal one name, a generated one only where there is no other, in the graph and those
-    inside it: those that Reshapes show to be equal, and the pairs in `equal`. The graph's inputs keep their names."""
-    fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
+    """Give dims that must be equal one name, in the graph and those inside it: those that Reshapes show to be equal,
+    and the pairs in `equal`. Of its names the first is taken that is not made up, else the first that is not
+    generated."""
+    made_up = MadeUpNames(graph)
     measures: dict[str, _Measure] = {}
     pairs = ((one, other, Fraction(1)) for one, other in equal)
     for one, other, ratio in chain(_alike(graph, {}), pairs):
@@ -40,7 +54,8 @@ def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -
         alike.setdefault(_measured(name, measures), []).append(name)
     same: dict[str, str] = {}
     for names in alike.values():
-        given = [name for name in names if name in fed or not name.startswith(GENERATED)]
+        given = [name for name in names if name not in made_up]
+        given = given or [name for name in names if not name.startswith(GENERATED)]
         same |= {name: [*given, *names][0] for name in names if name not in given}
     if same:
         rename(graph, same)

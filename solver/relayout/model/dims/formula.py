@@ -17,7 +17,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["evaluated", "is_name", "symbols_of"]
+from relayout.layout.terms import NAME
+
+__all__ = ["LONGEST_FORMULA", "evaluated", "symbols_of"]
+
+LONGEST_FORMULA = 160
+"""A longer formula says nothing to a reader: a generated name stays."""
 
 _LONGEST = 1000
 """Letters. Python's parser needs a stack for nested parentheses."""
@@ -33,18 +38,11 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"floor": floor} | dict.fromkeys(("max", "Max"), max)
 _FUNCTIONS |= dict.fromkeys(("min", "Min"), min) | dict.fromkeys(("mod", "Mod"), operator.mod)
-# A name may have dots: `ids.45_dim_1`.
-_NAME = re.compile(r"[^\W\d][\w.]*")
-_NAME_OR_CALL = re.compile(rf"{_NAME.pattern}(?P<call>\s*\()?")
+_NAME_OR_CALL = re.compile(rf"{NAME.pattern}(?P<call>\s*\()?")
 
 
 class _UnknownError(Exception):
     """The formula has something that is left to onnx_ir."""
-
-
-def is_name(text: str) -> bool:
-    """Whether a text is one name, and no formula of several."""
-    return _NAME.fullmatch(text) is not None
 
 
 def symbols_of(dim: ir.SymbolicDim) -> frozenset[str]:

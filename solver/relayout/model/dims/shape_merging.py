@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx
 
-from relayout.model.dims.dim_unification import GENERATED
+from relayout.layout.terms import GENERATED
 from relayout.model.proto_graphs import graphs_inside
 
 __all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]

@@ -8,18 +8,17 @@ the name, and so do a resize in its other dims and a broadcast of operands whose
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import onnx
 
-from relayout.model.dims.dim_unification import GENERATED, rename
-from relayout.model.dims.formula import is_name
+from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
+from relayout.model.dims.dim_unification import rename
+from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["name_spatial_dims"]
-
-LONGEST = 160
-"""A longer formula says nothing to a reader: the generated name stays."""
 
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
 _RESIZED = frozenset({"Resize", "Upsample"})
@@ -39,8 +38,11 @@ class _Formula(NamedTuple):
         return f"{self.base} {'-' if self.plus < 0 else '+'} {abs(self.plus)}" if self.plus else self.base
 
 
-def name_spatial_dims(graph: onnx.GraphProto) -> None:
-    """Rename the generated dims of results of convolutions, pools, resizes and broadcasts, everywhere in the graph."""
+def name_spatial_dims(graph: onnx.GraphProto) -> bool:
+    """Rename the generated dims of results of convolutions, pools, resizes and broadcasts, everywhere in the graph.
+
+    Returns whether there was one.
+    """
     infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     formulas: dict[str, _Formula] = {}
@@ -60,6 +62,7 @@ def name_spatial_dims(graph: onnx.GraphProto) -> None:
                 formulas[name] = formula
     if formulas:
         rename(graph, {name: str(_formula(name, formulas)) for name in formulas})
+    return bool(formulas)
 
 
 def _formula(name: str, formulas: Mapping[str, _Formula]) -> _Formula:
@@ -84,7 +87,7 @@ def _after_window(
     for place, (before, after) in enumerate(zip(read, made, strict=True)):
         if before.dim_param and after.dim_param:
             formula = _extent(_formula(before.dim_param, formulas), given, place, window)
-            if formula is not None and len(str(formula)) <= LONGEST:
+            if formula is not None and len(str(formula)) <= LONGEST_FORMULA:
                 yield after.dim_param, formula
 
 
@@ -104,9 +107,8 @@ def _after_resize(
         if scale != 1:
             if not _is_stable(formula.base):
                 continue
-            own = str(formula)
-            formula = _Formula(f"{scale:.0f}*{own if is_name(own) else f'({own})'}")
-        if len(str(formula)) <= LONGEST:
+            formula = _Formula(str(product([Term(Fraction(scale)), term_of(str(formula))])))
+        if len(str(formula)) <= LONGEST_FORMULA:
             yield after.dim_param, formula
 
 

@@ -7,7 +7,6 @@ value are numbers the value is a constant; where they are symbols, a Reshape by 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -16,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.model.dims.dim_unification import GENERATED
-from relayout.model.dims.formula import is_name
+from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, term_of
+from relayout.model.dims.dim_unification import MadeUpNames
+from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["Symbols", "Vector"]
@@ -40,24 +40,17 @@ _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
 
 
-class _Term(NamedTuple):
-    """A number times dims, by name, in alphabetical order."""
-
-    factor: Fraction
-    names: tuple[str, ...] = ()
-
-
-_ONE = _Term(Fraction(1))
+_ONE = Term(Fraction(1))
 
 
 class Vector(NamedTuple):
     """A scalar or a vector of terms; None: an element that is not known."""
 
-    terms: tuple[_Term | None, ...]
+    terms: tuple[Term | None, ...]
     is_scalar: bool = False
 
 
-_Dims = tuple[_Term | None, ...]
+_Dims = tuple[Term | None, ...]
 _Operands = list[Vector]
 _Read = list[Vector | None]
 _Given = Mapping[str, Any]
@@ -72,13 +65,23 @@ class Symbols:
     """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
-        self.values: dict[str, Vector] = {}
-        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
         self._known = known
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
-        # Generated names, each with the term that such an operator shows to be equal.
-        self._same: dict[str, _Term] = {}
+        self._made_up = MadeUpNames(graph)
+        # Names that stand for several extents.
+        self._ambiguous: set[str] = set()
+        self._follow_nodes(graph)
+        while self._contradicted:
+            self._ambiguous |= self._contradicted
+            self._follow_nodes(graph)
+
+    def _follow_nodes(self, graph: onnx.GraphProto) -> None:
+        self.values: dict[str, Vector] = {}
+        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
+        # Made-up names, each with the term that such an operator shows to be equal.
+        self._same: dict[str, Term] = {}
+        self._contradicted: set[str] = set()
         for node in graph.node:
             if node.domain not in ("", "ai.onnx"):
                 continue
@@ -113,14 +116,15 @@ class Symbols:
                 if term is not None and not term.names:
                     dim.dim_value = int(term.factor)
                 elif term is not None:
-                    dim.dim_param = term.names[0]
+                    dim.dim_param = str(term)
             yield hint
 
     def equal_dims(self) -> Iterator[tuple[str, str]]:
-        """Pairs of names of dims that turn out to be equal."""
+        """Pairs of names of dims that turn out to be equal, the second made up. The first may be a formula."""
         for old, new in self._same.items():
-            if new.factor == 1 and len(new.names) == 1:
-                yield new.names[0], old
+            is_name = new.factor == 1 and len(new.names) == 1
+            if is_name or self._is_formula_of_given(new):
+                yield str(new), old
 
     def _follow(self, node: onnx.NodeProto) -> None:
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -138,7 +142,7 @@ class Symbols:
     def _follow_shape(self, node: onnx.NodeProto) -> None:
         known = self._dims.get(node.output[0])
         if node.op_type in _MATCHED:
-            if known is None or all(dim is not None and not _is_generated(dim) for dim in known):
+            if known is None or all(dim is not None and not self._is_open(dim) for dim in known):
                 return
             shape = _matched(node.op_type, [self._shape_of(name) for name in node.input if name])
         else:
@@ -152,8 +156,22 @@ class Symbols:
         for new, old in zip(shape, known, strict=True):
             if new is None or old is None or new.factor.denominator != 1:
                 continue
-            if _is_generated(old) and old.names[0] not in self._same and old.names[0] not in new.names:
-                self._same[old.names[0]] = new
+            if not self._is_open(old) or old.names[0] in new.names:
+                continue
+            if _is_generated(old) or self._is_formula_of_given(new):
+                found = self._same.setdefault(old.names[0], new)
+                if found != new and not _is_generated(old):
+                    self._contradicted.add(old.names[0])
+
+    def _is_open(self, dim: Term) -> bool:
+        """Whether the dim has a made-up name, for which a term can be found."""
+        if dim.factor != 1 or len(dim.names) != 1 or dim.names[0] in self._ambiguous:
+            return False
+        return _is_generated(dim) or dim.names[0] in self._made_up
+
+    def _is_formula_of_given(self, term: Term) -> bool:
+        is_given = not any(name in self._made_up for name in term.names)
+        return is_given and term.is_formula and len(str(term)) <= LONGEST_FORMULA
 
     def _given_shape(self, node: onnx.NodeProto) -> _Dims | None:
         source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
@@ -181,7 +199,7 @@ def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _dims_of(graph: onnx.GraphProto) -> dict[str, _Dims]:
-    found: dict[str, _Dims] = {t.name: tuple(_Term(Fraction(n)) for n in t.dims) for t in graph.initializer}
+    found: dict[str, _Dims] = {t.name: tuple(Term(Fraction(n)) for n in t.dims) for t in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         kind = info.type.tensor_type
         if info.type.HasField("tensor_type") and kind.HasField("shape"):
@@ -189,13 +207,15 @@ def _dims_of(graph: onnx.GraphProto) -> dict[str, _Dims]:
     return found
 
 
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> _Term | None:
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Term | None:
     if dim.HasField("dim_value"):
-        return _Term(Fraction(dim.dim_value))
-    return _Term(Fraction(1), (dim.dim_param,)) if dim.dim_param else None
+        return Term(Fraction(dim.dim_value))
+    if GENERATED in dim.dim_param:
+        return Term(Fraction(1), (dim.dim_param,))
+    return term_of(dim.dim_param) if dim.dim_param else None
 
 
-def _is_better(new: _Term | None, old: _Term | None) -> bool:
+def _is_better(new: Term | None, old: Term | None) -> bool:
     """Whether the new term says more of an extent: a number, or a name that was not generated. Others are not used."""
     if new is None or new.factor.denominator != 1 or (new.names and (new.factor != 1 or len(new.names) > 1)):
         return False
@@ -204,13 +224,13 @@ def _is_better(new: _Term | None, old: _Term | None) -> bool:
     return bool(old.names) and new != old and (not new.names or _is_generated(old))
 
 
-def _is_given(term: _Term) -> bool:
+def _is_given(term: Term) -> bool:
     """Whether the term is one dim with a name that the model gives."""
     return term.factor == 1 and len(term.names) == 1 and is_name(term.names[0]) and not _is_generated(term)
 
 
-def _is_generated(dim: _Term) -> bool:
-    return bool(dim.names) and dim.names[0].startswith(GENERATED)
+def _is_generated(dim: Term) -> bool:
+    return dim.factor == 1 and len(dim.names) == 1 and dim.names[0].startswith(GENERATED)
 
 
 def _matched(operator: str, shapes: Sequence[_Dims | None]) -> _Dims | None:
@@ -232,13 +252,13 @@ def _reshape(source: _Dims, given: _Read) -> _Dims | None:
     if target is None:
         return None
     shape = [
-        (source[place] if place < len(source) else None) if term == _Term(Fraction(0)) else term
+        (source[place] if place < len(source) else None) if term == Term(Fraction(0)) else term
         for place, term in enumerate(target)
     ]
-    rest = _Term(Fraction(-1))
+    rest = Term(Fraction(-1))
     if shape.count(rest) == 1:
         others = [term for term in shape if term != rest]
-        shape[shape.index(rest)] = _quotient(_product(source), _product(others))
+        shape[shape.index(rest)] = quotient(product(source), product(others))
     return tuple(shape)
 
 
@@ -253,7 +273,7 @@ def _broadcast_shapes(one: _Dims, other: _Dims) -> _Dims:
     return tuple(map(_broadcast, *((_ONE,) * (rank - len(each)) + each for each in (one, other))))
 
 
-def _broadcast(one: _Term | None, other: _Term | None) -> _Term | None:
+def _broadcast(one: Term | None, other: Term | None) -> Term | None:
     if one == other or other == _ONE:
         return one
     if one == _ONE:
@@ -266,7 +286,7 @@ def _tile(source: _Dims, given: _Read) -> _Dims | None:
     repeats = _elements(given[-1])
     if repeats is None or len(source) != len(repeats):
         return None
-    return tuple(_product(pair) for pair in zip(source, repeats, strict=True))
+    return tuple(product(pair) for pair in zip(source, repeats, strict=True))
 
 
 def _resized(source: _Dims, given: _Read) -> _Dims | None:
@@ -280,7 +300,7 @@ def _filled(source: _Dims, given: _Read) -> _Dims | None:
 
 def _range(source: _Dims, given: _Read) -> _Dims | None:
     start, limit, delta = map(_elements, given) if len(given) == 3 else (None, None, None)
-    return limit if start == (_Term(Fraction(0)),) and delta == (_ONE,) else None
+    return limit if start == (Term(Fraction(0)),) and delta == (_ONE,) else None
 
 
 def _sliced(source: _Dims, given: _Read) -> _Dims | None:
@@ -300,20 +320,20 @@ def _sliced(source: _Dims, given: _Read) -> _Dims | None:
     return tuple(shape)
 
 
-def _cut_to(dim: _Term | None, start: _Term | None, end: _Term | None, step: _Term | None) -> _Term | None:
+def _cut_to(dim: Term | None, start: Term | None, end: Term | None, step: Term | None) -> Term | None:
     """The extent of what a Slice takes of a dim: the dim itself, a number where all are numbers, or the first elements
     of a table, as a formula that stands for a name."""
     if dim is None or start is None or end is None or step is None:
         return None
     if not any(term.names for term in (dim, start, end, step)):
         bounds = slice(*(int(term.factor) for term in (start, end, step))) if step.factor else slice(0, 0)
-        return _Term(Fraction(len(range(int(dim.factor))[bounds])))
-    from_first = not start.factor or start == _Term(-dim.factor, dim.names)
+        return Term(Fraction(len(range(int(dim.factor))[bounds])))
+    from_first = not start.factor or start == Term(-dim.factor, dim.names)
     to_last = end == dim or (not end.names and end.factor >= _UNBOUNDED)
     if step != _ONE or not from_first:
         return None
     if not to_last and not start.factor and not dim.names and _is_given(end):
-        return _Term(_ONE.factor, (f"min({dim.factor}, {end.names[0]})",))
+        return Term(_ONE.factor, (f"min({dim.factor}, {end.names[0]})",))
     return dim if to_last else None
 
 
@@ -321,31 +341,10 @@ def _elements(vector: Vector | None) -> _Dims | None:
     return None if vector is None else vector.terms
 
 
-def _product(terms: Sequence[_Term | None]) -> _Term | None:
-    factor = Fraction(1)
-    names: list[str] = []
-    for term in terms:
-        if term is None:
-            return None
-        factor *= term.factor
-        names += term.names
-    return _Term(factor, tuple(sorted(names)))
-
-
-def _quotient(one: _Term | None, other: _Term | None) -> _Term | None:
-    """The quotient of two terms where the names of the second cancel."""
-    if one is None or other is None or not other.factor:
-        return None
-    left, gone = Counter(one.names), Counter(other.names)
-    if not gone <= left:
-        return None
-    return _Term(one.factor / other.factor, tuple(sorted((left - gone).elements())))
-
-
 def _constant(array: np.ndarray) -> Vector | None:
     if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iufb" or not np.isfinite(array).all():
         return None
-    return Vector(tuple(_Term(Fraction(each)) for each in array.reshape(-1).tolist()), array.ndim == 0)
+    return Vector(tuple(Term(Fraction(each)) for each in array.reshape(-1).tolist()), array.ndim == 0)
 
 
 def _integers(vector: Vector | None) -> list[int] | None:
@@ -360,7 +359,7 @@ def _shape(operands: _Operands, given: _Given) -> Vector | None:
 
 
 def _size(operands: _Operands, given: _Given) -> Vector | None:
-    return Vector((_product(operands[0].terms),), is_scalar=True)
+    return Vector((product(operands[0].terms),), is_scalar=True)
 
 
 def _same(operands: _Operands, given: _Given) -> Vector | None:
@@ -377,10 +376,10 @@ def _cast(operands: _Operands, given: _Given) -> Vector | None:
     return Vector(tuple(_cut(term) for term in own.terms), own.is_scalar)
 
 
-def _cut(term: _Term | None) -> _Term | None:
+def _cut(term: Term | None) -> Term | None:
     if term is None or term.factor.denominator == 1:
         return term
-    return None if term.names else _Term(Fraction(int(term.factor)))
+    return None if term.names else Term(Fraction(int(term.factor)))
 
 
 def _floor(operands: _Operands, given: _Given) -> Vector | None:
@@ -433,7 +432,7 @@ def _flat(operands: _Operands, given: _Given) -> Vector | None:
     return Vector(own.terms, is_scalar=not target) if target or len(own.terms) == 1 else None
 
 
-def _elementwise(operands: _Operands, combine: Callable[..., _Term | None]) -> Vector | None:
+def _elementwise(operands: _Operands, combine: Callable[..., Term | None]) -> Vector | None:
     """The results of `combine` on the elements of the operands, each of one length or a single element."""
     lengths = {len(each.terms) for each in operands}
     if 0 in lengths or lengths - {1, max(lengths)}:
@@ -442,7 +441,7 @@ def _elementwise(operands: _Operands, combine: Callable[..., _Term | None]) -> V
     return Vector(tuple(combine(*column) for column in columns), all(each.is_scalar for each in operands))
 
 
-def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> _Rule:
+def _each(combine: Callable[[Term | None, Term | None], Term | None]) -> _Rule:
     """An elementwise operator of two operands."""
 
     def rule(operands: _Operands, given: _Given) -> Vector | None:
@@ -452,47 +451,47 @@ def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> _Rul
     return rule
 
 
-def _in_integers(term: _Term | None) -> bool:
+def _in_integers(term: Term | None) -> bool:
     return term is not None and term.factor.denominator == 1
 
 
-def _in_floats(term: _Term | None) -> bool:
+def _in_floats(term: Term | None) -> bool:
     """Whether arithmetic in float32 is exact for the term, up to a quotient that is cut off next: a small integer."""
     return _in_integers(term) and term is not None and not term.names and abs(term.factor) < _EXACT
 
 
-def _added(one: _Term | None, other: _Term | None) -> _Term | None:
+def _added(one: Term | None, other: Term | None) -> Term | None:
     if one is None or other is None or (one.names != other.names and one.factor and other.factor):
         return None
     kept = one if one.factor else other
-    return _Term(one.factor + other.factor, kept.names)
+    return Term(one.factor + other.factor, kept.names)
 
 
-def _product_of(one: _Term | None, other: _Term | None) -> _Term | None:
-    return _product((one, other))
+def _product_of(one: Term | None, other: Term | None) -> Term | None:
+    return product((one, other))
 
 
 def _negated(operands: _Operands, given: _Given) -> Vector | None:
-    return _each(_product_of)([operands[0], Vector((_Term(Fraction(-1)),), is_scalar=True)], given)
+    return _each(_product_of)([operands[0], Vector((Term(Fraction(-1)),), is_scalar=True)], given)
 
 
-def _subtracted(one: _Term | None, other: _Term | None) -> _Term | None:
-    return _added(one, None if other is None else _Term(-other.factor, other.names))
+def _subtracted(one: Term | None, other: Term | None) -> Term | None:
+    return _added(one, None if other is None else Term(-other.factor, other.names))
 
 
 def _reduced(operands: _Operands, given: _Given) -> Vector | None:
     """A ReduceProd of a vector."""
     own = operands[0]
-    return None if own.is_scalar else Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
+    return None if own.is_scalar else Vector((product(own.terms),), is_scalar=not given.get("keepdims", 1))
 
 
-def _equal(one: _Term | None, other: _Term | None) -> _Term | None:
+def _equal(one: Term | None, other: Term | None) -> Term | None:
     """1 or 0. An extent is not negative: a symbol differs from each negative number."""
     if one is None or other is None:
         return None
     has_symbols = bool(one.names), bool(other.names)
     if one == other or not any(has_symbols) or (not all(has_symbols) and one.factor * other.factor < 0):
-        return _Term(Fraction(one == other))
+        return Term(Fraction(one == other))
     return None
 
 
@@ -501,14 +500,14 @@ def _where(operands: _Operands, given: _Given) -> Vector | None:
     return _elementwise(operands, _picked)
 
 
-def _picked(mask: _Term | None, one: _Term | None, other: _Term | None) -> _Term | None:
+def _picked(mask: Term | None, one: Term | None, other: Term | None) -> Term | None:
     if one == other:
         return one
     return None if mask is None or mask.names else one if mask.factor else other
 
 
 def _divided(operands: _Operands, given: _Given) -> Vector | None:
-    found = _each(_quotient)(operands, given)
+    found = _each(quotient)(operands, given)
     if found is None or given[_KIND] in _FLOATS:
         return found
     return Vector(tuple(map(_cut, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None

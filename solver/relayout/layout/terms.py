@@ -1,0 +1,118 @@
+"""Terms: products of a number and of named dims, such as `8*batch` or `batch*((height - 1)//2 + 1)`.
+
+What a Reshape does to an extent is a product or a quotient. So an extent that is a term is followed through Reshapes,
+and a dim whose name is the text of a term is the term when the model is read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from typing import NamedTuple
+
+__all__ = ["GENERATED", "NAME", "Term", "is_name", "product", "quotient", "term_of"]
+
+GENERATED = "unk__"
+"""The prefix of the names that onnx's inference generates."""
+
+NAME = re.compile(r"[^\W\d][\w.]*")
+"""A name may have dots: `ids.45_dim_1`."""
+
+
+class Term(NamedTuple):
+    """A number times dims, in alphabetical order: names, then formulas that are no products."""
+
+    factor: Fraction
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_formula(self) -> bool:
+        """Whether it is an extent as a formula of names that the model gives."""
+        is_given = not any(GENERATED in name for name in self.names)
+        return bool(self.names) and is_given and self.factor > 0 and self.factor.denominator == 1
+
+    def __str__(self) -> str:
+        """The formula of the term.
+
+        >>> str(Term(Fraction(8), ("batch", "h + 1")))
+        '8*batch*(h + 1)'
+        """
+        if self.factor == 1 and len(self.names) == 1:
+            return self.names[0]
+        numbers = [] if self.factor == 1 and self.names else [str(self.factor)]
+        return "*".join([*numbers, *(name if is_name(name) else f"({name})" for name in self.names)])
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is one name, and no formula of several."""
+    return NAME.fullmatch(text) is not None
+
+
+@lru_cache(1024)
+def term_of(text: str) -> Term:
+    """The term of a dim with this name, whatever the text.
+
+    >>> term_of("8*batch*(h + 1)")
+    Term(factor=Fraction(8, 1), names=('batch', 'h + 1'))
+    >>> term_of("8*h + 1")
+    Term(factor=Fraction(1, 1), names=('8*h + 1',))
+    """
+    parts = [_factor(part) for part in _split(text)] if "*" in text else []
+    factors = [part for part in parts if part is not None]
+    names = _in_order(each for each in factors if not each.isdecimal())
+    if len(factors) < len(parts) or not names:
+        return Term(Fraction(1), (text,))
+    return Term(Fraction(prod(int(each) for each in factors if each.isdecimal())), names)
+
+
+def product(terms: Iterable[Term | None]) -> Term | None:
+    """The product of terms; None if one is not known."""
+    factor = Fraction(1)
+    names: list[str] = []
+    for term in terms:
+        if term is None:
+            return None
+        factor *= term.factor
+        names += term.names
+    return Term(factor, _in_order(names))
+
+
+def quotient(one: Term | None, other: Term | None) -> Term | None:
+    """The quotient of two terms where the names of the second cancel."""
+    if one is None or other is None or not other.factor:
+        return None
+    left, gone = Counter(one.names), Counter(other.names)
+    if not gone <= left:
+        return None
+    return Term(one.factor / other.factor, _in_order((left - gone).elements()))
+
+
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda name: (not is_name(name), name)))
+
+
+def _split(text: str) -> list[str]:
+    """The text between the asterisks that are not in parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "*" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _factor(part: str) -> str | None:
+    """A name, a number, or what is in parentheses; None for another formula."""
+    part = part.strip(" ")
+    if is_name(part) or part.isdecimal():
+        return part
+    inner = part[1:-1]
+    depths = accumulate((letter == "(") - (letter == ")") for letter in inner)
+    return inner if part == f"({inner})" and min(depths, default=0) >= 0 else None

@@ -1,0 +1,71 @@
+"""Attention in windows, as Swin has it: Reshapes merge the batch with the windows, and a multiple of it is split again.
+
+With a batch of unknown size the legal model counts as much as with a batch of one, and a second run finds the same.
+"""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout import legalize, read_model, verify
+
+WINDOWS = 4
+
+
+def windows(batch: int | str, *, is_computed: bool = False) -> onnx.ModelProto:
+    """An image of 8 x 8 in windows of 4 x 4, an attention of 3 heads in each, and the image again. `is_computed`: the
+    shapes are computed from the batch, else they have -1 in its place."""
+    net = Net(18)
+    image = net.input("x", (batch, 8, 8, 12))
+    first = net.node("Gather", net.node("Shape", image), net.constant([0])) if is_computed else ""
+
+    def shaped(value: str, times: int, *rest: int) -> str:
+        if not is_computed:
+            return str(net.node("Reshape", value, net.constant([-1, *rest])))
+        lead = net.node("Mul", first, net.constant([times]))
+        return str(net.node("Reshape", value, net.node("Concat", lead, net.constant(rest), axis=0)))
+
+    value = net.transpose(shaped(image, 1, 2, 4, 2, 4, 12), 0, 1, 3, 2, 4, 5)
+    value = net.node("MatMul", shaped(value, WINDOWS, 16, 12), net.weight(12, 36))
+    packed = net.transpose(shaped(value, WINDOWS, 16, 3, 3, 4), 2, 0, 3, 1, 4)
+    query, key, value = (net.node("Gather", packed, net.constant(place), axis=0) for place in range(3))
+    attention = net.node("Softmax", net.node("MatMul", query, net.transpose(key, 0, 1, 3, 2)), axis=-1)
+    value = net.transpose(net.node("MatMul", attention, value), 0, 2, 1, 3)
+    value = net.node("MatMul", shaped(value, WINDOWS, 16, 12), net.weight(12, 12))
+    value = net.transpose(shaped(value, 1, 2, 2, 4, 4, 12), 0, 1, 3, 2, 4, 5)
+    net.output(net.node("Add", shaped(value, 1, 8, 8, 12), image))
+    return net.model()
+
+
+def with_names(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
+    """The model with an exporter's name for the first dim of each Reshape's result but the output."""
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    named = onnx.ModelProto()
+    named.CopyFrom(model)
+    for place, node in enumerate(node for node in model.graph.node[:-1] if node.op_type == "Reshape"):
+        shape = shapes[node.output[0]]
+        assert shape is not None
+        dims = [f"{prefix}{place + 40}", *shape[1:]]
+        named.graph.value_info.append(onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, dims))
+    return named
+
+
+@pytest.mark.parametrize("is_computed", [False, True], ids=["constants", "computed"])
+@pytest.mark.parametrize("prefix", ["", "unk__", "Reshapeoutput_dim_", "/reshape_"])
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+def test_a_batch_of_unknown_size_counts_as_one(backend: str, prefix: str, is_computed: bool) -> None:
+    _, expected = legalize(windows(1), backend)
+    model = windows("batch", is_computed=is_computed)
+    if prefix:
+        model = with_names(model, prefix)
+    legal, report = legalize(model, backend)
+    assert (report.before.bytes, report.after.bytes) == (expected.before.bytes, expected.after.bytes)
+    assert report.cost == expected.cost
+    assert report.assumed == {"batch": 1}
+    assert verify(legal, backend, against=model, report=report, static=True).findings == ()
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend)
+    assert second.after == second.before == report.after
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
