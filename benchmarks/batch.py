@@ -15,7 +15,8 @@ from time import perf_counter
 
 def seconds(folder: Path, backend: str, jobs: int) -> float:
     """The wall time of one batch, in an empty folder of results."""
-    command = [Path(sys.executable).parent / "relayout", "batch", folder, "-b", backend, "--jobs", str(jobs)]
+    program = Path(sys.executable).parent / "relayout"
+    command = [str(program), "batch", str(folder), "-b", backend, "--jobs", str(jobs)]
     with tempfile.TemporaryDirectory() as results:
         started = perf_counter()
         done = subprocess.run([*command, "-o", results], capture_output=True, text=True)

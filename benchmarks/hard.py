@@ -118,7 +118,7 @@ class Measured:
 
     @property
     def worst_gap(self) -> float:
-        return max([1.0 if solution.gap is None else solution.gap for solution in self.solutions])
+        return max([_gap(solution) for solution in self.solutions])
 
     def row(self) -> str:
         proved = sum(solution.status == "optimal" for solution in self.solutions)
@@ -128,6 +128,12 @@ class Measured:
         proved_of = f"{proved} of {len(self.solutions)}"
         cells = (self.family, f"{self.nodes:,}", self.prices, kernels, proved_of, gap, seconds, cpu)
         return f"| {' | '.join(cells)} |"
+
+
+def _gap(solution: Solution) -> float:
+    if solution.cost is None or solution.bound is None:
+        return 1.0
+    return (solution.cost - solution.bound) / solution.cost if solution.cost else 0.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,7 +67,7 @@ COLUMNS = (
 )
 
 
-def session(model: str | bytes, level: str = "disabled", dump: str = "") -> ort.InferenceSession:
+def session(model: str | bytes, level: str = "disabled", dump: str = "") -> Any:
     options = ort.SessionOptions()
     options.graph_optimization_level = LEVELS[level]
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -137,9 +137,9 @@ def operators() -> None:
     )
     for name, x, plain_run, blocked_run in _others(draw):
         plain, blocked = medians([plain_run, blocked_run])
-        size, ratio = x.nbytes / 1e3, plain / blocked
-        saved = (plain - blocked) * 1e9 / size
-        print(f"| {name} | {size:.0f} | {plain * 1e6:.0f} | {blocked * 1e6:.0f} | {ratio:.2f} | {saved:.0f} |")
+        kilobytes, ratio = x.nbytes / 1e3, plain / blocked
+        saved = (plain - blocked) * 1e9 / kilobytes
+        print(f"| {name} | {kilobytes:.0f} | {plain * 1e6:.0f} | {blocked * 1e6:.0f} | {ratio:.2f} | {saved:.0f} |")
     print("\n| conversion, GB/s read and written | [1,64,56,56] | [1,512,14,14] |\n|---|---|---|")
     for label, operator, domain, attributes in (
         ("NCHW to blocks", "ReorderInput", DOMAIN, {}),

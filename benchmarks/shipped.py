@@ -77,7 +77,7 @@ def installed(folder: Path, packages: Sequence[str]) -> Iterator[tuple[str, Path
     for package in packages:
         target = folder / package
         if not target.is_dir():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, package]
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), package]
             if subprocess.run(command, check=False).returncode:
                 print(f"{package}: not installed", file=sys.stderr)
                 continue

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, paid_conversions, problems
 
 from relayout.solve.eliminate import eliminate
 from relayout.solve.encode import network_of
-from relayout.solve.network import FORBIDDEN
+from relayout.solve.network import FORBIDDEN, Network, vector
 from relayout.solve.or_tools import relax, solve_kernel, solve_whole
 from relayout.solve.problem import Problem, cost_of
 from relayout.solve.reparametrize import apply_shifts, assignment_cost
@@ -46,6 +48,19 @@ def test_a_kernel_costs_what_elimination_says(problem: Problem, set_states: int)
     assert outcome.status == ("infeasible" if least >= FORBIDDEN else "optimal")
     if outcome.states is not None:
         assert assignment_cost(network, remaining, outcome.states) == least == outcome.bound
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_costs_whose_sum_leaves_int64_are_bounded(odd: bool) -> None:
+    network = Network([])
+    first, second = (network.variable(vector([0] * 40)) for _ in range(2))
+    network.add((first, second), np.arange(1600).reshape(40, 40) * (1 << 52) + (1 << 54) + odd)
+    outcome = solve_kernel(network, {first, second}, None)
+    least = (1 << 54) + odd
+    assert outcome.bound is not None
+    assert outcome.cost is not None
+    assert least - 1 <= outcome.bound <= least <= outcome.cost
+    assert (outcome.status == "optimal") == (outcome.bound == outcome.cost)
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 __all__ = ["Outcome", "solve_kernel", "solve_whole"]
+
+# CP-SAT refuses an objective whose coefficients add up to more than int64 holds, whatever the constraints allow.
+LARGEST_SUM = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,17 @@ class _Model:
                 self.terms.append((literal, cost))
 
     def solve(self, hint: dict[int, int] | None, deadline: Deadline, base: int = 0) -> Outcome:
-        """Minimise. `base` is the cost outside the model, for the listener of the deadline."""
+        """Minimise. `base` is the cost outside the model, for the listener of the deadline.
+
+        Costs whose sum CP-SAT cannot hold are rounded down to multiples of a scale: the bound holds for the exact ones.
+        """
         from ortools.sat.python import cp_model
 
-        scale = gcd(*[cost for _, cost in self.terms]) or 1
+        def priced(is_chosen: Callable[[cp_model.IntVar], bool]) -> int:
+            return sum([cost for literal, cost in self.terms if is_chosen(literal)])
+
+        sums = sum([cost for _, cost in self.terms])
+        scale = max(gcd(*[cost for _, cost in self.terms]), -(-sums // LARGEST_SUM), 1)
         self.model.minimize(
             cp_model.LinearExpr.weighted_sum(
                 [literal for literal, _ in self.terms], [cost // scale for _, cost in self.terms]
@@ -83,13 +93,14 @@ class _Model:
 
             class Listener(cp_model.CpSolverSolutionCallback):
                 def on_solution_callback(self) -> None:
-                    cost, bound = round(self.objective_value), _floor(self.best_objective_bound)
-                    deadline.found(base + cost * scale, base + bound * scale)
+                    bound = _floor(self.best_objective_bound) * scale
+                    deadline.found(base + priced(self.boolean_value), base + bound)
 
             solver.best_bound_callback = lambda bound: deadline.found(None, base + _floor(bound) * scale)
             status = solver.solve(self.model, Listener())
         if status == cp_model.MODEL_INVALID:
-            raise InternalError("CP-SAT refuses the model", found=self.model.validate())
+            # CP-SAT appends the constraint or the objective that it means, of any length.
+            raise InternalError("CP-SAT refuses the model", found=self.model.validate()[:200])
         if status == cp_model.INFEASIBLE:
             return Outcome("infeasible", None, None)
         bound = _floor(solver.best_objective_bound) * scale
@@ -99,10 +110,10 @@ class _Model:
             x: next(a for a, literal in enumerate(literals) if solver.boolean_value(literal))
             for x, literals in self.states.items()
         }
-        cost = sum(cost for literal, cost in self.terms if solver.boolean_value(literal))
-        if status == cp_model.OPTIMAL:
-            return Outcome("optimal", states, cost, cost)
-        return Outcome("feasible", states, min(bound, cost), cost)
+        cost = priced(solver.boolean_value)
+        if status == cp_model.OPTIMAL and all(cost % scale == 0 for _, cost in self.terms):
+            bound = cost
+        return Outcome("optimal" if bound >= cost else "feasible", states, min(bound, cost), cost)
 
 
 def _floor(bound: float) -> int:
