@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_problems import cheapest, problems, synthetic
 
 from relayout.solve.deadline import UNLIMITED, Deadline, ExpiredError
@@ -14,15 +17,19 @@ from relayout.solve.problem import Problem, cost_of
 from relayout.solve.residual import Residual
 from relayout.solve.solver import solve
 
+NEVER = 1 << 62
 
-def search(problem: Problem, deadline: Deadline) -> Outcome:
-    return minimise(problem, Residual(network_of(problem), deadline), deadline)
+
+def search(problem: Problem, deadline: Deadline, large_tables: int = 0) -> Outcome:
+    """The search by dual ascent, or by linear relaxations for `large_tables` beyond all tables."""
+    with patch("relayout.solve.kernel_search.LARGE_TABLES", large_tables):
+        return minimise(problem, Residual(network_of(problem), deadline), deadline)
 
 
 @settings(max_examples=300, deadline=None)
-@given(problems(most=7))
-def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
-    outcome = search(problem, UNLIMITED)
+@given(problems(most=7), st.sampled_from([0, NEVER]))
+def test_a_kernel_is_minimised_exactly(problem: Problem, large_tables: int) -> None:
+    outcome = search(problem, UNLIMITED, large_tables)
     best = cheapest(problem)
     assert outcome.status == ("infeasible" if best is None else "optimal")
     if outcome.states is not None:
@@ -31,11 +38,12 @@ def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
         assert outcome.bound == outcome.cost == best
 
 
+@pytest.mark.parametrize("large_tables", [0, NEVER])
 @pytest.mark.parametrize("seed", range(4))
-def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
+def test_on_scattered_networks_both_engines_agree(seed: int, large_tables: int) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(90, layouts=3, seed=seed))
-    outcome = search(problem, UNLIMITED)
+    outcome = search(problem, UNLIMITED, large_tables)
     assert outcome.status == "optimal"
     assert outcome.cost == solve(problem, engine="cp-sat").cost
 
@@ -44,12 +52,11 @@ def test_cpsat_solves_the_rest_after_relaxation_and_fixing(monkeypatch: pytest.M
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
     best = search(problem, UNLIMITED).cost
-    monkeypatch.setattr("relayout.solve.kernel_search.PASSES", 0)
     monkeypatch.setattr("relayout.solve.kernel_search.LARGE_CELLS", 4)
     monkeypatch.setattr("relayout.solve.kernel_search.ROUNDS", 1)
-    monkeypatch.setattr("relayout.solve.kernel_search._round", lambda *_: None)
-    monkeypatch.setattr("relayout.solve.kernel_search._dive", lambda *_: None)
-    outcome = search(problem, UNLIMITED)
+    monkeypatch.setattr("relayout.solve.kernel_search.round_values", lambda *_: None)
+    monkeypatch.setattr("relayout.solve.kernel_search.dive", lambda *_: None)
+    outcome = search(problem, UNLIMITED, NEVER)
     assert (outcome.status, outcome.cost, outcome.bound) == ("optimal", best, best)
 
 
@@ -69,16 +76,16 @@ class Few(Deadline):
             raise ExpiredError
 
 
-@pytest.mark.parametrize("sets", [0, 16])
-def test_after_any_deadline_the_best_known_result_is_returned(sets: int) -> None:
+@pytest.mark.parametrize("large_tables", [0, NEVER])
+def test_after_any_deadline_the_best_known_result_is_returned(large_tables: int) -> None:
     generators = synthetic()
-    problem = generators.problem_of(generators.scattered(60, layouts=3, seed=sets))
+    problem = generators.problem_of(generators.scattered(60, layouts=3, seed=16))
     best = search(problem, UNLIMITED).cost
     assert best is not None
     statuses = set()
     looks = 0
     while "optimal" not in statuses:
-        outcome = search(problem, Few(looks))
+        outcome = search(problem, Few(looks), large_tables)
         statuses.add(outcome.status)
         assert outcome.bound is not None
         assert outcome.bound <= best

@@ -1,9 +1,9 @@
-"""Search on the kernel that elimination leaves: dual ascent, LP, rounding, diving, reduced-cost fixing, then CP-SAT.
+"""Search on the kernel that elimination leaves: a lower bound, an assignment, reduced-cost fixing, and CP-SAT at last.
 
-Dual ascent closes most kernels of networks of few cycles. For the others two relaxations are tried. The one over single
-formats is small and mostly integral. The one over sets of formats is larger; it is integral after one or two decisions
-in many cases where the first is not. The dual solution, rounded to integers, gives an exact lower bound, and the primal
-solution, completed by elimination, gives an assignment. Reduced-cost fixing then drops states, so that elimination
+If many formats meet in a table, dual ascent gives the bound: a linear program would have a column for each pair of
+them. Otherwise the bound comes from two linear relaxations. The one over single formats is small and mostly integral.
+The one over sets of formats is larger; it is integral after one or two decisions in many cases where the first is not.
+Its dual solution, rounded to integers, gives an exact bound. Reduced-cost fixing then drops states, so that elimination
 often finishes.
 """
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from relayout.solve.deadline import Deadline, ExpiredError
 from relayout.solve.dual_ascent import ascend
-from relayout.solve.eliminate import greedy_states
 from relayout.solve.encode import network_of
-from relayout.solve.network import FORBIDDEN, Network
+from relayout.solve.network import FORBIDDEN
 from relayout.solve.or_tools import Outcome, relax, solve_kernel
+from relayout.solve.primal_heuristics import complete_greedily, dive, narrow, recombine, round_values
 from relayout.solve.problem import Problem
-from relayout.solve.reparametrize import restrict
 from relayout.solve.residual import Residual, States
 
 __all__ = ["minimise"]
@@ -26,11 +25,14 @@ SMALL_CELLS = 32
 LARGE_CELLS = 1 << 16
 SETS = 16
 ROUNDS = 4
-PASSES = 20
-DECISIONS = 12
-INTEGRAL = 0.999
-CLEAR = 0.9
-SHARE = 10
+LARGE_TABLES = 1 << 11
+"""The mean entries of a table from which dual ascent comes first: 45 formats on both sides, or more."""
+
+ASCENTS = 3
+PROGRESS = 0.03
+"""The dual ascent goes on while it narrows the gap by this share."""
+
+NARROW = (8, 12)
 
 
 def minimise(problem: Problem, kernel: Residual, deadline: Deadline, known: int | None = None) -> Outcome:
@@ -40,12 +42,13 @@ def minimise(problem: Problem, kernel: Residual, deadline: Deadline, known: int 
     the caller has. The outcome has no states if none is cheaper."""
     search = _Search(deadline, FORBIDDEN if known is None else known)
     try:
-        if search.ascends(kernel):
+        if kernel.cells_per_table() >= LARGE_TABLES:
+            if not search.ascends(kernel):
+                search.closes(kernel, exact=True)
             return search.outcome()
         for sets in (0, SETS):
-            if search.closes(
-                Residual(network_of(problem, set_states=sets, deadline=deadline), deadline), exact=sets > 0
-            ):
+            network = network_of(problem, set_states=sets, deadline=deadline)
+            if search.closes(Residual(network, deadline), exact=sets > 0):
                 break
     except ExpiredError:
         pass
@@ -60,6 +63,7 @@ class _Search:
         self.states: States | None = None
         self.cost = known
         self.bound = 0
+        self.pool: list[States] = []
 
     def outcome(self) -> Outcome:
         if self.cost >= FORBIDDEN:
@@ -70,20 +74,28 @@ class _Search:
 
     def ascends(self, residual: Residual) -> bool:
         """Bound by dual ascent, fix and eliminate, as long as that narrows the gap. Returns whether nothing remains."""
-        for _ in range(ROUNDS):
-            self.offer(residual, _greedy(residual, self.deadline))
-            residual.drop_states(self.cost - 1 - residual.bound)
-            if self.closed(residual):
-                return True
+        self.offer(residual, complete_greedily(residual, self.deadline))
+        found = True
+        residual.drop_states(self.cost - 1 - residual.bound)
+        while not self.closed(residual):
             gap = self.cost - residual.bound
-            residual.reparametrize(ascend(residual.network, residual.remaining, PASSES, self.deadline))
-            self.offer(residual, _greedy(residual, self.deadline))
+            residual.reparametrize(ascend(residual.network, residual.remaining, ASCENTS, self.deadline))
+            if found:
+                found = self.improves(residual)
             residual.drop_states(self.cost - 1 - residual.bound)
             if self.closed(residual) or (residual.finish(LARGE_CELLS) and self.closed(residual)):
                 return True
-            if self.cost - residual.bound > gap // 2:
-                break
-        return False
+            if self.cost - residual.bound > (1 - PROGRESS) * gap:
+                return False
+        return True
+
+    def improves(self, residual: Residual) -> bool:
+        """Find assignments by narrowing, and recombine all that were found. Returns whether one is a new incumbent."""
+        before = self.cost
+        for few in NARROW:
+            self.offer(residual, narrow(residual, few, self.deadline))
+        self.offer(residual, recombine(residual, self.pool, self.deadline))
+        return self.cost < before
 
     def closes(self, residual: Residual, *, exact: bool) -> bool:
         """Bound, fix and eliminate until nothing remains; CP-SAT gets the rest if the answer must be exact."""
@@ -94,7 +106,7 @@ class _Search:
             if self.closed(residual):
                 return True
             if self.cost >= FORBIDDEN:
-                self.offer(residual, _greedy(residual, self.deadline))
+                self.offer(residual, complete_greedily(residual, self.deadline))
             relaxation = relax(residual.network, residual.remaining, self.deadline, precise=precise)
             if relaxation is None and exact and not precise:
                 precise = True
@@ -102,9 +114,9 @@ class _Search:
             if relaxation is None:
                 break
             residual.reparametrize(relaxation)
-            self.offer(residual, _round(residual, relaxation.values, self.deadline))
+            self.offer(residual, round_values(residual, relaxation.values, self.deadline))
             if exact and not self.closed(residual):
-                self.offer(residual, _dive(residual, relaxation.values, self.deadline))
+                self.offer(residual, dive(residual, relaxation.values, self.deadline))
             if self.closed(residual):
                 return True
             fewer = residual.drop_states(self.cost - 1 - residual.bound)
@@ -123,14 +135,18 @@ class _Search:
         self.deadline.found(None, self.bound)
         return self.bound >= self.cost
 
-    def offer(self, residual: Residual, states: States | None) -> None:
-        """Take the states as the incumbent if they are cheaper."""
+    def offer(self, residual: Residual, states: States | None) -> bool:
+        """Take the states as the incumbent if they are cheaper; returns whether they are."""
         if states is None:
-            return
+            return False
         cost = residual.price(states)
-        if cost < self.cost:
-            self.cost, self.states = cost, residual.back_substituted(states)
-            self.deadline.found(cost, self.bound)
+        if cost < FORBIDDEN:
+            self.pool.append(residual.back_substituted(states))
+        if cost >= self.cost:
+            return False
+        self.cost, self.states = cost, residual.back_substituted(states)
+        self.deadline.found(cost, self.bound)
+        return True
 
     def by_cpsat(self, residual: Residual) -> bool:
         residual.eliminate(SMALL_CELLS)
@@ -141,56 +157,3 @@ class _Search:
         self.offer(residual, outcome.states)
         residual.raise_bound(FORBIDDEN if outcome.status == "infeasible" else max(outcome.bound or 0, 0))
         return self.closed(residual)
-
-
-def _greedy(residual: Residual, deadline: Deadline) -> States | None:
-    return greedy_states(residual.network.copy(), residual.remaining, SMALL_CELLS, deadline=deadline)
-
-
-def _round(residual: Residual, values: dict[int, list[float]], deadline: Deadline) -> States | None:
-    """LP rounding: integral variables keep their state, rule RN completes the rest."""
-    left = {
-        x: [state for state, value in enumerate(values[x]) if value > 1 - INTEGRAL] for x in sorted(residual.remaining)
-    }
-    return _complete(residual, left, deadline)
-
-
-def _dive(residual: Residual, values: dict[int, list[float]], deadline: Deadline) -> States | None:
-    """Diving: fix the clearest variables, solve the relaxation again, until it is integral; None: it already is."""
-    values = dict(values)
-    left = {x: list(range(len(values[x]))) for x in sorted(residual.remaining)}
-    fractional = [x for x in left if max(values[x]) < INTEGRAL]
-    if not fractional:
-        return None
-    for _ in range(DECISIONS):
-        clearest = sorted(fractional, key=lambda x: _clarity(residual.network, x, values[x]), reverse=True)
-        decided = set(clearest[: 1 + len(clearest) // SHARE])
-        for x in left:
-            if x in decided or max(values[x]) > CLEAR:
-                left[x] = [left[x][values[x].index(max(values[x]))]]
-                values[x] = [1.0]
-        rest = {x for x in left if len(left[x]) > 1}
-        again = relax(restrict(residual.network, left, FORBIDDEN - 1), rest, deadline, precise=False) if rest else None
-        if again is None:
-            break
-        values.update(again.values)
-        fractional = [x for x in rest if max(values[x]) < INTEGRAL]
-        if not fractional:
-            break
-    left = {
-        x: [state for state, value in zip(some, values[x], strict=True) if value > 1 - INTEGRAL]
-        for x, some in left.items()
-    }
-    return _complete(residual, left, deadline)
-
-
-def _complete(residual: Residual, left: dict[int, list[int]], deadline: Deadline) -> States | None:
-    states = greedy_states(
-        restrict(residual.network, left, FORBIDDEN - 1), residual.remaining, LARGE_CELLS, deadline=deadline
-    )
-    return None if states is None else {x: left[x][state] for x, state in states.items()}
-
-
-def _clarity(network: Network, x: int, values: list[float]) -> tuple[bool, float, int, int]:
-    # Choices before set variables, which they determine. Rounded, so that numerical noise does not decide.
-    return x < len(network.alternatives), round(max(values), 3), len(network.neighbours[x]), -x

@@ -75,16 +75,25 @@ class Residual:
             if not all(left.values()):
                 self.bound = FORBIDDEN
                 return True
-            self.network = restrict(self.network, left, spare)
-            self._numbers.update({x: [self._numbers[x][state] for state in some] for x, some in left.items()})
-            self._substitutions.append(_renumbering(left))
+            self.keep(left, spare)
             if self.states() == states:
                 return states < 0.9 * before
             states = self.states()
 
+    def keep(self, left: dict[int, list[int]], most: int = FORBIDDEN - 1) -> None:
+        """Keep only these states of each variable, and table entries of at most `most`."""
+        self.network = restrict(self.network, left, most)
+        self._numbers.update({x: [self._numbers[x][state] for state in some] for x, some in left.items()})
+        self._substitutions.append(_renumbering(left))
+
     def states(self) -> int:
         """The number of states of all remaining variables."""
         return sum([len(self.network.unary[x]) for x in self.remaining])
+
+    def cells_per_table(self) -> int:
+        """The mean number of entries of the tables; 0 without tables."""
+        scopes = {scope for x in self.remaining for scope in self.network.incident[x]}
+        return sum([self.network.tables[scope].size for scope in scopes]) // max(len(scopes), 1)
 
     def price(self, states: States) -> int:
         """The total cost of an assignment of the remaining variables; FORBIDDEN or more: infeasible."""
