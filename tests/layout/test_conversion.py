@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from relayout.layout.conversion import Dims, cuts_nest, dims_shape, one_each, path, steps_of
+from relayout.layout.conversion import Dims, cuts_nest, dims_shape, moves, one_each, path, steps_of
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form
 from relayout.layout.relaid_constant import apply_step
 
@@ -58,6 +58,12 @@ def test_any_two_tilings_are_converted_with_every_number_at_its_index() -> None:
         for step in steps_of(one_each(source), one_each(target), extents):
             laid = apply_step(laid, step)
         np.testing.assert_array_equal(laid, wanted, err_msg=f"{source} to {target} of {extents}")
+        kinds = [stage.kind for stage in path(one_each(source), one_each(target), extents) if stage.kind != "regroup"]
+        found = moves(source, target, extents)
+        assert [kind for kind, _, _ in found] == kinds, (source, target, extents)
+        ends = [source, *[after for _, _, after in found]]
+        assert [before for _, before, _ in found] == ends[:-1], (source, target, extents)
+        assert ends[-1] == target, (source, target, extents)
         turns = sum(stage.kind == "transpose" for stage in path(one_each(source), one_each(target), extents))
         assert turns <= 2
 

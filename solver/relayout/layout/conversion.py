@@ -131,6 +131,10 @@ def moves(
     """The kind, the format before and the format after of each stage that moves data: all except regroupings."""
     found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
+    if not _padded_ends(dims, extents) and not _padded_ends(one_each(target), extents) and cuts_nest(source, target):
+        # Most conversions are one Transpose, or none. Their stages need not be found.
+        before, after = normal_form(source, extents), normal_form(target, extents)
+        return (("transpose", before, after),) if before != after else ()
     for stage in path(dims, one_each(target), extents):
         if stage.kind != "regroup":
             found.append((stage.kind, _flat(dims, extents), _flat(stage.dims, extents)))
