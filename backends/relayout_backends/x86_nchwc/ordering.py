@@ -61,8 +61,13 @@ def _has_bias(result: ir.Value, along: int) -> bool:
     (reader, *others) = readers(result) or [None]
     if reader is None or others or reader.op_type != "Add":
         return False
-    known = [value for value in reader.inputs if is_known(value)]
-    shape = known[0].shape if len(known) == 1 and known[0] is not None else None
-    if shape is None or result.shape is None or not shape.is_static() or len(result.shape) < -along:
+    # Shapes first: to know whether the other operand is constant can take a walk through the whole graph.
+    return sum([_is_vector(value, result, along) and is_known(value) for value in reader.inputs]) == 1
+
+
+def _is_vector(value: ir.Value | None, result: ir.Value, along: int) -> bool:
+    """Whether a value has the result's extent along this axis, and no other."""
+    shape = value.shape if value is not None else None
+    if shape is None or result.shape is None or not shape.is_static() or min(len(result.shape), len(shape)) < -along:
         return False
-    return len(shape) >= -along and shape[along] == result.shape[along] == prod(shape.numpy())
+    return shape[along] == result.shape[along] == prod(shape.numpy())

@@ -89,7 +89,7 @@ class Layout:
         '{1,3,2,0}'
         """
         if names.isdecimal():
-            return cls(tuple([Dim(name) for name in names]))
+            return _of_numbers(names)
         for index, name in enumerate(names):
             fault = name_fault(name)
             if fault is not None:
@@ -262,6 +262,12 @@ def _parse(text: str) -> Layout:
 
 # Backends state the same layouts again and again. Long texts are not cached, because they come from untrusted input.
 _cached = lru_cache(maxsize=4096)(_parse)
+
+
+@lru_cache(maxsize=4096)
+def _of_numbers(names: str) -> Layout:
+    return Layout(tuple([Dim(name) for name in names]))
+
 
 COMMON = tuple(_parse(text) for text in ("", "N", "**", "***", "****", "*****", "******"))
 """Glow's default layouts by rank, 0 to 6."""
