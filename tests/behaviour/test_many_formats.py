@@ -12,15 +12,15 @@ from relayout import explain, legalize, verify
 from relayout.candidates.propagation import FORMATS_PER_TENSOR
 from relayout.errors import InfeasibleError
 
-SHAPE = (2, 3, 4, 5, 6)
-BYTES = 2 * 4 * 720
+SHAPE = (2, 3, 4, 5, 6, 7)
+BYTES = 2 * 4 * 5040
 
 
 def read_in(count: int) -> onnx.ModelProto:
     """An input that is given in so many orders, and read by an operator in the last of them."""
     net = Net()
     x = net.input("x", SHAPE)
-    for perm in islice(permutations(range(5)), 1, count + 1):
+    for perm in islice(permutations(range(6)), 1, count + 1):
         turned = net.transpose(x, *perm)
         net.output(turned)
     net.output(net.node("Softmax", net.node("Tanh", turned), axis=1))
@@ -54,8 +54,8 @@ def test_no_format_is_dropped_below_the_limit() -> None:
 def test_a_cost_of_zero_is_optimal_even_with_dropped_formats() -> None:
     net = Net()
     value = net.node("Tanh", net.input("x", SHAPE))
-    for perm in islice(permutations(range(5)), 1, FORMATS_PER_TENSOR + 10):
-        inverse = [perm.index(axis) for axis in range(5)]
+    for perm in islice(permutations(range(6)), 1, FORMATS_PER_TENSOR + 10):
+        inverse = [perm.index(axis) for axis in range(6)]
         net.output(net.transpose(net.node("Neg", net.transpose(value, *perm)), *inverse))
     _, report = legalize(net.model())
     assert report.warnings != ()
@@ -75,12 +75,12 @@ def test_an_infeasible_result_reports_dropped_formats() -> None:
     assert "a cheaper result may exist" in refused.value.hint
 
 
-@pytest.mark.parametrize(("shape", "left_out"), [((1, 1, 1, 1, 6), False), (SHAPE, True)])
+@pytest.mark.parametrize(("shape", "left_out"), [((1, 1, 1, 1, 1, 6), False), (SHAPE, True)])
 def test_unit_axes_have_several_positions_only_beside_a_longer_tied_value(
     shape: tuple[int, ...], left_out: bool
 ) -> None:
     net = Net()
-    net.output(net.node("Tanh", net.input("x", (1, 1, 1, 1, 6))))
-    net.output(net.node("Neg", net.transpose(net.input("y", shape), 4, 3, 2, 1, 0)))
+    net.output(net.node("Tanh", net.input("x", (1, 1, 1, 1, 1, 6))))
+    net.output(net.node("Neg", net.transpose(net.input("y", shape), 5, 4, 3, 2, 1, 0)))
     _, report = legalize(net.model(), input_layouts={"x,y": "any"})
     assert bool(report.warnings) == left_out

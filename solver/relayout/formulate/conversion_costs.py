@@ -109,6 +109,7 @@ class ConversionCosts:
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
         self._sizes: dict[Tensor, _Size] = {}
         self._distinct_sizes: dict[_Size, _Size] = {}
+        self._bytes: dict[tuple[_Size, MemoryFormat], int] = {}
         self._tables: dict[object, CostTable] = {}
         # By size and device: tables of one size have most of their formats in common.
         self._pairs: dict[object, dict[tuple[MemoryFormat, MemoryFormat], ConversionCost | None]] = {}
@@ -124,7 +125,12 @@ class ConversionCosts:
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""
-        return tensor_bytes(padded_elements(self._size_of(tensor).elements, format_, tensor.extents), tensor.base.dtype)
+        key = self._size_of(tensor), format_
+        known = self._bytes.get(key)
+        if known is None:
+            elements = padded_elements(key[0].elements, format_, tensor.extents)
+            known = self._bytes[key] = tensor_bytes(elements, tensor.base.dtype)
+        return known
 
     def table(self, tensor: Tensor, device: str, formats: tuple[MemoryFormat, ...]) -> CostTable:
         """The costs of all conversions between these formats at a device."""

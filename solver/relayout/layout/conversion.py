@@ -80,7 +80,8 @@ def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
     bounds: dict[int, set[int]] = {}
     for atom in (*source, *target):
-        bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
+        if not atom.is_whole:
+            bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
     return all(large % small == 0 for found in bounds.values() for small, large in pairwise(sorted(found)))
 
 
