@@ -500,3 +500,19 @@ def test_a_device_that_runs_no_node_is_a_warning() -> None:
     assert idle.startswith("backend idle, device npu: it runs no node")
     _, report = legalize(net.model(), {**table, "assign": [{"op": "Conv", "devices": {"npu": 0, "cpu": 1 << 40}}]})
     assert report.warnings == ()
+
+
+def test_an_operator_written_by_a_devices_post_pass_stays_on_that_device() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.node("MatMul", net.input("x", (5, 1, 2)), net.weight(2, 2))))
+    device = {"name": "npu", "backend": "xla-cpu", "op": ["MatMul"]}
+    assigned = [{"op": "MatMul", "devices": "npu"}]
+    devices = {"name": "board", "host": "cpu", "device": [device, {"name": "cpu"}], "assign": assigned}
+    legal, report = legalize(net.model(), devices)
+    (product,) = (node for node in legal.graph.node if node.op_type != "Relu")
+    assert product.op_type == "Einsum"
+    assert devices_of(legal)[product.name] == "npu"
+    assert findings_about(verify(legal, devices, report=report, run=False)) == []
+    assert_same_numbers(net.model(), legal)
+    again, _ = legalize(legal, devices)
+    assert again.graph == legal.graph

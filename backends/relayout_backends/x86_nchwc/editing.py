@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import DEVICE_KEY, WRITTEN_KEY
+from relayout.backend import DEVICE_KEY
 
 __all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
 
@@ -78,7 +78,7 @@ class Editing:
     def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
         """Insert `node` before another; its result has this shape, and the type of `like`."""
         if self._device:
-            node.metadata_props.update({DEVICE_KEY: self._device, WRITTEN_KEY: self._device})
+            node.metadata_props[DEVICE_KEY] = self._device
         self.changed = True
         made = node.outputs[0]
         made.name, made.type, made.shape = self.name(stem), like.type, shape

@@ -137,8 +137,16 @@ class Composite(Backend):
         return bool(self.able(node))
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        changed = [backend.finish(model, name) for name, backend in self._at.items()]
-        return any(changed)
+        """Run each device's post-pass, and note the nodes that it changes into another operator as written for the
+        device: what the device takes and is assigned selects the operators of the source."""
+        changed = False
+        for name, backend in self._at.items():
+            before = {node: node.op_identifier() for node in model.graph.all_nodes()}
+            changed = backend.finish(model, name) or changed
+            for node in model.graph.all_nodes():
+                if node.metadata_props.get(DEVICE_KEY) == name and before.get(node) != node.op_identifier():
+                    node.metadata_props[WRITTEN_KEY] = name
+        return changed
 
     def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
         for name, backend in self._at.items():
