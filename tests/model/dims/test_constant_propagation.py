@@ -209,3 +209,18 @@ def test_a_normalization_has_its_operands_shape_where_a_reader_tells_no_more_tha
     net.output(net.conv(normal, 16, 8))
     shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
     assert shapes[normal] == shapes[image] == "[1,16,6,8]"
+
+
+def test_an_extent_that_follows_from_names_unified_later_is_a_number() -> None:
+    """The two convolutions have the same height and width, which only their formulas say."""
+    net = Net()
+    image = net.node("NonZero", net.input("x", ("n", "m")))
+    image = net.node("Cast", net.node("Unsqueeze", image, net.constant([0, 1])), to=TensorProto.FLOAT)
+    scores, centre = (net.conv(image, 1, channels) for channels in (4, 1))
+    shape = net.node("Shape", scores)
+    batch, height, width = (net.node("Gather", shape, net.constant([place])) for place in (0, 2, 3))
+    target = net.node("Concat", batch, net.constant([-1]), net.constant([1]), height, width, axis=0)
+    reshaped = net.node("Reshape", centre, target)
+    net.output(net.node("Relu", reshaped))
+    (extents,) = (node.outputs[0].shape for node in read_model(net.model()).graph if node.outputs[0].name == reshaped)
+    assert list(extents or ())[:3] == [1, 1, 1]

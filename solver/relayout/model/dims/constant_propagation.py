@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from relayout.layout.terms import GENERATED
-from relayout.model.dims.dim_unification import MadeUpNames, unify_names
+from relayout.model.dims.dim_unification import MadeUpNames, number, unify_names
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
@@ -84,8 +84,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     _enter_scan_inputs(inferred.graph, {})
     for _ in range(ROUNDS):
-        unify_names(inferred.graph, _equal_dims(inferred.graph, known))
-        if not name_spatial_dims(inferred.graph):
+        is_unified = _unify(inferred.graph, known)
+        if not name_spatial_dims(inferred.graph) and not is_unified:
             break
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
@@ -163,10 +163,16 @@ def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) ->
     return any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in graph.node)
 
 
-def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Give dims that must be equal one name, and those that are a number that number; whether a dim has changed."""
     made_up = MadeUpNames(graph)
-    is_any = any(name.startswith(GENERATED) or name in made_up for name in names_in(graph))
-    return list(Symbols(graph, known).equal_dims()) if is_any else []
+    if not any(name.startswith(GENERATED) or name in made_up for name in names_in(graph)):
+        return unify_names(graph)
+    symbols = Symbols(graph, known)
+    numbers = symbols.numbers()
+    number(graph, numbers)
+    is_renamed = unify_names(graph, symbols.equal_dims())
+    return is_renamed or bool(numbers)
 
 
 def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:

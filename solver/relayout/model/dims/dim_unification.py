@@ -17,7 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import graphs_inside
 
-__all__ = ["MadeUpNames", "rename", "unify_names"]
+__all__ = ["MadeUpNames", "number", "rename", "unify_names"]
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
@@ -38,10 +38,10 @@ class MadeUpNames:
         return bool(names) and self._given.isdisjoint([name, *names])
 
 
-def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -> None:
+def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -> bool:
     """Give dims that must be equal one name, in the graph and those inside it: those that Reshapes show to be equal,
     and the pairs in `equal`. Of its names the first is taken that is not made up, else the first that is not
-    generated."""
+    generated. Returns whether a dim has changed its name."""
     made_up = MadeUpNames(graph)
     measures: dict[str, _Measure] = {}
     pairs = ((one, other, Fraction(1)) for one, other in equal)
@@ -56,9 +56,11 @@ def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -
     for names in alike.values():
         given = [name for name in names if name not in made_up]
         given = given or [name for name in names if not name.startswith(GENERATED)]
-        same |= {name: [*given, *names][0] for name in names if name not in given}
+        first = [*given, *names][0]
+        same |= {name: first for name in names if name not in given and name != first}
     if same:
         rename(graph, same)
+    return bool(same)
 
 
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
@@ -97,6 +99,16 @@ def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
         name, factor = measures[name]
         times *= factor
     return name, times
+
+
+def number(graph: onnx.GraphProto, numbers: Mapping[str, int]) -> None:
+    """Give dims of these names their numbers, in the graph and those inside it."""
+    for value in (*graph.input, *graph.value_info, *graph.output) if numbers else ():
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in numbers:
+                dim.dim_value = numbers[dim.dim_param]
+    for inner in graphs_inside(graph.node) if numbers else ():
+        number(inner, numbers)
 
 
 def rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:

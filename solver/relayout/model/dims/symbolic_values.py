@@ -126,6 +126,10 @@ class Symbols:
             if is_name or self._is_formula_of_given(new):
                 yield str(new), old
 
+    def numbers(self) -> dict[str, int]:
+        """The made-up names that turn out to be a number."""
+        return {old: int(new.factor) for old, new in self._same.items() if not new.names and new.factor >= 0}
+
     def _follow(self, node: onnx.NodeProto) -> None:
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         given[_KIND] = self._kinds.get(node.output[0], 0)
