@@ -52,7 +52,7 @@ def test_cpsat_solves_the_rest_after_relaxation_and_fixing(monkeypatch: pytest.M
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
     best = search(problem, UNLIMITED).cost
-    monkeypatch.setattr("relayout.solve.kernel_search.LARGE_CELLS", 4)
+    monkeypatch.setattr("relayout.solve.kernel_search.LARGEST_TABLE", 4)
     monkeypatch.setattr("relayout.solve.kernel_search.ROUNDS", 1)
     monkeypatch.setattr("relayout.solve.kernel_search.round_values", lambda *_: None)
     monkeypatch.setattr("relayout.solve.kernel_search.dive", lambda *_: None)

@@ -61,7 +61,7 @@ def test_narrowing_ends_with_an_exact_elimination_of_the_states_left(seed: int) 
     few, all_states = (narrow(residual, number, UNLIMITED) for number in (8, STATES))
     assert few is not None
     assert all_states is not None
-    assert residual.finish(STATES**2)
+    assert residual.finish(STATES**3, STATES**4)
     assert residual_of(chain(9, seed)).price(all_states) == residual.bound <= residual_of(chain(9, seed)).price(few)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from random_problems import cheapest, problems, synthetic
 
 from relayout.solve.deadline import UNLIMITED, Deadline, ExpiredError
+from relayout.solve.eliminate import elimination_entries
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN
 from relayout.solve.or_tools import relax, solve_kernel
@@ -30,7 +31,7 @@ def test_full_elimination_gives_the_optimum_and_an_assignment_of_it(problem: Pro
     network = network_of(problem)
     alternatives = network.alternatives
     residual = Residual(network, UNLIMITED)
-    assert residual.finish(1 << 30)
+    assert residual.finish(1 << 30, 1 << 40)
     best = cheapest(problem)
     assert residual.bound == (FORBIDDEN if best is None else best)
     if best is not None:
@@ -68,12 +69,16 @@ def test_no_state_is_left_below_the_optimum() -> None:
     assert residual.bound == FORBIDDEN
 
 
-def test_an_elimination_that_does_not_finish_is_undone() -> None:
+def test_an_elimination_that_would_be_too_large_is_not_begun() -> None:
     _, residual = kernel()
     network, remaining, bound = residual.network.copy(), set(residual.remaining), residual.bound
-    assert not residual.finish(32)
+    largest, total = elimination_entries(residual.network, residual.remaining)
+    assert not residual.finish(largest - 1, total)
+    assert not residual.finish(largest, total - 1)
     assert (residual.remaining, residual.bound) == (remaining, bound)
     assert residual.network.tables.keys() == network.tables.keys()
+    assert residual.finish(largest, total)
+    assert not residual.remaining
 
 
 def test_fixing_stops_at_the_deadline() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,15 @@ import numpy as np
 from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Eliminated", "back_substitute", "eliminate", "fix", "greedy_states", "infeasible_scope"]
+__all__ = [
+    "Eliminated",
+    "back_substitute",
+    "eliminate",
+    "elimination_entries",
+    "fix",
+    "greedy_states",
+    "infeasible_scope",
+]
 
 
 class Eliminated(NamedTuple):
@@ -73,6 +82,26 @@ def eliminate(
         for y in scope:
             heappush(heap, (len(neighbours[y]), y))
     return eliminated, constant
+
+
+def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int]:
+    """The entries of the largest table, and of all tables, if `eliminate` removed every variable of `remaining`."""
+    neighbours = {x: network.neighbours[x] & remaining for x in remaining}
+    heap = [(len(neighbours[x]), x) for x in remaining]
+    heapify(heap)
+    largest = total = 0
+    while heap:
+        degree, x = heappop(heap)
+        if x not in neighbours or degree != len(neighbours[x]):
+            continue
+        others = neighbours.pop(x)
+        entries = prod([len(network.unary[y]) for y in (x, *others)])
+        largest, total = max(largest, entries), total + entries
+        for y in others:
+            neighbours[y] |= others
+            neighbours[y] -= {x, y}
+            heappush(heap, (len(neighbours[y]), y))
+    return largest, total
 
 
 def _best(network: Network, eliminated: Eliminated) -> Table:

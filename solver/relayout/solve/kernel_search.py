@@ -22,7 +22,10 @@ __all__ = ["minimise"]
 
 # Larger tables tighten the relaxation but cost more than they save.
 SMALL_CELLS = 32
-LARGE_CELLS = 1 << 16
+LARGEST_TABLE = 1 << 24
+ALL_TABLES = 1 << 29
+"""Entries of tables up to which elimination finishes: 128 MiB for one, and some seconds for all."""
+
 SETS = 16
 ROUNDS = 4
 LARGE_TABLES = 1 << 11
@@ -83,7 +86,7 @@ class _Search:
             if found:
                 found = self.improves(residual)
             residual.drop_states(self.cost - 1 - residual.bound)
-            if self.closed(residual) or (residual.finish(LARGE_CELLS) and self.closed(residual)):
+            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
                 return True
             if self.cost - residual.bound > (1 - PROGRESS) * gap:
                 return False
@@ -120,7 +123,7 @@ class _Search:
             if self.closed(residual):
                 return True
             fewer = residual.drop_states(self.cost - 1 - residual.bound)
-            if self.closed(residual) or (residual.finish(LARGE_CELLS) and self.closed(residual)):
+            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
                 return True
             if not fewer and (precise or not exact):
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relayout.solve.deadline import Deadline
-from relayout.solve.eliminate import Eliminated, back_substitute, eliminate
+from relayout.solve.eliminate import Eliminated, back_substitute, eliminate, elimination_entries
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.reparametrize import Relaxation, apply_shifts, assignment_cost, restrict, states_within
 
@@ -49,15 +49,14 @@ class Residual:
         self._substitutions.append(back)
         return eliminated
 
-    def finish(self, cells: int) -> bool:
-        """Eliminate every variable if possible, else none. Returns whether it did."""
-        network, remaining, bound = self.network.copy(), set(self.remaining), self.bound
-        self.eliminate(cells)
-        if not self.remaining:
-            return True
-        self.network, self.remaining, self.bound = network, remaining, bound
-        self._substitutions.pop()
-        return False
+    def finish(self, largest: int, total: int) -> bool:
+        """Eliminate every variable if no table has more than `largest` entries, and all have at most `total`; else
+        none. Returns whether it did."""
+        entries = elimination_entries(self.network, self.remaining)
+        if entries[0] > largest or entries[1] > total:
+            return False
+        self.eliminate(largest)
+        return True
 
     def reparametrize(self, relaxation: Relaxation) -> None:
         """Apply the dual solution, which raises the lower bound."""
