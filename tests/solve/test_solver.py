@@ -33,13 +33,17 @@ def test_the_cost_is_that_of_brute_force_with_many_formats(problem: Problem) -> 
     assert solve(problem).cost == cheapest(problem)
 
 
-@settings(max_examples=200, deadline=None)
-@given(problems(most=7, reuses=True))
-def test_the_cost_is_that_of_brute_force_where_a_kernel_is_left(problem: Problem) -> None:
+@pytest.mark.parametrize("is_finished", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(most=7, reuses=True))
+def test_the_cost_is_that_of_brute_force_where_a_kernel_is_left(is_finished: bool, problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("relayout.solve.engines.CELLS", 0)
+        patch.setattr("relayout.solve.engines.LARGEST_TABLE", 1 << 24 if is_finished else -1)
         solution = solve(problem)
     assert solution.cost == cheapest(problem)
+    assert solution.status == ("infeasible" if solution.cost is None else "optimal")
+    assert not is_finished or solution.engine == "elimination"
 
 
 @pytest.mark.parametrize("kind", ["blocks", "dense", "exchange", "scattered"])

@@ -17,6 +17,9 @@ __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "leas
 
 
 CELLS = 1 << 16
+LARGEST_TABLE = 1 << 24
+ALL_TABLES = 1 << 26
+"""Entries of tables up to which elimination goes on to the end: about as long as the import of ortools."""
 
 
 class Answer(Struct, frozen=True):
@@ -48,6 +51,8 @@ def _reduced(problem: Problem, deadline: Deadline) -> Answer:
     network = residual.network
     deadline.stage("build")
     eliminated = residual.eliminate(CELLS)
+    if residual.fits(LARGEST_TABLE, ALL_TABLES):
+        eliminated += residual.eliminate(LARGEST_TABLE)
     deadline.stage("eliminate")
     if residual.bound >= FORBIDDEN:
         seed = next((x for x in infeasible_scope(network, eliminated) if x < len(problem.choices)), 0)

@@ -49,14 +49,18 @@ class Residual:
         self._substitutions.append(back)
         return eliminated
 
-    def finish(self, largest: int, total: int) -> bool:
-        """Eliminate every variable if no table has more than `largest` entries, and all have at most `total`; else
-        none. Returns whether it did."""
+    def fits(self, largest: int, total: int) -> bool:
+        """Whether every variable can be eliminated with no table of more than `largest` entries, and all of them of at
+        most `total`."""
         entries = elimination_entries(self.network, self.remaining)
-        if entries[0] > largest or entries[1] > total:
-            return False
-        self.eliminate(largest)
-        return True
+        return entries[0] <= largest and entries[1] <= total
+
+    def finish(self, largest: int, total: int) -> bool:
+        """Eliminate every variable if that fits, else none. Returns whether it did."""
+        is_done = self.fits(largest, total)
+        if is_done:
+            self.eliminate(largest)
+        return is_done
 
     def reparametrize(self, relaxation: Relaxation) -> None:
         """Apply the dual solution, which raises the lower bound."""
