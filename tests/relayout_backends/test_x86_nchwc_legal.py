@@ -293,3 +293,18 @@ def test_a_single_block_of_as_many_channels_as_rows_is_the_picture_that_it_is() 
     net.output(net.node("Relu", conv(net, net.input("image", [1, BLOCK, BLOCK, BLOCK]), BLOCK, BLOCK)))
     legal, _ = relayout.legalize(net.model(), "x86-nchwc", check=True)
     assert [node.op_type for node in legal.graph.node][:2] == ["Transpose", "Conv"]
+
+
+def test_a_picture_of_tokens_in_blocks_is_upsampled_and_divided() -> None:
+    net = Net()
+    tokens = net.node("MatMul", net.input("a", (1, 64, 16)), net.input("b", (1, 16, 2 * BLOCK)))
+    image = net.node("Reshape", net.transpose(tokens, 0, 2, 1), net.constant([1, 2 * BLOCK, 8, 8]))
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    placed = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    image = net.node("Resize", image, "", scales, mode="nearest", **placed)
+    image = net.node("Mul", image, net.node("Erf", net.node("Div", image, net.constant(np.array(1.4, np.float32)))))
+    net.output(conv(net, image, 2 * BLOCK, 2 * BLOCK))
+    legal, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert [node.op_type for node in legal.graph.node][-6:-1] == ["Upsample", "Div", "Erf", "Mul", "Conv"]
+    assert report.verification is not None
+    assert report.verification.passed
