@@ -225,10 +225,25 @@ def filled_up() -> onnx.ModelProto:
     return net.model()
 
 
+def part_of_a_block() -> onnx.ModelProto:
+    """Channels of less than a block and no multiple of four, of a picture with more rows than a block has places."""
+    net = Net()
+    image = net.node("Relu", net.input("image", [1, BLOCK - 6, 5 * BLOCK, 5 * BLOCK]))
+    net.output(conv(net, image, BLOCK - 6, BLOCK - 6, group=BLOCK - 6))
+    return net.model()
+
+
 @pytest.mark.parametrize(
     "model",
-    [one_place(has_offset=False), one_place(has_offset=True), filled_up(), narrow(8, "w", 4), narrow("h", 8, 3)],
-    ids=["one-place", "offset", "filled-up", "width-open", "height-open"],
+    [
+        one_place(has_offset=False),
+        one_place(has_offset=True),
+        filled_up(),
+        part_of_a_block(),
+        narrow(8, "w", 4),
+        narrow("h", 8, 3),
+    ],
+    ids=["one-place", "offset", "filled-up", "part-of-a-block", "width-open", "height-open"],
 )
 def test_a_second_run_changes_nothing(model: onnx.ModelProto) -> None:
     legal, first = relayout.legalize(model, X86Nchwc())
