@@ -233,6 +233,15 @@ def part_of_a_block() -> onnx.ModelProto:
     return net.model()
 
 
+def space_to_depth() -> onnx.ModelProto:
+    """Squares of pixels as channels, which two Transposes would put into blocks: one in whole rows, one in elements."""
+    net = Net()
+    split = net.node("Reshape", net.input("image", [1, 3, 224, 224]), net.constant([1, 3, 56, 4, 56, 4]))
+    image = net.node("Reshape", net.transpose(split, 0, 3, 5, 1, 2, 4), net.constant([1, 48, 56, 56]))
+    net.output(conv(net, image, 48, 4 * BLOCK))
+    return net.model()
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -240,10 +249,11 @@ def part_of_a_block() -> onnx.ModelProto:
         one_place(has_offset=True),
         filled_up(),
         part_of_a_block(),
+        space_to_depth(),
         narrow(8, "w", 4),
         narrow("h", 8, 3),
     ],
-    ids=["one-place", "offset", "filled-up", "part-of-a-block", "width-open", "height-open"],
+    ids=["one-place", "offset", "filled-up", "part-of-a-block", "space-to-depth", "width-open", "height-open"],
 )
 def test_a_second_run_changes_nothing(model: onnx.ModelProto) -> None:
     legal, first = relayout.legalize(model, X86Nchwc())
