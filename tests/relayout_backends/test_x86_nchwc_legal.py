@@ -242,6 +242,18 @@ def space_to_depth() -> onnx.ModelProto:
     return net.model()
 
 
+def attention() -> onnx.ModelProto:
+    """Attention over the places of a picture: the parts of the convolution have larger blocks than the backend's."""
+    net = Net()
+    x = conv(net, net.input("image", [1, 4 * BLOCK, 14, 14]), 4 * BLOCK, 72 * BLOCK, 1)
+    heads = net.transpose(net.node("Reshape", x, net.constant([1, 3, 6, 4 * BLOCK, 196])), 1, 0, 2, 4, 3)
+    q, k, v = (net.node("Squeeze", part, net.constant([0])) for part in net.node("Split", heads, results=3, axis=0))
+    x = net.node("MatMul", net.node("Softmax", net.node("MatMul", q, net.transpose(k, 0, 1, 3, 2)), axis=-1), v)
+    x = net.node("Reshape", net.transpose(x, 0, 1, 3, 2), net.constant([1, 24 * BLOCK, 14, 14]))
+    net.output(conv(net, x, 24 * BLOCK, 4 * BLOCK, 1))
+    return net.model()
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -250,10 +262,20 @@ def space_to_depth() -> onnx.ModelProto:
         filled_up(),
         part_of_a_block(),
         space_to_depth(),
+        attention(),
         narrow(8, "w", 4),
         narrow("h", 8, 3),
     ],
-    ids=["one-place", "offset", "filled-up", "part-of-a-block", "space-to-depth", "width-open", "height-open"],
+    ids=[
+        "one-place",
+        "offset",
+        "filled-up",
+        "part-of-a-block",
+        "space-to-depth",
+        "attention",
+        "width-open",
+        "height-open",
+    ],
 )
 def test_a_second_run_changes_nothing(model: onnx.ModelProto) -> None:
     legal, first = relayout.legalize(model, X86Nchwc())
