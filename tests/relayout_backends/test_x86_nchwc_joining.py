@@ -83,6 +83,14 @@ def test_rows_and_images_are_concatenated(letters: str) -> None:
         np.testing.assert_array_equal(run(node, letters, feeds)[0], expected)
 
 
+@pytest.mark.parametrize("letters", LETTERS)
+@pytest.mark.parametrize("channels", [BLOCK, 5])
+def test_a_single_operand_is_concatenated(letters: str, channels: int) -> None:
+    feed = draw(*shaped(letters, channels))
+    node = made("Concat", [feed], [feed.shape], axis=letters.index("C"))
+    np.testing.assert_array_equal(run(node, letters, [feed])[0], feed)
+
+
 def test_blocks_that_do_not_end_with_their_operand_are_not_concatenated() -> None:
     feeds = [draw(1, 5, 3, 3), draw(1, BLOCK, 3, 3)]
     assert refused(made("Concat", feeds, [(1, 5 + BLOCK, 3, 3)], axis=1))

@@ -225,10 +225,57 @@ def filled_up() -> onnx.ModelProto:
     return net.model()
 
 
+def part_of_a_block() -> onnx.ModelProto:
+    """Channels of less than a block and no multiple of four, of a picture with more rows than a block has places."""
+    net = Net()
+    image = net.node("Relu", net.input("image", [1, BLOCK - 6, 5 * BLOCK, 5 * BLOCK]))
+    net.output(conv(net, image, BLOCK - 6, BLOCK - 6, group=BLOCK - 6))
+    return net.model()
+
+
+def space_to_depth() -> onnx.ModelProto:
+    """Squares of pixels as channels, which two Transposes would put into blocks: one in whole rows, one in elements."""
+    net = Net()
+    split = net.node("Reshape", net.input("image", [1, 3, 224, 224]), net.constant([1, 3, 56, 4, 56, 4]))
+    image = net.node("Reshape", net.transpose(split, 0, 3, 5, 1, 2, 4), net.constant([1, 48, 56, 56]))
+    net.output(conv(net, image, 48, 4 * BLOCK))
+    return net.model()
+
+
+def attention() -> onnx.ModelProto:
+    """Attention over the places of a picture: the parts of the convolution have larger blocks than the backend's."""
+    net = Net()
+    x = conv(net, net.input("image", [1, 4 * BLOCK, 14, 14]), 4 * BLOCK, 72 * BLOCK, 1)
+    heads = net.transpose(net.node("Reshape", x, net.constant([1, 3, 6, 4 * BLOCK, 196])), 1, 0, 2, 4, 3)
+    q, k, v = (net.node("Squeeze", part, net.constant([0])) for part in net.node("Split", heads, results=3, axis=0))
+    x = net.node("MatMul", net.node("Softmax", net.node("MatMul", q, net.transpose(k, 0, 1, 3, 2)), axis=-1), v)
+    x = net.node("Reshape", net.transpose(x, 0, 1, 3, 2), net.constant([1, 24 * BLOCK, 14, 14]))
+    net.output(conv(net, x, 24 * BLOCK, 4 * BLOCK, 1))
+    return net.model()
+
+
 @pytest.mark.parametrize(
     "model",
-    [one_place(has_offset=False), one_place(has_offset=True), filled_up(), narrow(8, "w", 4), narrow("h", 8, 3)],
-    ids=["one-place", "offset", "filled-up", "width-open", "height-open"],
+    [
+        one_place(has_offset=False),
+        one_place(has_offset=True),
+        filled_up(),
+        part_of_a_block(),
+        space_to_depth(),
+        attention(),
+        narrow(8, "w", 4),
+        narrow("h", 8, 3),
+    ],
+    ids=[
+        "one-place",
+        "offset",
+        "filled-up",
+        "part-of-a-block",
+        "space-to-depth",
+        "attention",
+        "width-open",
+        "height-open",
+    ],
 )
 def test_a_second_run_changes_nothing(model: onnx.ModelProto) -> None:
     legal, first = relayout.legalize(model, X86Nchwc())
@@ -293,3 +340,18 @@ def test_a_single_block_of_as_many_channels_as_rows_is_the_picture_that_it_is() 
     net.output(net.node("Relu", conv(net, net.input("image", [1, BLOCK, BLOCK, BLOCK]), BLOCK, BLOCK)))
     legal, _ = relayout.legalize(net.model(), "x86-nchwc", check=True)
     assert [node.op_type for node in legal.graph.node][:2] == ["Transpose", "Conv"]
+
+
+def test_a_picture_of_tokens_in_blocks_is_upsampled_and_divided() -> None:
+    net = Net()
+    tokens = net.node("MatMul", net.input("a", (1, 64, 16)), net.input("b", (1, 16, 2 * BLOCK)))
+    image = net.node("Reshape", net.transpose(tokens, 0, 2, 1), net.constant([1, 2 * BLOCK, 8, 8]))
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    placed = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    image = net.node("Resize", image, "", scales, mode="nearest", **placed)
+    image = net.node("Mul", image, net.node("Erf", net.node("Div", image, net.constant(np.array(1.4, np.float32)))))
+    net.output(conv(net, image, 2 * BLOCK, 2 * BLOCK))
+    legal, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert [node.op_type for node in legal.graph.node][-6:-1] == ["Upsample", "Div", "Erf", "Mul", "Conv"]
+    assert report.verification is not None
+    assert report.verification.passed

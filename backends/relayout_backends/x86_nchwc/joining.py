@@ -112,9 +112,10 @@ def _extent(value: ir.Value | None, axis: int) -> int | None:
 
 
 def _place(writing: Writing) -> int:
-    """The blocked dimension along which the node works: the one that is longer on one side than on the other."""
+    """The blocked dimension along which the node works: the one that is longer on one side than on the other. A Concat
+    of one operand may work along any."""
     before, after = writing.shape_of(0), writing.shape_of(0, is_result=True)
-    return next(place for place, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+    return next((place for place, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), 0)
 
 
 def _read(writing: Writing, blocks: Blocks, index: int, place: int) -> ir.Value:

@@ -57,7 +57,8 @@ def scattering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
         return SCATTERED * 2 * tensor.element_size * _count(tensor.shape) if is_scattered else None
     if tensor.element_size != _FLOAT or not (blocks.is_blocked(source) or blocks.is_blocked(target)):
         return None
-    if reordering(tensor, source, target, blocks) is not None:
+    keeps_rows = source.names[-1].upper() == target.names[-1].upper()
+    if keeps_rows or reordering(tensor, source, target, blocks) is not None:
         return None
     return SCATTERED * 2 * _FLOAT * _count(tensor.shape)
 

@@ -163,8 +163,8 @@ class ConversionCosts:
         if is_own:
             by_number = len(transposed) > 1
             turns = [self._stated(device, tensor, f, g, by_number) for kind, f, g in each if kind == "transpose"]
-            known = [own for own in turns if own is not None]
-            cost = padding + (sum(known) if len(known) == len(turns) else sum(transposed))
+            priced = zip(turns, transposed, strict=True)
+            cost = padding + sum(size if own is None else own for own, size in priced)
         return ConversionCost(cost, traffic, padding, max(1, len(transposed)))
 
     def transfer(self, tensor: Tensor, format_: MemoryFormat, source: str, target: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net, assert_same_numbers, run
 from onnx import TensorProto, helper
 
 from relayout import legalize, verify
@@ -224,3 +224,21 @@ def test_an_extent_that_follows_from_names_unified_later_is_a_number() -> None:
     net.output(net.node("Relu", reshaped))
     (extents,) = (node.outputs[0].shape for node in read_model(net.model()).graph if node.outputs[0].name == reshaped)
     assert list(extents or ())[:3] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("bounds", [["lowest"], ["", "highest"], ["lowest", "highest"]], ids="-".join)
+def test_a_size_is_kept_in_bounds_before_it_pads_an_image(bounds: list[str]) -> None:
+    net = Net()
+    image = net.conv(net.input("x", ("batch", 8, 7, 7)), 8, 8, strides=[2, 2])
+    height = net.node("Slice", net.node("Shape", image), net.constant([2]), net.constant([3]))
+    named = {"": "", "lowest": net.constant(np.int64(1)), "highest": net.constant(np.int64(3))}
+    size = net.node("Clip", net.node("Sub", height, net.constant([1])), *(named[bound] for bound in bounds))
+    zeros = net.constant([0, 0, 0])
+    padded = net.node("Pad", image, net.node("Concat", zeros, size, net.constant([0]), zeros, axis=0))
+    net.output(net.conv(padded, 8, 4))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (result,) = read_model(model).graph.outputs
+    expected = run(model, {"x": np.zeros((2, 8, 7, 7), np.float32)})
+    assert result.shape is not None
+    assert list(result.shape) == ["batch", *expected[0].shape[1:]]

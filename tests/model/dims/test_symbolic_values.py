@@ -110,6 +110,18 @@ def test_what_a_reshape_makes_of_formulas_is_their_product() -> None:
     assert list(shapes.values())[-1] == "[8*n*(h//2)*(w//2)]"
 
 
+@pytest.mark.parametrize(
+    ("axis", "rows", "columns"), [(2, "6*batch", 8), (-1, "6*batch", 8), (1, "batch", 48), (0, 1, "48*batch")]
+)
+def test_what_a_flatten_makes_of_named_dims_is_their_product(axis: int, rows: int | str, columns: int | str) -> None:
+    net = Net()
+    net.output(net.node("Flatten", net.node("Relu", net.input("x", ("batch", 6, 8))), axis=axis))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (value,) = read_model(model).graph.outputs
+    assert value.shape == [rows, columns]
+
+
 def test_names_with_dots_are_names() -> None:
     net = Net()
     net.output(net.node("MaxPool", net.input("x", (1, 3, "ids.2", 8)), kernel_shape=[2, 2], strides=[2, 2]))

@@ -149,7 +149,7 @@ def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.
         # Channels that are no multiple of four were padded before, and the node's metadata has their number.
         channels = channels or extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
     elif node.op_type != "Conv" and operands[0] is not None:
-        channels = operands[0].channels
+        channels = operands[0].channels or channels
         size = size or operands[0].size
     return Type(True, size, channels)
 

@@ -29,9 +29,9 @@ LARGEST = 1024
 LARGEST_VIEW = 1 << 60
 ROUNDS = 16
 ARITHMETIC = frozenset(
-    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min "
-    "Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt "
-    "Squeeze Sub Tile Transpose Unsqueeze Where".split()
+    "Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less "
+    "Max Min Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split "
+    "Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
 SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])

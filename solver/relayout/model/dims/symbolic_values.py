@@ -85,7 +85,7 @@ class Symbols:
         for node in graph.node:
             if node.domain not in ("", "ai.onnx"):
                 continue
-            if node.op_type in _SHAPED or node.op_type in _MATCHED:
+            if node.op_type in _SHAPED or node.op_type in _MATCHED or node.op_type == "Flatten":
                 self._follow_shape(node)
             if node.op_type in _RULES:
                 self._follow(node)
@@ -182,6 +182,9 @@ class Symbols:
         stated = [each for each in node.attribute if each.name in _PLAIN]
         if source is None or any(onnx.helper.get_attribute_value(each) != _PLAIN[each.name] for each in stated):
             return None
+        if node.op_type == "Flatten":
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
+            return product(source[:axis]), product(source[axis:])
         return _SHAPED[node.op_type](source, given)
 
     def _value(self, name: str) -> Vector | None:

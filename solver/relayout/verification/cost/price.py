@@ -409,13 +409,16 @@ class _Bill:
         if found.listed is None or (found.reordered and len(turns) > 1):
             return ()
         if len(turns) > 1:
-            by_number = [cost for node in turns for cost in numbered_price(backend, node, self._extent_of)]
-            return (moved if None in by_number else sum(cost or 0 for cost in by_number),)
+            return (sum(self._priced_by_number(backend, node) for node in turns),)
         read = found.source if found.reordered else turns[0].inputs[0]
         assert read is not None
         ends = found.source, found.nodes[-1].outputs[0]
         stated = stated_prices(backend, turns[0], read, ends, found.listed, self._extent_of)
         return tuple(sorted({moved if cost is None else cost for cost in stated}))
+
+    def _priced_by_number(self, backend: Backend, transpose: ir.Node) -> int:
+        stated = next(numbered_price(backend, transpose, self._extent_of), None)
+        return 2 * moved_bytes(transpose, self._extent_of) if stated is None else stated
 
     def _backend_of(self, node: ir.Node) -> Backend:
         device = node.metadata_props.get(DEVICE_KEY, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -76,7 +76,8 @@ def stated_prices(
     own, other = _axes(given, before), _axes(wanted, after)
     least = {name: min(extent, other.get(name, extent)) for name, extent in own.items()}
     for value, layout in zip(between, (given, wanted), strict=True):
-        for name, extent in _axes(layout, next(_readings(iter([value]), layout, extent_of), ())).items():
+        readings = [_axes(layout, extents) for extents in _readings(iter([value]), layout, extent_of)]
+        for name, extent in _nearest(readings, least).items():
             least[name] = min(extent, least.get(name, extent))
     given, wanted = _padded(given, own, least), _padded(wanted, other, least)
     tensor = TensorType(element_size(read), before)
@@ -161,6 +162,12 @@ def _difference(here: Mapping[str, int], there: Mapping[str, int]) -> int | None
     longer = sum(extent > there.get(name, 0) for name, extent in here.items())
     shorter = sum(extent < there.get(name, 0) for name, extent in here.items())
     return None if longer and shorter else longer + shorter
+
+
+def _nearest(readings: Sequence[Mapping[str, int]], axes: Mapping[str, int]) -> Mapping[str, int]:
+    """Of several readings the one that padding at the fewest axes makes these axes; none if there is no such one."""
+    padded = [(found, reading) for reading in readings if (found := _difference(reading, axes)) is not None]
+    return min(padded, key=lambda each: each[0])[1] if padded else {}
 
 
 def _padded(layout: Layout, own: Mapping[str, int], other: Mapping[str, int]) -> Layout:

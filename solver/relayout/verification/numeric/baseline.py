@@ -6,7 +6,7 @@ an If is forced: a fault may show in one of these alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -19,8 +19,9 @@ from relayout.verification.constants import RANDOM, constants_of
 from relayout.verification.numeric.branches import Forcing, forced, forcings
 from relayout.verification.numeric.inputs import Array, divides, draw_inputs
 from relayout.verification.numeric.runtimes import RUNTIMES, Session
-from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans
+from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans, symbol_of
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
+from relayout.verification.operator_facts import constant_ints
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = [
@@ -82,14 +83,31 @@ def baseline_of(
 def _may_divide_by_zero(model: ir.Model) -> bool:
     """Whether an integer is divided by a computed one, which may be 0."""
     constants = constants_of(model.graph)
+    # The sizes that are drawn for dims of inputs are above 0.
+    dims = {symbol_of(value, axis) for value in model.graph.inputs for axis in range(len(value.shape or ()))}
     return any(
         divides(node, 1)
         and len(node.inputs) > 1
         and (by := node.inputs[1]) is not None
         and (by.dtype is None or by.dtype.is_integer())
-        and not (by.is_graph_input() or by in constants)
+        and not (by.is_graph_input() or by in constants or _is_positive(by, dims))
         for node in model.graph.all_nodes()
     )
+
+
+def _is_positive(divisor: ir.Value, dims: Set[str]) -> bool:
+    """Whether a divisor is taken from a Shape, and is a positive number or one of `dims`."""
+    taking = divisor.producer()
+    reading = taking.inputs[0].producer() if taking is not None and taking.inputs and taking.inputs[0] else None
+    if taking is None or reading is None or (taking.op_type, reading.op_type) != ("Gather", "Shape"):
+        return False
+    source, places = reading.inputs[0], constant_ints(taking, "", 1)
+    if source is None or source.shape is None or places is None or len(places) != 1 or reading.attributes:
+        return False
+    if not -len(source.shape) <= places[0] < len(source.shape):
+        return False
+    extent = source.shape[places[0]]
+    return extent > 0 if isinstance(extent, int) else extent.value in dims
 
 
 def _in_runtime(

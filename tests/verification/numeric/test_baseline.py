@@ -1,0 +1,36 @@
+"""The runtime in which the original is run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import Net
+
+from relayout import legalize
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_an_integer_is_divided_by_a_dim_of_an_input_in_onnxruntime(row: int) -> None:
+    net = Net()
+    x = net.input("x", ("batch", 4, 6))
+    count = [net.node("Gather", net.node("Shape", value), net.constant(np.int64(row))) for value in (x, x)]
+    times = net.node("Unsqueeze", net.node("Div", *count), net.constant([0]))
+    net.output(net.node("Tile", x, net.node("Concat", net.constant([1, 1]), times, axis=0)))
+    _, report = legalize(net.model(), check=True)
+    assert report.verification is not None
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.runtime == "onnxruntime"
+
+
+def test_an_integer_is_not_divided_by_a_computed_number_in_onnxruntime() -> None:
+    net = Net()
+    x = net.input("x", ("batch", 4, 6))
+    size = net.node("Gather", net.node("Shape", x), net.constant(np.int64(0)))
+    count = net.node("Div", size, net.node("Sub", size, net.constant(np.int64(1))))
+    net.output(net.node("Add", x, net.node("Cast", count, to=1)))
+    _, report = legalize(net.model(), check=True)
+    assert report.verification is not None
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.runtime == "onnx.reference"
