@@ -31,6 +31,9 @@ ROUNDS = 4
 LARGE_TABLES = 1 << 11
 """The mean entries of a table from which dual ascent comes first: 45 formats on both sides, or more."""
 
+WORTH = 0.1
+"""The relaxation is solved precisely if that may narrow the gap by this share."""
+
 ASCENTS = 3
 PROGRESS = 0.03
 """The dual ascent goes on while it narrows the gap by this share."""
@@ -47,11 +50,11 @@ def minimise(problem: Problem, kernel: Residual, deadline: Deadline, known: int 
     try:
         if kernel.cells_per_table() >= LARGE_TABLES:
             if not search.ascends(kernel):
-                search.closes(kernel, exact=True)
+                search.closes(kernel, exact=True, dives=False)
             return search.outcome()
         for sets in (0, SETS):
             network = network_of(problem, set_states=sets, deadline=deadline)
-            if search.closes(Residual(network, deadline), exact=sets > 0):
+            if search.closes(Residual(network, deadline), exact=sets > 0, dives=sets > 0):
                 break
     except ExpiredError:
         pass
@@ -100,34 +103,37 @@ class _Search:
         self.offer(residual, recombine(residual, self.pool, self.deadline))
         return self.cost < before
 
-    def closes(self, residual: Residual, *, exact: bool) -> bool:
+    def closes(self, residual: Residual, *, exact: bool, dives: bool) -> bool:
         """Bound, fix and eliminate until nothing remains; CP-SAT gets the rest if the answer must be exact."""
         # First at low precision, which mostly leaves a smaller network for the precise solve.
         precise = False
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             residual.eliminate(SMALL_CELLS)
             if self.closed(residual):
                 return True
             if self.cost >= FORBIDDEN:
                 self.offer(residual, complete_greedily(residual, self.deadline))
+            before = residual.bound
             relaxation = relax(residual.network, residual.remaining, self.deadline, precise=precise)
-            if relaxation is None and exact and not precise:
+            if relaxation is None and exact and number == 0:
                 precise = True
                 continue
             if relaxation is None:
                 break
             residual.reparametrize(relaxation)
             self.offer(residual, round_values(residual, relaxation.values, self.deadline))
-            if exact and not self.closed(residual):
+            if dives and not self.closed(residual):
                 self.offer(residual, dive(residual, relaxation.values, self.deadline))
             if self.closed(residual):
                 return True
             fewer = residual.drop_states(self.cost - 1 - residual.bound)
             if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
                 return True
-            if not fewer and (precise or not exact):
+            # By so much, about, a precise solve raises the bound.
+            left = before + relaxation.objective - residual.bound
+            precise = exact and not precise and left > WORTH * (self.cost - residual.bound)
+            if not fewer and not precise:
                 break
-            precise = exact
         return exact and self.by_cpsat(residual)
 
     def closed(self, residual: Residual) -> bool:

@@ -21,11 +21,12 @@ Implications = list[tuple[int, list[int], list[int]]]
 class Relaxation(Struct, frozen=True):
     """A solved linear relaxation: `shifts[scope]` is the integer cost that each axis takes from that table.
 
-    `values[x][state]`, from 0 to 1, is the primal solution.
+    `values[x][state]`, from 0 to 1, is the primal solution, and `objective` its cost; dual ascent has none.
     """
 
     shifts: dict[Scope, list[Table]]
     values: dict[int, list[float]]
+    objective: float = 0.0
 
 
 def implications(table: Table) -> Implications | None:

@@ -42,7 +42,7 @@ def relax(
     if solution is None:
         deadline.check()
         return None
-    values, duals = solution
+    values, duals, objective = solution
     shifts: dict[Scope, list[Table]] = {}
     for scope, first in rows.items():
         table = network.tables[scope]
@@ -56,7 +56,7 @@ def relax(
             axes[1 - axis][others] += min(int(duals[row]), 0)
         shifts[scope] = axes
     relaxed = {x: values[first : first + len(network.unary[x])].tolist() for x, first in program.first.items()}
-    return Relaxation(shifts, relaxed)
+    return Relaxation(shifts, relaxed, objective)
 
 
 class _Program:
@@ -111,8 +111,8 @@ class _Program:
                 self.row(0.0, 0.0, terms)
         return first
 
-    def solve(self, deadline: Deadline, *, precise: bool) -> tuple[npt.NDArray[np.float64], Table] | None:
-        """The values of all columns, and the duals of all rows rounded to integers."""
+    def solve(self, deadline: Deadline, *, precise: bool) -> tuple[npt.NDArray[np.float64], Table, float] | None:
+        """The values of all columns, the duals of all rows rounded to integers, and the cost of the values."""
         costs = np.array(self.costs, dtype=np.int64)
         forbidden = costs >= FORBIDDEN
         most = int(costs[~forbidden].max(initial=1))
@@ -129,7 +129,7 @@ class _Program:
         if solver is None:
             return None
         duals = np.clip(np.rint(solver.dual_values() * scale), -LARGEST_DUAL, LARGEST_DUAL)
-        return solver.variable_values(), duals.astype(np.int64)
+        return solver.variable_values(), duals.astype(np.int64), solver.objective_value() * scale
 
     def solved(self, engine: str, parameters: str, deadline: Deadline) -> Any:
         """The engine after it solved this program, or None."""
