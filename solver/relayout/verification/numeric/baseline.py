@@ -46,6 +46,9 @@ _LIFTS = (0.5, 100.0, 0.001)
 # So many draws of integers, if the original refuses the first ones.
 _DRAWS = 24
 
+# Operators whose results are numbers of their first operand, or products of their operands.
+_SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -87,9 +90,24 @@ def _may_divide_by_zero(model: ir.Model) -> bool:
         and len(node.inputs) > 1
         and (by := node.inputs[1]) is not None
         and (by.dtype is None or by.dtype.is_integer())
-        and not (by.is_graph_input() or by in constants)
+        and not (by.is_graph_input() or by in constants or _is_extent(by))
         for node in model.graph.all_nodes()
     )
+
+
+def _is_extent(value: ir.Value | None) -> bool:
+    """Whether its numbers are extents of inputs, none of which is drawn empty, or products of them and constants."""
+    known = constant_tensor(value) if value is not None else None
+    if known is not None:
+        return bool((known.numpy() > 0).all())
+    node = value.producer() if value is not None else None
+    if node is None or not node.inputs or node.domain not in ("", "ai.onnx"):
+        return False
+    source = node.inputs[0]
+    if node.op_type == "Shape":
+        is_input = source is not None and source.is_graph_input() and source.shape is not None
+        return is_input and 0 not in source.shape.dims  # type: ignore[union-attr]
+    return all(map(_is_extent, node.inputs if node.op_type == "Mul" else [source])) and node.op_type in _SELECTS
 
 
 def _in_runtime(
