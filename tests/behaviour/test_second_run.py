@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from relayout import legalize, load_backend, read_model, verify
 from relayout.model.io import to_json
@@ -76,3 +76,16 @@ def test_a_kernel_in_a_node_is_a_constant() -> None:
     again, second = legalize(legal, "tpu")
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
     assert second.cost == report.cost
+
+
+def test_an_output_that_is_a_shape_stays_as_it_is() -> None:
+    """The legal model gathers it from the shape of channels last, under a name that the first run noted."""
+    net = Net(18)
+    image = net.conv(net.input("image", ("n", 8, 6, "w")), 8, 8)
+    net.output(net.node("Shape", image, start=0, end=2), TensorProto.INT64)
+    net.output(net.conv(image, 8, 8))
+    legal, _ = legalize(net.model(), "nhwc")
+    again, second = legalize(legal, "nhwc", check=True)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

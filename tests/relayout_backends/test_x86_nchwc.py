@@ -316,13 +316,12 @@ def test_a_conversion_that_no_reorder_does_is_a_transpose() -> None:
     assert backend.conversion(TensorType(4, (1, 2, 8, 8, BLOCK)), BLOCKED, Layout.parse("HWNC")) is None
 
 
-def test_a_transpose_to_or_from_blocks_is_expensive() -> None:
+def test_a_transpose_has_no_price_by_the_names_of_its_axes() -> None:
+    """A legal model whose axes have lost their names would cost another amount."""
     backend, blocked = X86Nchwc(), TensorType(4, (1, 2, 8, 8, BLOCK))
-    shuffle, moved = Layout.parse("Nc[tile:2]CHW"), 2 * 4 * 2 * 8 * 8 * BLOCK
-    assert backend.conversion_cost(blocked, BLOCKED, shuffle) == 15 * moved
-    assert backend.conversion_cost(TensorType(4, (1, 2, BLOCK, 8, 8)), shuffle, BLOCKED) == 15 * moved
     assert backend.conversion_cost(blocked, BLOCKED, NCHW) is None
-    assert backend.conversion_cost(TensorType(4, (1, 32, 8, 8)), NCHW, shuffle) is None
+    assert backend.conversion_cost(blocked, BLOCKED, Layout.parse("HWNC")) is None
+    assert backend.conversion_cost(blocked, BLOCKED, Layout.parse("Nc[tile:2]CHW")) is None
 
 
 @pytest.mark.parametrize(
@@ -330,6 +329,7 @@ def test_a_transpose_to_or_from_blocks_is_expensive() -> None:
     [
         ((1, 8, 12, 28, 28), "02134", False),  # a shuffle of channels copies whole pictures
         ((1, 8, 6, 2, 28, 28), "034521", True),  # the same into blocks
+        ((2, 4, 64, 16), "2013", False),  # blocks to tokens: the channels of a block stay a row
         ((1, 4, 6, 28, 28), "03412", False),  # neighbours move as one axis
         ((1, 1, 1, 1), "0231", False),
         ((1, 64, 28, 28), "0231", False),

@@ -355,3 +355,34 @@ def test_a_picture_of_tokens_in_blocks_is_upsampled_and_divided() -> None:
     assert [node.op_type for node in legal.graph.node][-6:-1] == ["Upsample", "Div", "Erf", "Mul", "Conv"]
     assert report.verification is not None
     assert report.verification.passed
+
+
+def test_the_shape_of_blocks_is_read_from_blocks() -> None:
+    """The extents of a batch and of channels, which a Resize by size reads, take no reorder: the channels are known."""
+    net = Net(18)
+    x = conv(net, net.input("image", ["n", 2 * BLOCK, 8, "w"]), 2 * BLOCK, 2 * BLOCK)
+    for start, end in ((0, 2), (0, 4), (2, 4)):
+        net.output(net.node("Shape", x, start=start, end=end), onnx.TensorProto.INT64)
+    net.output(conv(net, x, 2 * BLOCK, 2 * BLOCK))
+    legal, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert report.after.reorders == 2
+    again, second = relayout.legalize(legal, "x86-nchwc", check=True)
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_blocks_become_tokens_at_their_traffic() -> None:
+    """Beside one more token it is cheaper to turn the blocks before the Concat than the tokens behind it."""
+    net = Net(18)
+    x = conv(net, net.input("image", ["n", 3, 16, 16]), 3, 2 * BLOCK, strides=[4, 4])
+    tokens = net.node("Reshape", x, net.constant([0, 2 * BLOCK, 16]))
+    first = net.node(
+        "Expand",
+        net.weight(1, 1, 2 * BLOCK),
+        net.node("Concat", net.node("Shape", x, start=0, end=1), net.constant([1, 2 * BLOCK]), axis=0),
+    )
+    joined = net.node("Concat", first, net.transpose(tokens, 0, 2, 1), axis=1)
+    net.output(net.transpose(net.node("Relu", joined), 1, 0, 2))
+    _, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert report.after.transposes == 1
+    assert report.cost == 2 * 4 * 2 * BLOCK * 16

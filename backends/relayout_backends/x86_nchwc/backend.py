@@ -94,7 +94,7 @@ class X86Nchwc(Unpacked):
         return reordering(tensor, source, target, self.blocks)
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        return scattering(tensor, source, target, self.blocks)
+        return scattering(tensor, source, target)
 
     def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
         from relayout_backends.x86_nchwc.checks.blocked import check_blocked

@@ -18,7 +18,8 @@ TRANSPOSED = 3
 onnxruntime packs only a right one before the run."""
 
 SCATTERED = 15
-"""The cost of a Transpose to or from blocks, relative to a reorder of as many bytes: it moves single elements."""
+"""The cost of a Transpose that leaves no row whole, relative to a reorder of as many bytes: it moves
+single elements."""
 
 POOL = 2
 """The extra cost of a plain pool over a blocked one, for each byte of its data."""

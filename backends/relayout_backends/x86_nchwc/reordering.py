@@ -49,18 +49,14 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
     return Reordering(_FLOAT * (count // channels) * (channels + 2 * filled + whole), rewrite)
 
 
-def scattering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> int | None:
-    """The cost of a Transpose that moves elements one by one: one that makes blocks, or undoes them, where onnxruntime
-    has no operator for that, and a shuffle that leaves no row whole. None for all else."""
-    if source.is_numbered:
-        is_scattered = _leaves_no_row(tensor.shape, [int(axis) for axis in target.names])
-        return SCATTERED * 2 * tensor.element_size * _count(tensor.shape) if is_scattered else None
-    if tensor.element_size != _FLOAT or not (blocks.is_blocked(source) or blocks.is_blocked(target)):
+def scattering(tensor: TensorType, source: Layout, target: Layout) -> int | None:
+    """The cost of a Transpose that moves elements one by one: a shuffle that leaves no row whole. None for all else.
+
+    Only numbered layouts have an answer, so that a Transpose costs the same whether or not its axes have names.
+    """
+    if not source.is_numbered or not _leaves_no_row(tensor.shape, [int(axis) for axis in target.names]):
         return None
-    keeps_rows = source.names[-1].upper() == target.names[-1].upper()
-    if keeps_rows or reordering(tensor, source, target, blocks) is not None:
-        return None
-    return SCATTERED * 2 * _FLOAT * _count(tensor.shape)
+    return SCATTERED * 2 * tensor.element_size * _count(tensor.shape)
 
 
 def _leaves_no_row(shape: Extents, perm: Sequence[int]) -> bool:

@@ -103,15 +103,19 @@ def dynamic_quantize(node: Reading) -> Free:
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
     """The result has an entry per axis of the input, or per axis from `start` to `end`, which are gathered in the
-    source's order."""
+    source's order. The extent of a tiled axis is known."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     wanted = axes[node.integer("start", 0) : node.integer("end", len(axes))] if node.opset >= 15 else axes
+    known = {axis: size for axis, size in enumerate(extents) if isinstance(size, int)}
 
     def edit(order: Axes) -> Edit:
-        return Edit(dict.fromkeys(("start", "end")), gather=tuple(order.index(axis) for axis in wanted))
+        tiled = [axis for axis in wanted if order.count(axis) > 1]
+        places = {axis: len(order) + n for n, axis in enumerate(tiled)}
+        gather = tuple(places[axis] if axis in places else order.index(axis) for axis in wanted)
+        return Edit(dict.fromkeys(("start", "end")), gather=gather, known=tuple(known[axis] for axis in tiled))
 
-    return free(extents, (axes,), (None,), edit=edit)
+    return free(extents, (axes,), (None,), edit=edit, tileable=tuple(known), zero_preserving=tuple(known))
 
 
 @row("free", "Size")

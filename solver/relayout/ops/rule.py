@@ -52,12 +52,13 @@ class Edit(Struct, frozen=True):
     """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
-    vector with an entry per axis, which must be gathered in this order.
+    vector with an entry per dimension, and then one for each of `known`, which must be gathered in this order.
     """
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)
     gather: Axes | None = None
+    known: tuple[int, ...] = ()
 
 
 NO_EDIT = Edit()

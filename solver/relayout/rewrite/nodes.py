@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -83,7 +85,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
-        _gather(context, node, edit.gather)
+        _gather(context, node, edit.gather, edit.known)
     convert_results(context, node, planned)
 
 
@@ -134,8 +136,9 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
         context.replace_input(node, index, context.emitter.constant(f"{node.outputs[0].name}_{index}", array))
 
 
-def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
-    """Gather a result that is a vector over the axes of the operand, in the order that the source has."""
+def _gather(context: RewriteContext, node: ir.Node, order: Axes, known: Sequence[int]) -> None:
+    """Gather a result that is a vector over the dimensions of the operand, with these numbers behind it, in the order
+    that the source has."""
     raw = node.outputs[0]
     positions = context.emitter.integers(f"{raw.name}_axes", order)
     extents = extents_of(raw)
@@ -143,7 +146,12 @@ def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
     assert operand is not None
     assert operand.shape is not None
     raw.shape = ir.Shape([len(operand.shape)])
-    read = context.emitter.node("Gather", [raw, positions], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
+    whole = raw
+    if known:
+        parts = [raw, context.emitter.integers(f"{raw.name}_known", known)]
+        count = len(operand.shape) + len(known)
+        whole = context.emitter.node("Concat", parts, {"axis": 0}, raw, [count], f"{raw.name}_all")
+    read = context.emitter.node("Gather", [whole, positions], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
     context.copies.replace(raw, read)
     context.insert_after(node)
 

@@ -47,7 +47,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             if mine is None or theirs is None or mine in constants:
                 continue
             root = _root(mine, kept)
-            read = scopes[other.graph].get(source_name(root)) if root is not None else None
+            read = _counterpart(root, scopes[other.graph]) if root is not None else None
             if read is None or read in constants or _is_same(read, theirs):
                 continue
             yield Finding(
@@ -75,6 +75,13 @@ def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, Cha
     for inner in chain.from_iterable(map(graphs_of, graph)):
         scopes |= _scopes(inner, scopes[graph])
     return scopes
+
+
+def _counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | None:
+    """The value of the original that this one stands for. If the original is a legal model, its values have notes of an
+    earlier run, and then the value's own name counts."""
+    own = scope.get(str(value.name))
+    return own if own is not None and source_name(own) == source_name(value) else scope.get(source_name(value))
 
 
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:

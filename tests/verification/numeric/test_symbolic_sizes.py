@@ -76,6 +76,29 @@ def test_a_run_that_is_not_as_declared_is_no_baseline() -> None:
     assert "is declared as [7,2] and comes out as [2, 2]" in str(verification.numeric.reason)
 
 
+@pytest.mark.parametrize(("total", "kept"), [("P + S", "S"), ("P + 1", "1")])
+def test_a_mask_is_as_long_as_earlier_and_new_tokens(total: str, kept: str) -> None:
+    """What a decoder reads beside the keys and values of earlier tokens, where the exporter names the sum."""
+    source = onnx.parser.parse_model(
+        f"""{HEADER} net (float[B,1,T] m, float[B,{kept},4] x, float[B,P,4] past) => (y) <float[B,"{total}",4] keys> {{
+            keys = Concat <axis = 1> (past, x)
+            y = MatMul (m, keys) }}"""
+    )
+    assert not compared(source, source).untried
+
+
+def test_onnxruntime_runs_what_divides_by_an_extent_of_an_input() -> None:
+    """No extent is drawn as 0, by which onnxruntime would divide an integer and end the process."""
+    source = model_of(
+        """net (float[N,6] x, int64[3] i) => (y) {
+            n = Shape <start = 0, end = 1> (x)
+            two = Constant <value = int64 {2}> ()
+            more = Mul (n, two)
+            y = Div (i, more) }"""
+    )
+    assert compared(source, source).runtime == "onnxruntime"
+
+
 def test_the_reference_runs_functions_whose_attributes_are_not_all_given() -> None:
     source = model_of(POOLS)
     legal, _ = legalize(source, "nhwc")

@@ -47,6 +47,9 @@ _LIFTS = (0.5, 100.0, 0.001)
 # So many draws of integers, if the original refuses the first ones.
 _DRAWS = 24
 
+# Operators whose results are numbers of their first operand, or products of their operands.
+_SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -90,24 +93,43 @@ def _may_divide_by_zero(model: ir.Model) -> bool:
         and len(node.inputs) > 1
         and (by := node.inputs[1]) is not None
         and (by.dtype is None or by.dtype.is_integer())
-        and not (by.is_graph_input() or by in constants or _is_positive(by, dims))
+        and not (by.is_graph_input() or by in constants or _is_extent(by, dims))
         for node in model.graph.all_nodes()
     )
 
 
-def _is_positive(divisor: ir.Value, dims: Set[str]) -> bool:
-    """Whether a divisor is taken from a Shape, and is a positive number or one of `dims`."""
-    taking = divisor.producer()
-    reading = taking.inputs[0].producer() if taking is not None and taking.inputs and taking.inputs[0] else None
-    if taking is None or reading is None or (taking.op_type, reading.op_type) != ("Gather", "Shape"):
+def _is_extent(value: ir.Value | None, dims: Set[str]) -> bool:
+    """Whether its numbers are positive extents or among `dims`, or products of such extents and positive constants."""
+    known = constant_tensor(value) if value is not None else None
+    if known is not None:
+        return bool((known.numpy() > 0).all())
+    node = value.producer() if value is not None else None
+    if node is None or not node.inputs or node.domain not in ("", "ai.onnx"):
         return False
-    source, places = reading.inputs[0], constant_ints(taking, "", 1)
-    if source is None or source.shape is None or places is None or len(places) != 1 or reading.attributes:
+    source = node.inputs[0]
+    if node.op_type == "Shape":
+        return source is not None and _are_drawn(source, dims)
+    reading = source.producer() if source is not None else None
+    if node.op_type == "Gather" and reading is not None and reading.op_type == "Shape" and not reading.attributes:
+        places = constant_ints(node, "", 1)
+        return reading.inputs[0] is not None and places is not None and _are_drawn(reading.inputs[0], dims, places)
+    return node.op_type in _SELECTS and all(
+        _is_extent(each, dims) for each in (node.inputs if node.op_type == "Mul" else [source])
+    )
+
+
+def _are_drawn(value: ir.Value, dims: Set[str], places: Iterable[int] | None = None) -> bool:
+    """Whether the extents at `places`, or all of them, are positive numbers or dims of inputs."""
+    if value.shape is None:
         return False
-    if not -len(source.shape) <= places[0] < len(source.shape):
+    rank = len(value.shape)
+    chosen = range(rank) if places is None else places
+    if any(not -rank <= place < rank for place in chosen):
         return False
-    extent = source.shape[places[0]]
-    return extent > 0 if isinstance(extent, int) else extent.value in dims
+    extents = [value.shape[place] for place in chosen]
+    if value.is_graph_input():
+        return 0 not in extents
+    return all(extent > 0 if isinstance(extent, int) else extent.value in dims for extent in extents)
 
 
 def _in_runtime(

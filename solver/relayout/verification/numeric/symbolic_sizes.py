@@ -53,8 +53,8 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     ):
         extents = dict.fromkeys(batches, batch)
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-        extents.update({name: size for name, size in given.items() if name in extents})
-        yield Plan(extents, highest)
+        for sized in (extents, *_with_sums(model, extents, others)):
+            yield Plan({**sized, **{name: size for name, size in given.items() if name in sized}}, highest)
 
 
 # Batches and other sizes, to try after a first plan: unequal to those that `plans` begins with, and seldom to extents
@@ -90,12 +90,25 @@ def other_plans(
         for batch, sizes in (*_OTHERS, *more):
             extents = dict.fromkeys(batches, batch)
             extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-            new = {name: size for name, size in extents.items() if name in changed and name not in kept}
-            extents = {**first.extents, **new}
-            if not new or any(size == first.extents[name] for name, size in new.items()):
-                continue
-            if _elements(inputs, extents) <= max(_MOST_ELEMENTS, _MOST_GROWTH * _elements(inputs, first.extents)):
-                yield Plan(extents, first.highest)
+            for sized in (extents, *_with_sums(model, extents, others)):
+                new = {name: size for name, size in sized.items() if name in changed and name not in kept}
+                whole = {**first.extents, **new}
+                if not new or any(size == first.extents[name] for name, size in new.items()):
+                    continue
+                if _elements(inputs, whole) <= max(_MOST_ELEMENTS, _MOST_GROWTH * _elements(inputs, first.extents)):
+                    yield Plan(whole, first.highest)
+
+
+def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str]) -> Iterator[dict[str, int]]:
+    """The extents with the first sum that the model declares for a value in place of each dim that is in no sum: a mask
+    is as long as the keys of earlier tokens and the new ones together."""
+    shapes = (value.shape or () for node in model.graph for value in node.outputs)
+    terms = [str(dim).split(" + ") for dim in dict.fromkeys(chain.from_iterable(shapes)) if not isinstance(dim, int)]
+    sums = [each for each in terms if len(each) > 1 and all(name in extents or name.isdecimal() for name in each)]
+    summed = {*chain.from_iterable(sums)}
+    if sums and not summed.issuperset(others):
+        total = sum(extents[name] if name in extents else int(name) for name in sums[0])
+        yield {name: total if name in others and name not in summed else size for name, size in extents.items()}
 
 
 def _elements(inputs: Sequence[ir.Value], extents: Mapping[str, int]) -> int:
