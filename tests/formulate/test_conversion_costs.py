@@ -84,6 +84,17 @@ def test_a_transpose_between_formats_without_names_is_asked_for_by_its_perm() ->
     assert ((2, 3, 64), "012", "210") in backend.asked
 
 
+def test_a_transpose_is_asked_for_by_its_perm_where_its_format_has_too_many_dimensions_for_a_layout() -> None:
+    net = Net()
+    x = net.node("Relu", net.input("x", (4, 2, 2, 2, 2, 2, 2, 2)))
+    net.output(net.transpose(net.node("Reshape", x, net.constant([2, 2, 128])), 1, 0, 2))
+    backend = CountsTransposes()
+    legal, report = legalize(net.model(), backend)
+    assert ((2, 2, 128), "012", "102") in backend.asked
+    assert report.cost == 77
+    assert legalize(legal, backend)[1].cost == 77
+
+
 def test_a_conversion_costs_the_same_once_its_axes_have_lost_their_names() -> None:
     """The Transpose of the legal model works on tiles without names: it costs as much as a conversion between names."""
     net = Net(opset=11)

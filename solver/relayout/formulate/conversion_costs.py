@@ -17,7 +17,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
-from relayout.backend.interface import Backend
+from relayout.backend.interface import Backend, element_size
 from relayout.candidates.backend_conversions import (
     ConversionQuery,
     conversion_query,
@@ -202,20 +202,22 @@ class ConversionCosts:
         self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, by_number: bool = False
     ) -> int | None:
         """The backend's stated cost of one transpose, or of a conversion by its own operator. It is asked by the names
-        of the axes and then by their numbers: a model whose axes have lost their names costs the same. `by_number`: it
-        is one of several Transposes, between which no layout has names. None: the cost is the traffic."""
+        of the axes and then by their numbers: a model whose axes have lost their names costs the same. A format may
+        have too many dimensions for a layout, and its Transpose may not. `by_number`: it is one of several Transposes,
+        between which no layout has names. None: the cost is the traffic."""
         backend, sizes = self._at[device], self._size_of(tensor).sizes
         query = self._query(tensor, source, target, sizes)
-        if query is None:
-            return None
-        if not query.is_nameless and not by_number:
+        if query is not None and not query.is_nameless and not by_number:
             own = conversion_of(backend, *query, tensor.base.name)
             if own is not None and own.cost is not None:
                 return own.cost
             named = conversion_cost_of(backend, *query, tensor.base.name)
             if named is not None or own is not None:
                 return named
-        numbered = transpose_query(query.tensor.element_size, tensor.extents, sizes, source, target)
+        operand = self._operands[tensor.base]
+        if operand is None:
+            return None
+        numbered = transpose_query(element_size(operand.value), tensor.extents, sizes, source, target)
         return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
 
 
