@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graphs import Net
+from onnx import TensorProto
 
 from relayout import legalize
+from relayout.model.io import read_model
+from relayout.verification.numeric.baseline import _may_divide_by_zero
 
 pytest.importorskip("onnxruntime")
 
@@ -34,3 +37,11 @@ def test_an_integer_is_not_divided_by_a_computed_number_in_onnxruntime() -> None
     assert report.verification is not None
     assert report.verification.numeric is not None
     assert report.verification.numeric.runtime == "onnx.reference"
+
+
+@pytest.mark.parametrize(("kind", "may"), [("INT64", False), ("INT32", False), ("UINT8", True)])
+def test_an_extent_in_eight_bits_may_be_zero(kind: str, may: bool) -> None:
+    net = Net()
+    extent = net.node("Cast", net.node("Shape", net.input("x", ("n",))), to=getattr(TensorProto, kind))
+    net.output(net.node("Div", net.input("y", (1,), getattr(TensorProto, kind)), extent), getattr(TensorProto, kind))
+    assert _may_divide_by_zero(read_model(net.model())) is may

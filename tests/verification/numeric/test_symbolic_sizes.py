@@ -78,7 +78,7 @@ def test_a_run_that_is_not_as_declared_is_no_baseline() -> None:
 
 @pytest.mark.parametrize(("total", "kept"), [("P + S", "S"), ("P + 1", "1")])
 def test_a_mask_is_as_long_as_earlier_and_new_tokens(total: str, kept: str) -> None:
-    """What a decoder reads beside the keys and values of earlier tokens, where the exporter names the sum."""
+    """A decoder with keys and values of earlier tokens, and a mask whose length has a name of its own."""
     source = onnx.parser.parse_model(
         f"""{HEADER} net (float[B,1,T] m, float[B,{kept},4] x, float[B,P,4] past) => (y) <float[B,"{total}",4] keys> {{
             keys = Concat <axis = 1> (past, x)

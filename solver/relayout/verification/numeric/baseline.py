@@ -50,6 +50,9 @@ _DRAWS = 24
 # Operators whose results are numbers of their first operand, or products of their operands.
 _SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
+# Integers that hold every extent.
+_WIDE = (ir.DataType.INT32, ir.DataType.INT64)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -106,6 +109,8 @@ def _is_extent(value: ir.Value | None, dims: Set[str]) -> bool:
     node = value.producer() if value is not None else None
     if node is None or not node.inputs or node.domain not in ("", "ai.onnx"):
         return False
+    if node.op_type == "Cast" and node.outputs[0].dtype not in _WIDE:
+        return False  # 256 is 0 in eight bits
     source = node.inputs[0]
     if node.op_type == "Shape":
         return source is not None and _are_drawn(source, dims)
