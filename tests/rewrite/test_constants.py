@@ -227,6 +227,26 @@ def test_a_known_shape_is_that_of_the_source_in_any_layout(bounds: dict[str, int
         assert_same_numbers(model, legal)
 
 
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc"])
+def test_a_known_extent_beside_unknown_ones_is_read_from_no_tensor(backend: str) -> None:
+    net = Net()
+    image = net.conv(net.input("x", ("n", 16, 6, 10)), 16, 16)
+    shape = net.node("Shape", image)
+    wide = net.node("Gather", shape, net.constant([3]))
+    net.output(wide, TensorProto.INT64)
+    pads = net.node("Concat", net.constant([0, 0, 0]), wide, net.constant([0] * 4), axis=0)
+    net.output(net.conv(net.node("Pad", net.conv(image, 16, 16), pads), 16, 16))
+    model = net.model()
+    legal, report = legalize(model, backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert "Shape" not in {node.op_type for node in legal.graph.node}
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend)
+    assert second.cost == report.cost
+    assert again == legal
+
+
 def test_a_computed_scale_of_two_unknown_extents_is_elementwise() -> None:
     def unknown(net: Net) -> Any:
         pooled, places = net.node("MaxPool", net.weight(1, 1, 4, 5), kernel_shape=[1, 1], results=2)

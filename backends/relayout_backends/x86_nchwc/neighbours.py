@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.model.constants import known_shape
+from relayout.model.constants import known_result
 
 __all__ = ["maker", "readers"]
 
@@ -38,7 +38,7 @@ def maker(value: ir.Value | None) -> ir.Node | None:
 def readers(value: ir.Value) -> list[ir.Node | None]:
     """The nodes that compute with the data of `value`, each as often as it reads it; None is an output of the graph.
 
-    A Shape of static extents does not count as a reader.
+    A node that asks only for known extents does not count as a reader.
     """
     found: list[ir.Node | None] = []
     pending = [value]
@@ -48,10 +48,19 @@ def readers(value: ir.Value) -> list[ir.Node | None]:
         for node, index in current.uses():
             if _moves(node) and index == 0:
                 pending.append(node.outputs[0])
-            elif _moves(node) or known_shape(node) is None:
+            elif _moves(node) or not _asks_for_known(node):
                 found.append(node)
     return found
 
 
 def _moves(node: ir.Node) -> bool:
     return node.op_type in _MOVES and node.domain in ("", "ai.onnx", "relayout")
+
+
+def _asks_for_known(node: ir.Node) -> bool:
+    """Whether the results of the node, or of all that read it, are known: the node is not in the legal model."""
+    if known_result(node) is not None:
+        return True
+    if node.op_type != "Shape" or node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+        return False
+    return all(known_result(reader) is not None for reader, _ in node.outputs[0].uses())

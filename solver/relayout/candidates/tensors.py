@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.view import View
-from relayout.model.constants import gives_constants, known_shape
+from relayout.model.constants import gives_constants, known_result
 from relayout.ops import (
     Free,
     Listed,
@@ -73,8 +73,8 @@ class Tensors(Struct, frozen=True, eq=False):
     """Every value of a graph and its subgraphs as an operand; None for a value of unknown rank, which never changes.
 
     `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the
-    border of the graphs inside it. `constant_nodes` are computed before the model runs; `shapes` has the known shapes
-    that some of them compute. No output of the graph depends on `dead` nodes.
+    border of the graphs inside it. `constant_nodes` are computed before the model runs; `known` has the results of
+    those that read a tensor's known extents. No output of the graph depends on `dead` nodes.
     """
 
     tensors: tuple[Tensor, ...]
@@ -83,7 +83,7 @@ class Tensors(Struct, frozen=True, eq=False):
     classes: Mapping[ir.Node, OperatorClass]
     region_edges: Mapping[ir.Node, tuple[RegionEdge, ...]]
     constant_nodes: AbstractSet[ir.Node]
-    shapes: Mapping[ir.Node, np.ndarray]
+    known: Mapping[ir.Node, np.ndarray]
     dead: AbstractSet[ir.Node]
     cancelling: AbstractSet[ir.Node]
     """Nodes that cancel elidable nodes before them (DepthToSpace after SpaceToDepth)."""
@@ -134,7 +134,7 @@ def collect_tensors(
         found.classes,
         found.region_edges,
         found.constant_nodes,
-        found.shapes,
+        found.known,
         found.dead,
         found.cancelling,
         materialized,
@@ -155,7 +155,7 @@ class _Collector:
     classes: dict[ir.Node, OperatorClass] = field(default_factory=dict)
     region_edges: dict[ir.Node, tuple[RegionEdge, ...]] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
-    shapes: dict[ir.Node, np.ndarray] = field(default_factory=dict)
+    known: dict[ir.Node, np.ndarray] = field(default_factory=dict)
     dead: set[ir.Node] = field(default_factory=set)
     cancelling: set[ir.Node] = field(default_factory=set)
     through_elidable: dict[ir.Value, Operand | None] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class _Collector:
 
     def find_dead(self, graph: ir.Graph, live: set[ir.Value]) -> None:
         """Enter the nodes on which no output depends. `live` are the values with live consumers. A view op is written
-        anew, so the operands that define its shape are not live. A known shape does not read its tensor."""
+        anew, so the operands that define its shape are not live. A known result reads no tensor."""
         for node in reversed(graph):
             if live.isdisjoint(node.outputs):
                 self.dead.add(node)
@@ -205,7 +205,7 @@ class _Collector:
                 live.add(operand.tensor.base)
                 continue
             is_view = isinstance(self.rules.get(node), Relabel) and node not in self.constant_nodes
-            read = () if node in self.shapes else node.inputs[:1] if is_view else node.inputs
+            read = () if node in self.known else node.inputs[:1] if is_view else node.inputs
             live.update(value for value in read if value is not None)
             if node in self.region_edges:
                 for inner in graphs_of(node):
@@ -243,9 +243,10 @@ class _Collector:
     def _find_constant(self, node: ir.Node, own: OperatorClass) -> bool:
         if not gives_constants(node, self.constants):
             return False
-        shape = known_shape(node)
-        if shape is not None:
-            self.shapes[node] = shape
+        known = known_result(node)
+        # A node that computes with constants alone is left to compute. A Shape would keep its tensor.
+        if known is not None and (node.op_type in ("Shape", "Size") or not all(map(self.is_constant, node.inputs))):
+            self.known[node] = known
         return True
 
     def _materialized_rule(self, node: ir.Node, rule: Relabel) -> Free | None:

@@ -1,7 +1,8 @@
 """The definition of a constant value, known before the model runs, for the solver, the report and the backends.
 
-Constants are initializers, results of `Constant`, Shapes and Sizes of known extents, and results that ONNX's own
-operators compute from constants alone. Such an operator never runs with data, so a conversion of its results is free.
+Constants are initializers, results of `Constant`, Shapes and Sizes of known extents, known extents taken from shapes
+with unknown ones, and results that ONNX's own operators compute from constants alone. Such an operator never runs with
+data, so a conversion of its results is free.
 
 Not constant are:
 
@@ -21,7 +22,7 @@ import onnx_ir as ir
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_shape"]
+__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_result"]
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -43,7 +44,7 @@ def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
     """Whether the results of `node` are constant where `constants` are."""
     for value in node.inputs:
         if value is not None and value not in constants:
-            return known_shape(node) is not None
+            return known_result(node) is not None
     return _is_evaluable(node)
 
 
@@ -68,10 +69,17 @@ def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> boo
     return True
 
 
-def known_shape(node: ir.Node) -> np.ndarray | None:
-    """The result of a Shape or Size whose input has known extents: int64, of shape (entries,) or (); else None."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
+def known_result(node: ir.Node) -> np.ndarray | None:
+    """The result of a node that reads values of the run and gives the same in each, an array of any shape; else None.
+
+    A Shape or Size of known extents is one, and a Gather that reads a known extent of a shape with unknown ones.
+    """
+    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
         return None
+    if node.op_type not in ("Shape", "Size"):
+        # Shape propagation leaves the numbers that it finds here. A Constant has its own.
+        found = node.outputs[0].const_value if node.inputs else None
+        return None if found is None else found.numpy()
     source = node.inputs[0]
     if source is None or source.shape is None or not source.shape.is_static():
         return None

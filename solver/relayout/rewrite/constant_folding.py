@@ -43,19 +43,19 @@ FOLDABLE: dict[str, int] = {
 """The first opset in which an operator's results equal the reference's."""
 
 
-def folded_value(value: ir.Value, shapes: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
+def folded_value(value: ir.Value, known: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
     """The data of a value that depends on constants only. None where data is absent or large, or an operator is not
-    folded. `shapes` has the results of Shape and Size nodes with static inputs."""
+    folded. `known` has the results of nodes that ask for known extents."""
     nodes: dict[ir.Node, None] = {}
     leaves: dict[str, np.ndarray] = {}
-    if not _collect(value, shapes, nodes, leaves):
+    if not _collect(value, known, nodes, leaves):
         return None
     return _evaluate(value, list(nodes), leaves)
 
 
 def _collect(
     value: ir.Value,
-    shapes: Mapping[ir.Node, np.ndarray],
+    known: Mapping[ir.Node, np.ndarray],
     nodes: dict[ir.Node, None],
     leaves: dict[str, np.ndarray],
 ) -> bool:
@@ -74,8 +74,8 @@ def _collect(
             if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
                 return False
             leaves[current.name or ""] = tensor.numpy()
-        elif producer is not None and producer in shapes:
-            leaves[current.name or ""] = shapes[producer]
+        elif producer is not None and producer in known:
+            leaves[current.name or ""] = known[producer]
         elif producer is None or not _is_foldable(producer):
             return False
         else:

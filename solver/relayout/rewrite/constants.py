@@ -153,7 +153,7 @@ class Constants:
 
     def _folded(self, value: ir.Value) -> ir.TensorProtocol | None:
         if value not in self._folded_values:
-            self._folded_values[value] = folded_value(value, self._tensors.shapes)
+            self._folded_values[value] = folded_value(value, self._tensors.known)
         return self._folded_values[value]
 
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -80,7 +80,8 @@ def _write_by_backend(context: RewriteContext, conversion: PlannedConversion) ->
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
     writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
     if reordering.cost is not None:
-        note_cost(writer.nodes, reordering.cost)
+        # The one that was charged: for extents that are not known, with sizes assumed.
+        note_cost(writer.nodes, conversion.cost)
     context.copies.add(tensor, conversion.target, writer.defined[0], emitted=True)
 
 

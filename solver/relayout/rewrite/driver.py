@@ -35,7 +35,7 @@ def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
 
 def _clean_up(context: RewriteContext) -> None:
     """Register the new constants, and drop unused nodes and constants."""
-    _write_shapes(context)
+    _write_known(context)
     for value in context.emitter.constants:
         context.constants.graph_of.get(value, context.graph).register_initializer(value)
     sweep(context.graph)
@@ -50,9 +50,9 @@ def _clean_up(context: RewriteContext) -> None:
                 copies[0].const_value.name = source.name
 
 
-def _write_shapes(context: RewriteContext) -> None:
-    """Replace each Shape or Size by its constant: its tensor may be elided, or in another format."""
-    for node, array in context.tensors.shapes.items():
+def _write_known(context: RewriteContext) -> None:
+    """Replace each node of a known result by a constant: the tensor that it asks may be elided, or relaid."""
+    for node, array in context.tensors.known.items():
         result = node.outputs[0]
         if not result.uses() and not result.is_graph_output():
             continue
@@ -63,6 +63,7 @@ def _write_shapes(context: RewriteContext) -> None:
             # The output keeps its name.
             node.op_type = "Identity"
             node.attributes.clear()
+            node.resize_inputs(1)
             node.replace_input_with(0, constant)
         else:
             ir.convenience.replace_all_uses_with(result, constant)

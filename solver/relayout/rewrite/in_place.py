@@ -62,6 +62,6 @@ def _are_placed(plan: Plan) -> bool:
         for node, rule in tensors.rules.items()
         if isinstance(rule, Relabel) and node not in tensors.constant_nodes and node not in tensors.dead
     ]
-    return all(DEVICE_KEY in node.metadata_props for node in (*views, *tensors.shapes)) and all(
+    return all(DEVICE_KEY in node.metadata_props for node in (*views, *tensors.known)) and all(
         annotated_device(planned) == planned.device for planned in plan.nodes
     )

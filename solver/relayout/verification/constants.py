@@ -8,7 +8,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.model.constants import known_shape
+from relayout.model.constants import known_result
 from relayout.verification.subgraph_values import Nesting, nesting_of
 
 __all__ = ["computed_ahead", "constants_of", "stored"]
@@ -54,4 +54,4 @@ def computed_ahead(graph: ir.Graph, nesting: Nesting, outer: Set[ir.Value] = fro
 def _is_ahead(node: ir.Node, constants: Set[ir.Value]) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM:
         return False
-    return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)
+    return known_result(node) is not None or all(value is None or value in constants for value in node.inputs)
