@@ -89,3 +89,69 @@ def test_an_output_that_is_a_shape_stays_as_it_is() -> None:
     assert second.verification is not None
     assert second.verification.passed
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("extents", [(6, 5), (8, 8)])
+@pytest.mark.parametrize(("backend", "layout"), [("nhwc", "NHWC"), ("convert-layout", "any")])
+def test_a_boundary_that_is_no_longer_in_the_sources_layout_is_compared(
+    backend: str, layout: str, extents: tuple[int, int]
+) -> None:
+    """Both models note the order of the first source's axes, which is not that between the two."""
+    net = Net(18)
+    result = net.conv(net.node("Relu", net.input("image", (1, 8, *extents))), 8, 8)
+    net.output(result)
+    options: dict[str, Any] = {"backend_options": BACKENDS[backend], "check": True}
+    layouts = {"input_layouts": {"image": layout}, "output_layouts": {result: layout}}
+    legal, first = legalize(net.model(), backend, **layouts, **options)
+    assert all(item.order or item.transform for item in first.boundary)
+    again, second = legalize(legal, backend, **options)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert second.verification.numeric is not None
+    assert second.verification.numeric.status == "compared"
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_an_inner_value_with_exchanged_axes_of_one_extent_is_compared() -> None:
+    """As the scores of an attention: as many queries as keys, so that no shape shows the exchange."""
+    net = Net(18)
+    image = net.conv(net.input("image", ("n", 8, 3, 2)), 8, 8)
+    tokens = net.transpose(net.node("Reshape", image, net.constant([0, 0, -1])), 0, 2, 1)
+    scores = net.node("Softmax", net.node("MatMul", tokens, net.transpose(tokens, 0, 2, 1)), axis=-1)
+    mixed = net.transpose(net.node("MatMul", scores, tokens), 0, 2, 1)
+    net.output(net.conv(net.node("Reshape", mixed, net.constant([0, 8, 3, 2])), 8, 8))
+    legal, _ = legalize(net.model(), "onnx")
+    again, second = legalize(legal, "onnx", check=True)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+def test_a_padded_reorder_of_unknown_extents_costs_the_same(objective: str) -> None:
+    """It is noted at what was charged for it, with the sizes assumed: those behind the strides are not that of `h`."""
+    net = Net(18)
+    image = net.conv(net.input("image", ("n", 3, "h", "w")), 3, 90, strides=[2, 2])
+    net.output(net.conv(net.node("Softmax", image, axis=1), 90, 90, group=90, strides=[2, 2]))
+    legal, report = legalize(net.model(), "x86-nchwc", objective=objective)
+    # Without a Transpose both have no cost: the plain formats, and the reorders.
+    assert objective == "transposes" or any(node.op_type == "Pad" for node in legal.graph.node)
+    again, second = legalize(legal, "x86-nchwc", objective=objective)
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_an_innermost_axis_that_is_repeated_stays_innermost() -> None:
+    """Steps of a selective scan: the time may come before the channels, and the states stay behind them."""
+    net = Net(18)
+    steps = net.node("Unsqueeze", net.transpose(net.input("steps", ("n", 5, 6)), 0, 2, 1), net.constant([3]))
+    decay = net.node("Exp", net.node("Mul", steps, net.weight(6, 1, 4)))
+    state = net.input("state", ("n", 6, 4))
+    for time in range(3):
+        state = net.node("Mul", state, net.node("Gather", decay, net.constant(np.array(time)), axis=2))
+    net.output(state)
+    legal, report = legalize(net.model())
+    assert report.cost == 0
+    again, second = legalize(legal)
+    assert second.cost == 0
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relayout.candidates.backend_conversions import transpose_query
+from relayout.candidates.backend_conversions import transposition
 from relayout.layout.memory_format import Atom
 
 WHOLE, INNER = Atom(0, 2, 0), Atom(0, 1, 2)
@@ -19,8 +19,9 @@ def test_the_size_assumed_for_an_extent_need_not_be_a_multiple_of_its_tile(
     size: int, source: tuple[Atom, ...], target: tuple[Atom, ...], perm: str
 ) -> None:
     extents = ("n", 3)[: len({atom.axis for atom in source})]
-    query = transpose_query(4, extents, (size, *extents[1:]), source, target)
-    assert query is not None
+    turn = transposition(extents, (size, *extents[1:]), source, target)
+    assert turn is not None
+    query = turn.query(4)
     assert "".join(query.target.names) == perm
     assert 2 in query.tensor.shape
     assert all(isinstance(extent, int) and extent > 0 for extent in query.tensor.shape)

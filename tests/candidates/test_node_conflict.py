@@ -130,6 +130,27 @@ def test_a_layout_that_does_not_fit_its_tensor_is_reported_with_the_reason(rule:
     assert refused(pooled(), table(op="MaxPool", **rule)).hint.startswith(reason)
 
 
+def test_a_black_box_that_nothing_gives_is_reported_as_that() -> None:
+    hint = refused(summed(), table(op="Add", inputs=["****", "N[acme:x]***"], results=["****"])).hint
+    assert hint.startswith("no node, no input of the graph and no `conversion` of the backend gives the black box; ")
+
+
+def test_an_operator_that_relayout_does_not_know_keeps_its_order() -> None:
+    net = Net()
+    net.output(net.conv(net.node("Blend", net.input("x", (1, 8, 8, 6)), domain="com.acme"), 8, 8))
+    rule = {"op": "Blend", "domain": "com.acme", "inputs": ["NHWC"], "results": ["NHWC"]}
+    hint = refused(net, table(**rule)).hint
+    assert hint.startswith("relayout does not know Blend, which stays in the source's order without a `rewrite`; ")
+
+
+def test_a_value_of_unknown_rank_is_reported_with_the_remedy() -> None:
+    net = Net()
+    mixed = net.node("Mix", net.input("x", (1, 8, 8, 6)), domain="com.acme")
+    net.output(net.node("Relu", net.node("Blend", mixed, domain="com.acme")))
+    rule = {"op": "Blend", "domain": "com.acme", "inputs": [BOXED], "results": ["NCHW"]}
+    assert refused(net, table(**rule)).hint.startswith(f"the rank of {mixed} is not known; a shape in the file")
+
+
 def test_pads_allow_what_the_hint_says_they_allow() -> None:
     rule = table(op="MaxPool", data="NCHW2c", pads=True)
     assert legalize(pooled().model(), rule)[1].status == "optimal"

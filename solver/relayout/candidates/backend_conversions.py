@@ -13,7 +13,15 @@ from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, with_units
 
-__all__ = ["ConversionQuery", "conversion_query", "native_conversion", "transpose_query"]
+__all__ = [
+    "ConversionEnd",
+    "ConversionQuery",
+    "Transposition",
+    "conversion_end",
+    "conversion_query",
+    "native_conversion",
+    "transposition",
+]
 
 
 class ConversionQuery(NamedTuple):
@@ -29,48 +37,66 @@ class ConversionQuery(NamedTuple):
         return self.source.is_any or self.target.is_any
 
 
+class ConversionEnd(NamedTuple):
+    """A tensor in one format, as a query has it. The layout is `*` a dimension where axes have no names."""
+
+    tensor: TensorType
+    layout: Layout
+
+
+class Transposition(NamedTuple):
+    """The extents of the dimensions that a Transpose moves as wholes, and its `perm`."""
+
+    shape: tuple[Extent, ...]
+    perm: tuple[int, ...]
+
+    def query(self, element_size: int) -> ConversionQuery:
+        """The Transpose as numbered layouts: `source` counts the dimensions, and `target` is the perm."""
+        given, wanted = ("".join(map(str, order)) for order in (range(len(self.perm)), self.perm))
+        tensor = TensorType(element_size, self.shape)
+        return ConversionQuery(tensor, Layout.from_names(given), Layout.from_names(wanted))
+
+
 def conversion_query(
-    names: AxisNames,
-    base: Operand | None,
-    source: MemoryFormat,
-    target: MemoryFormat,
-    sizes: tuple[Extent, ...] | None = None,
+    names: AxisNames, base: Operand | None, source: MemoryFormat, target: MemoryFormat
 ) -> ConversionQuery | None:
-    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions.
+    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions."""
+    given, wanted = (conversion_end(names, base, order) for order in (source, target))
+    return None if given is None or wanted is None else ConversionQuery(*given, wanted.layout)
+
+
+def conversion_end(
+    names: AxisNames, base: Operand | None, order: MemoryFormat, sizes: tuple[Extent, ...] | None = None
+) -> ConversionEnd | None:
+    """One end of the query of `conversion_query`, or None where there is none.
 
     `sizes`: the extents that the query's tensor has in place of the operand's own, some of which may be unknown.
     """
     if base is None or not base.view.extents:
         return None
     extents = base.view.extents
-    whole = with_units(source, extents), with_units(target, extents)
-    if max(map(len, whole)) > MAX_RANK or not all(_stands_in_full(order, extents) for order in whole):
+    whole = with_units(order, extents)
+    if len(whole) > MAX_RANK or not _stands_in_full(whole, extents):
         return None
-    source_type = TensorType(element_size(base.value), tuple(atom_extent(atom, sizes or extents) for atom in whole[0]))
-    given, wanted = [names.layout(base, order, padded=True) or Layout.any(len(order)) for order in whole]
-    return ConversionQuery(source_type, given, wanted)
+    tensor = TensorType(element_size(base.value), tuple([atom_extent(atom, sizes or extents) for atom in whole]))
+    return ConversionEnd(tensor, names.layout(base, whole, padded=True) or Layout.any(len(whole)))
 
 
-def transpose_query(
-    size: int,
-    extents: tuple[Extent, ...],
-    sizes: tuple[Extent, ...],
-    source: MemoryFormat,
-    target: MemoryFormat,
-) -> ConversionQuery | None:
-    """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
+def transposition(
+    extents: tuple[Extent, ...], sizes: tuple[Extent, ...], source: MemoryFormat, target: MemoryFormat
+) -> Transposition | None:
+    """The one Transpose between two formats.
 
     Dimensions are groups of atoms that the Transpose moves as wholes, so that Reshapes which the model has or lacks do
-    not change the price. None where one Transpose is not enough, or a layout would have too many dimensions. `size`:
-    bytes per element; `sizes`: the extents with one assumed for each that is not known, which may not be a multiple of
-    a tile.
+    not change the price. None where one Transpose is not enough, or a layout would have too many dimensions. `sizes`:
+    the extents with one assumed for each that is not known, which may not be a multiple of a tile.
     """
     dims, moved = moved_groups(one_each(source), one_each(target), extents)
-    if len(dims) > MAX_RANK or sorted(dims) != sorted(moved):
+    places = {group: place for place, group in enumerate(dims)}
+    if len(dims) > MAX_RANK or places.keys() != {*moved}:
         return None
     shape = tuple([1 if extent == 0 else extent for extent in dims_shape(dims, sizes)])
-    given, wanted = ("".join(str(dims.index(group)) for group in order) for order in (dims, moved))
-    return ConversionQuery(TensorType(size, shape), Layout.from_names(given), Layout.from_names(wanted))
+    return Transposition(shape, tuple([places[group] for group in moved]))
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

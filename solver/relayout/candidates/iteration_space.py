@@ -246,6 +246,10 @@ class IndexingMaps:
         if order is None:
             return ()
         found = [self._completed(list(order))]
+        missing = set(range(len(self.extents))) - {atom.axis for atom in order}
+        if len(self.extents) - 1 in missing and self._insertion_rule is None and not self._companions:
+            # The innermost axis may also stay innermost, away from its neighbour.
+            found.append(self._completed([*order, Atom(len(self.extents) - 1)]))
         if self._companions and self._multiples:
             found.append(self._completed(list(order), tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))

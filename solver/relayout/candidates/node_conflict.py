@@ -31,8 +31,11 @@ _Operand = tuple[bool, int]
 MOST_TRIED = 200
 
 
-def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: AxisNames) -> InfeasibleError:
-    """The error for a node that meets the requirements of none of its implementations."""
+def unmet(
+    choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: AxisNames, cause: str = ""
+) -> InfeasibleError:
+    """The error for a node that meets the requirements of none of its implementations. `cause` is the reason where all
+    layouts fit their operands."""
     every = _constrained(stated)
 
     def runs(kept: Iterable[_Operand]) -> NodeAlternatives | None:
@@ -45,13 +48,15 @@ def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, nam
     if runs(()) is not None:
         conflict = _smallest(every, lambda some: runs(some) is None)
         relaxation = _smallest(every, lambda some: runs(set(every) - set(some)) is not None)
+    if not every:
+        cause = "no layout is required; `order_cost` refuses every order in reach"
+    unbound_operands = [_why_unbound(choice, operand, each, names) for operand in conflict for each in stated]
     running = runs(set(every) - set(relaxation)) if relaxation else None
     return contradiction(
         f"no way to run {choice.label} meets the backend's requirements",
         [_required(choice, operand, conflict, stated) for operand in conflict],
         [_relaxed(running, operand, stated, names) for operand in relaxation] if running is not None else [],
-        [reason for operand in conflict for each in stated if (reason := _why_unbound(choice, operand, each, names))]
-        or ([] if every else ["no layout is required; `order_cost` refuses every order in reach"]),
+        list(filter(None, unbound_operands)) or list(filter(None, [cause])),
     )
 
 
@@ -62,7 +67,11 @@ def _why_unbound(choice: NodePorts, operand: _Operand, stated: Implementation, n
     values = choice.node.outputs if is_result else choice.node.inputs
     value, layout = values[index], _layout(stated, operand)
     extents = extents_of(value) if value is not None else None
-    if value is None or extents is None or not has_requirement(layout) or layout.is_numbered:
+    if value is None or not has_requirement(layout):
+        return None
+    if extents is None:
+        return f"the rank of {value.name} is not known; a shape in the file (value_info) gives it"
+    if layout.is_numbered:
         return None
     role = result_role(choice.node, index) if is_result else input_role(choice.node, index)
     ports = [port.operand for port in choice.ports if (port.is_result, port.index) == operand]

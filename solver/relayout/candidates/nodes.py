@@ -241,17 +241,24 @@ def _refused(
     assert node is not None
     produced = produced_formats(choices) if seed.has_boxes else {}
 
-    def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
+    def unfiltered(stated: Sequence[Implementation]) -> NodeAlternatives:
         tried = _seed_node(context, node, stated) if edge is None else _seed_edge(context, node, stated, edge)
         tensors = list(dict.fromkeys(port.operand.tensor for port in tried.node.ports))
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
-        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+        return _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+
+    def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
+        found = unfiltered(stated)
         return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
 
-    stated = _stated(context, node)
-    return unmet(seed.node, stated, trial, context.names)
+    stated, cause = _stated(context, node), ""
+    if seed.has_boxes and unfiltered(stated).alternatives:
+        cause = "no node, no input of the graph and no `conversion` of the backend gives the black box"
+    elif context.tensors.rules.get(node) is None and node not in context.tensors.region_edges:
+        cause = f"relayout does not know {node.op_type}, which stays in the source's order without a `rewrite`"
+    return unmet(seed.node, stated, trial, context.names, cause)
 
 
 class _Placed(Struct, frozen=True, eq=False):

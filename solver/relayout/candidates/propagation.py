@@ -20,8 +20,9 @@ from relayout.ops import Axes
 
 __all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "OrderSeed", "Seed", "propagate"]
 
-FORMATS_PER_TENSOR = 128
-"""Propagation adds formats to a tensor up to this number, above the 120 orders of a tensor of rank 5."""
+FORMATS_PER_TENSOR = 512
+"""Propagation adds formats to a tensor up to this number, above the 120 orders of a tensor of rank 5, and the
+several hundred formats that windows and masks of tokens give."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 

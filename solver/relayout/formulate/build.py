@@ -94,10 +94,9 @@ class _ScaledTables:
     def of(self, table: CostTable) -> _Rows:
         if table not in self._known:
             price, unit = self._scale.price, self._scale.objective.unit
-            rows = tuple(
-                tuple([price(each.cost, each.count(unit)) if each is not None else None for each in row])
-                for row in table.rows
-            )
+            prices: dict[int, int | None] = {id(each): price(each.cost, each.count(unit)) for each in table.distinct}
+            prices[id(None)] = None
+            rows = tuple([tuple([prices[id(each)] for each in row]) for row in table.rows])
             self._known[table] = self._equal.setdefault(rows, rows)
         return self._known[table]
 

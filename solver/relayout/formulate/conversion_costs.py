@@ -8,9 +8,9 @@ backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -19,16 +19,18 @@ from msgspec import Struct
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend, element_size
 from relayout.candidates.backend_conversions import (
+    ConversionEnd,
     ConversionQuery,
-    conversion_query,
+    Transposition,
+    conversion_end,
     native_conversion,
-    transpose_query,
+    transposition,
 )
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
-from relayout.layout.conversion import moves
+from relayout.layout.conversion import moves, tiling_of
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, is_whole, source_order
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 
 __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
@@ -52,16 +54,18 @@ class ConversionCost(Struct, frozen=True):
 
 _NOTHING = ConversionCost(0, 0, 0, 0)
 
+_Row = tuple[ConversionCost | None, ...]
+
 
 class CostTable(Struct, frozen=True, eq=False, dict=True):
     """The costs of conversions between formats of tensors of one size: `rows[source][target]`, None: impossible."""
 
-    rows: tuple[tuple[ConversionCost | None, ...], ...]
+    rows: tuple[_Row, ...]
 
-    @property
-    def each(self) -> Iterator[ConversionCost]:
-        """The conversions that are possible."""
-        return (each for each in chain.from_iterable(self.rows) if each is not None)
+    @cached_property
+    def distinct(self) -> tuple[ConversionCost, ...]:
+        """The conversions that are possible, each object once: most entries share one with others."""
+        return tuple({id(each): each for each in chain.from_iterable(self.rows) if each is not None}.values())
 
     @cached_property
     def is_direct(self) -> bool:
@@ -74,11 +78,11 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def charges(self) -> frozenset[int]:
-        return frozenset(each.cost for each in self.each)
+        return frozenset(each.cost for each in self.distinct)
 
     @cached_property
     def most_passes(self) -> int:
-        return max(each.passes for each in self.each)
+        return max(each.passes for each in self.distinct)
 
 
 class _Size(NamedTuple):
@@ -110,14 +114,18 @@ class ConversionCosts:
         self._sizes: dict[Tensor, _Size] = {}
         self._distinct_sizes: dict[_Size, _Size] = {}
         self._bytes: dict[tuple[_Size, MemoryFormat], int] = {}
+        # A table of n formats has n squared conversions, which have n ends and few different Transposes.
+        self._query_ends: dict[tuple[_Size, MemoryFormat, bool], ConversionEnd | None] = {}
+        self._turns: dict[tuple[str, int, Transposition], int | None] = {}
         self._tables: dict[object, CostTable] = {}
-        # By size and device: tables of one size have most of their formats in common.
-        self._pairs: dict[object, dict[tuple[MemoryFormat, MemoryFormat], ConversionCost | None]] = {}
+        # By size and device: tables of one size have most of their formats in common. Where no backend states costs of
+        # its own, conversions between two tilings cost the same in any order of the axes.
+        self._pairs: dict[object, dict[tuple[object, object], ConversionCost | None]] = {}
 
     @property
     def have_padding(self) -> bool:
         """Whether some conversion fills up or cuts off."""
-        return any(each.padding for table in self._tables.values() for each in table.each)
+        return any(each.padding for table in self._tables.values() for each in table.distinct)
 
     def of(self, tensor: Tensor, target: MemoryFormat, device: str, source: MemoryFormat) -> ConversionCost | None:
         """The cost of one conversion at a device; None: impossible."""
@@ -137,28 +145,37 @@ class ConversionCosts:
         key = self._size_of(tensor), device, formats
         known = self._tables.get(key)
         if known is None:
-            pairs = self._pairs.setdefault(key[:2], {})
-            for f, g in product(formats, formats):
-                if (f, g) not in pairs:
-                    pairs[f, g] = self._conversion(tensor, device, f, g)
-            known = self._tables[key] = CostTable(tuple(tuple([pairs[f, g] for g in formats]) for f in formats))
+            known = self._tables[key] = CostTable(tuple(self._rows(tensor, device, formats)))
         return known
+
+    def _rows(self, tensor: Tensor, device: str, formats: Sequence[MemoryFormat]) -> Iterator[_Row]:
+        pairs = self._pairs.setdefault((self._size_of(tensor), device), {})
+        tilings = [None if device in self._own else tiling_of(each, tensor.extents) for each in formats]
+        alike: Sequence[object] = formats if None in tilings else tilings
+        # Alike formats have rows of equal costs, but for the zeros.
+        known: dict[object, _Row] = {}
+        for place, (f, source) in enumerate(zip(formats, alike, strict=True)):
+            row = known.get(source)
+            if row is None:
+                for g, target in zip(formats, alike, strict=True):
+                    if f != g and (source, target) not in pairs:
+                        pairs[source, target] = self._conversion(tensor, device, f, g)
+                row = known[source] = tuple([pairs.get((source, target), _NOTHING) for target in alike])
+            yield (*row[:place], _NOTHING, *row[place + 1 :])
 
     def _conversion(
         self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
     ) -> ConversionCost | None:
-        if source == target:
-            return _NOTHING
-        backend, is_own = self._at[device], device in self._own
-        if is_own and native_conversion(backend, self._query(tensor, source, target)) is not None:
-            ends, stated = self._ends(tensor, source, target), self._stated(device, tensor, source, target)
+        is_own, ends = device in self._own, self._ends(tensor, source, target)
+        if is_own and native_conversion(self._at[device], self._query(tensor, source, target)) is not None:
+            stated = self._stated(device, tensor, source, target)
             return ConversionCost(ends if stated is None else stated, ends, 0, 1, by_backend=True)
         if not _can_be_written(tensor, source, target):
             return None
         each = moves(source, target, tensor.extents)
-        spent = [(kind, self._ends(tensor, before, after)) for kind, before, after in each]
-        transposed = [size for kind, size in spent if kind == "transpose"]
-        traffic = max(self._ends(tensor, source, target), sum(size for _, size in spent))
+        sizes = [ends] if len(each) == 1 else [self._ends(tensor, before, after) for _, before, after in each]
+        transposed = [size for (kind, _, _), size in zip(each, sizes, strict=True) if kind == "transpose"]
+        traffic = max(ends, sum(sizes))
         padding, cost = traffic - sum(transposed), traffic
         if is_own:
             by_number = len(transposed) > 1
@@ -194,9 +211,19 @@ class ConversionCosts:
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
     def _query(
-        self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, sizes: tuple[Extent, ...] | None = None
+        self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, *, assumed: bool = False
     ) -> ConversionQuery | None:
-        return conversion_query(self._names, self._operands[tensor.base], source, target, sizes)
+        """The query for the backend. `assumed`: with a size for each extent that is not known."""
+        given, wanted = (self._query_end(tensor, order, assumed) for order in (source, target))
+        return None if given is None or wanted is None else ConversionQuery(*given, wanted.layout)
+
+    def _query_end(self, tensor: Tensor, order: MemoryFormat, assumed: bool) -> ConversionEnd | None:
+        size = self._size_of(tensor)
+        key = size, order, assumed
+        if key not in self._query_ends:
+            operand = self._operands[tensor.base]
+            self._query_ends[key] = conversion_end(self._names, operand, order, size.sizes if assumed else None)
+        return self._query_ends[key]
 
     def _stated(
         self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, by_number: bool = False
@@ -205,9 +232,9 @@ class ConversionCosts:
         of the axes and then by their numbers: a model whose axes have lost their names costs the same. A format may
         have too many dimensions for a layout, and its Transpose may not. `by_number`: it is one of several Transposes,
         between which no layout has names. None: the cost is the traffic."""
-        backend, sizes = self._at[device], self._size_of(tensor).sizes
-        query = self._query(tensor, source, target, sizes)
-        if query is not None and not query.is_nameless and not by_number:
+        query = None if by_number else self._query(tensor, source, target, assumed=True)
+        if query is not None and not query.is_nameless:
+            backend = self._at[device]
             own = conversion_of(backend, *query, tensor.base.name)
             if own is not None and own.cost is not None:
                 return own.cost
@@ -217,8 +244,15 @@ class ConversionCosts:
         operand = self._operands[tensor.base]
         if operand is None:
             return None
-        numbered = transpose_query(element_size(operand.value), tensor.extents, sizes, source, target)
-        return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
+        turn = transposition(tensor.extents, self._size_of(tensor).sizes, source, target)
+        return None if turn is None else self._cost_of_turn(device, element_size(operand.value), turn, tensor)
+
+    def _cost_of_turn(self, device: str, element: int, turn: Transposition, tensor: Tensor) -> int | None:
+        """The backend's stated cost of a Transpose by the numbers of its axes."""
+        key = device, element, turn
+        if key not in self._turns:
+            self._turns[key] = conversion_cost_of(self._at[device], *turn.query(element), tensor.base.name)
+        return self._turns[key]
 
 
 def _prices_itself(backend: Backend) -> bool:
@@ -234,12 +268,11 @@ def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) 
     """
     if boxes_of(source) or boxes_of(target):
         return False  # only the backend understands a black box
-    tiles = [a for a in (*source, *target) if not a.is_whole]
-    if not tiles:
+    if is_whole(source) and is_whole(target):
         return True
     if 0 in tensor.extents:
         return False
-    if all(isinstance(tensor.extents[a.axis], int) for a in tiles):
+    if all(isinstance(tensor.extents[a.axis], int) for a in (*source, *target) if not a.is_whole):
         return True
     if any({a.axis for a in o} - {a.axis for a in o if not a.outer} for o in (source, target)):
         return False

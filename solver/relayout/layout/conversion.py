@@ -17,10 +17,30 @@ from typing import Any
 from msgspec import Struct
 
 from relayout.errors import InternalError
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
+from relayout.layout.memory_format import (
+    Atom,
+    Extent,
+    MemoryFormat,
+    atom_extent,
+    boxes_of,
+    is_padded,
+    normal_form,
+    source_order,
+)
 from relayout.layout.terms import Term, product, quotient, term_of
 
-__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moved_groups", "moves", "one_each", "path", "steps_of"]
+__all__ = [
+    "Dims",
+    "Stage",
+    "cuts_nest",
+    "dims_shape",
+    "moved_groups",
+    "moves",
+    "one_each",
+    "path",
+    "steps_of",
+    "tiling_of",
+]
 
 Dims = tuple[MemoryFormat, ...]
 
@@ -78,11 +98,21 @@ def _product_of_symbols(group: MemoryFormat, extents: Sequence[Extent]) -> str |
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
-    bounds: dict[int, set[int]] = {}
-    for atom in (*source, *target):
-        if not atom.is_whole:
-            bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
-    return all(large % small == 0 for found in bounds.values() for small, large in pairwise(sorted(found)))
+    return _nest(_cuts_of(source), _cuts_of(target))
+
+
+@lru_cache(maxsize=4096)
+def _cuts_of(format_: MemoryFormat) -> frozenset[tuple[int, int]]:
+    """The ends of the factors that are not whole axes, each with its axis."""
+    return frozenset(
+        (atom.axis, end) for atom in format_ if not atom.is_whole for end in (atom.inner, atom.outer) if end
+    )
+
+
+@lru_cache(maxsize=4096)
+def _nest(source: frozenset[tuple[int, int]], target: frozenset[tuple[int, int]]) -> bool:
+    ends = sorted(source | target)
+    return all(large % small == 0 for (axis, small), (other, large) in pairwise(ends) if axis == other)
 
 
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
@@ -130,17 +160,40 @@ def moves(
     source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]
 ) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
     """The kind, the format before and the format after of each stage that moves data: all except regroupings."""
+    before, after = _without_zeros(source, extents), _without_zeros(target, extents)
+    if before is not None and after is not None:
+        # Most conversions are one Transpose, or two by way of whole axes. Their stages need not be found.
+        formats = [before, after]
+        if not cuts_nest(before, after):
+            formats.insert(1, normal_form(source_order(len(extents)), extents))
+        return tuple([("transpose", one, other) for one, other in pairwise(formats) if one != other])
     found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
-    if not _padded_ends(dims, extents) and not _padded_ends(one_each(target), extents) and cuts_nest(source, target):
-        # Most conversions are one Transpose, or none. Their stages need not be found.
-        before, after = normal_form(source, extents), normal_form(target, extents)
-        return (("transpose", before, after),) if before != after else ()
     for stage in path(dims, one_each(target), extents):
         if stage.kind != "regroup":
             found.append((stage.kind, _flat(dims, extents), _flat(stage.dims, extents)))
         dims = stage.dims
     return tuple(found)
+
+
+def tiling_of(format_: MemoryFormat, extents: tuple[Extent, ...]) -> frozenset[tuple[int, int]] | None:
+    """The ends of the factors into which axes are split: the number of Transposes between two different formats with
+    tilings depends on these alone.
+
+    None where other properties matter: a black box, zeros that fill an axis, a tiled axis of unknown extent, an extent
+    of 0, and a format that is not in normal form.
+    """
+    if boxes_of(format_) or _without_zeros(format_, extents) != format_:
+        return None
+    ends = _cuts_of(format_)
+    is_known = all(isinstance(extents[axis], int) for axis, _ in ends) and 0 not in extents
+    return ends if is_known or not ends else None
+
+
+@lru_cache(maxsize=4096)
+def _without_zeros(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat | None:
+    """The normal form; None where an axis is padded."""
+    return None if is_padded(format_, extents) else normal_form(format_, extents)
 
 
 def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:
@@ -287,37 +340,39 @@ def _resized(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...])
     return stages
 
 
+@lru_cache(maxsize=16384)
+def _split(atoms: tuple[Atom, ...], ends: frozenset[tuple[int, int]], extents: tuple[Extent, ...]) -> tuple[Atom, ...]:
+    """The atoms cut at the `ends` of their axes. Formats of a tensor have few different ones."""
+    factors: list[Atom] = []
+    for atom in atoms:
+        inside = [end for axis, end in ends if axis == atom.axis and atom.inner < end < (atom.outer or end + 1)]
+        own = [atom.outer, *sorted(inside, reverse=True), atom.inner]
+        factors += [Atom(atom.axis, low, high) for high, low in pairwise(own)]
+    # An end at the end of an axis leaves a factor of extent 1, which is dropped.
+    return tuple([factor for factor in factors if atom_extent(factor, extents) != 1])
+
+
 def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[Dims, Dims]:
     """Both sides as groups that a transpose moves as wholes.
 
     Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.
     """
-    left, right = list(chain.from_iterable(source)), list(chain.from_iterable(target))
-    bounds: dict[int, set[int]] = {}
-    for atom in (*left, *right):
-        bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer))
-
-    def split(atoms: list[Atom]) -> list[Atom]:
-        factors: list[Atom] = []
-        for atom in atoms:
-            inside = (b for b in bounds[atom.axis] if b > atom.inner and (not atom.outer or b < atom.outer))
-            own = [atom.outer, *sorted(inside, reverse=True), atom.inner]
-            factors += [Atom(atom.axis, low, high) for high, low in pairwise(own)]
-        # A bound at the end of an axis leaves a factor of extent 1, which is dropped.
-        return [factor for factor in factors if atom_extent(factor, extents) != 1]
-
-    fine_left, fine_right = split(left), split(right)
-    follows = set(pairwise(fine_right))
+    left, right = tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))
+    ends = _cuts_of(left) | _cuts_of(right)
+    fine_left, fine_right = _split(left, ends, extents), _split(right, ends, extents)
+    follower = dict(pairwise(fine_right))
     groups: list[list[Atom]] = []
-    for index, atom in enumerate(fine_left):
+    before: Atom | None = None
+    for atom in fine_left:
         # A Reshape can infer only one product of unknown extents, so these are not fused.
-        before = fine_left[index - 1] if index else None
-        known = before is not None and (
-            before.axis == atom.axis or all(isinstance(atom_extent(a, extents), int) for a in (before, atom))
-        )
-        if before is not None and known and (before, atom) in follows:
+        if (
+            before is not None
+            and follower.get(before) == atom
+            and (before.axis == atom.axis or all(isinstance(atom_extent(a, extents), int) for a in (before, atom)))
+        ):
             groups[-1].append(atom)
         else:
             groups.append([atom])
+        before = atom
     joined = {group[0]: normal_form(tuple(group), extents) for group in groups}
     return tuple(joined[g[0]] for g in groups), tuple(joined[a] for a in fine_right if a in joined)

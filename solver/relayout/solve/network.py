@@ -181,4 +181,13 @@ def priced(
 
 def allowed(wants: Masks, formats: int, sets: Masks) -> Table:
     """0 if the set (column) contains the formats that the state (row) wants, among `formats`; else FORBIDDEN."""
-    return vector([[FORBIDDEN if want & formats & ~have else 0 for have in sets] for want in wants])
+    wanted, length = [want & formats for want in wants], max(map(int.bit_length, (*wants, *sets)))
+    lacking = _words(wanted, length)[:, None] & ~_words(sets, length)[None]
+    return _read_only(np.where(lacking.any(axis=2), FORBIDDEN, 0))
+
+
+def _words(masks: Sequence[int], length: int) -> npt.NDArray[np.uint64]:
+    """The bits of each mask, of so many bits at most, in words of 64: shape (masks, words)."""
+    size = 8 * -(-length // 64)
+    packed = b"".join([mask.to_bytes(size, "little") for mask in masks])
+    return np.frombuffer(packed, "<u8").reshape(len(masks), size // 8)
