@@ -113,3 +113,30 @@ def test_two_inputs_may_be_read_beside_each_other_where_no_name_reaches() -> Non
     model = net.model()
     legal, _ = legalize(model)
     assert verify(legal, "onnx", against=model).findings == ()
+
+
+def test_an_operator_behind_a_fused_axis_names_those_beside_it() -> None:
+    """A batch of masks is resized as the channels of one image, and then meets the tokens of a batch of images."""
+    net = Net(opset=18)
+    image = net.conv(net.input("image", ("n", 3, 12, 16)), 3, 8, strides=[2, 2])
+    masks = net.node("Unsqueeze", net.input("masks", ("n", 12, 16)), net.constant([0]))
+    scales = net.constant(np.array([1, 1, 0.5, 0.5], np.float32))
+    masks = net.node("Resize", masks, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric")
+    masks = net.node("Gather", masks, net.constant(np.array(0)), axis=0)
+    weights = net.node("Unsqueeze", net.node("Reshape", masks, net.constant([0, -1])), net.constant([2]))
+    tokens = net.transpose(net.node("Reshape", image, net.constant([0, 0, -1])), 0, 2, 1)
+    net.output(net.node("Mul", tokens, weights))
+    model = net.model()
+    legal, report = legalize(model, "canonical", check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    # Rows and columns have names of the Resize alone.
+    gather = next(node for node in legal.graph.node if node.op_type == "Gather")
+    copy = next(node for node in legal.graph.node if node.output[0] == gather.input[0])
+    read = next(info for info in legal.graph.value_info if info.name == gather.input[0])
+    assert copy.op_type == "Transpose"
+    copy.attribute[0].ints[1:3] = reversed(copy.attribute[0].ints[1:3])
+    extents = read.type.tensor_type.shape.dim
+    extents[1].dim_value, extents[2].dim_value = extents[2].dim_value, extents[1].dim_value
+    faults = {(finding.rule, finding.node) for finding in verify(legal, "canonical").findings}
+    assert ("layout-requirement", gather.name) in faults

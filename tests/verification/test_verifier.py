@@ -205,6 +205,16 @@ def test_a_custom_operator_has_one_note_for_all_its_nodes() -> None:
     assert [(note.node, note.found) for note in notes] == [("a", "mine::Odd, 2 nodes"), ("Own of y", "mine::Own")]
 
 
+def test_a_model_that_takes_none_of_the_sizes_tried_says_how_to_set_them() -> None:
+    net = Net()
+    image, mask = net.input("image", (1, "past")), net.input("mask", (1, "total"))
+    net.output(net.node("Concat", net.node("Concat", image, image, net.weight(1, 131), axis=1), mask, axis=0))
+    model = net.model()
+    verification = verify(model, "onnx", against=model)
+    assert "--dim sets the sizes of past, total" in verification.findings[-1].message
+    assert verify(model, "onnx", against=model, dims={"past": 6, "total": 143}).passed
+
+
 def test_a_model_that_no_runtime_runs_passes_only_where_the_static_part_is_enough() -> None:
     model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
     verification = verify(model, "nhwc", against=model)

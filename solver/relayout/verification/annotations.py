@@ -23,7 +23,7 @@ __all__ = ["check_annotations"]
 def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
     graph = index.model.graph
-    names = common.beside_pieces()
+    names = common.beside_pieces
     inward = [value for inside in index.nesting.values() for inner in inside for value in inner.inputs]
     made = [value for node in index.nodes for value in node.outputs]
     sound: set[object] = set()

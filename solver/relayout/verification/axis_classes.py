@@ -51,8 +51,11 @@ class CommonNames:
             found = self._found[start] = tuple([names.get(self._first(place), _NONE) for place in places])
         return found
 
+    @cached_property
     def beside_pieces(self) -> CommonNames:
         """The same names, which also pass through a Reshape along the axes that it does not split or fuse."""
+        if self._beside_pieces:
+            return self
         kinds = {self._index.class_of(node) for node in self._index.nodes if node.op_type == "Reshape"}
         if not any(kind.path(0, 0) is None and any(beside_reshaped(kind.node) or ()) for kind in kinds):
             return self
@@ -63,25 +66,16 @@ class CommonNames:
         """The values whose axes only the layout of a position-wise node of `relayout` names."""
         return self._written if self._names else set()
 
-    def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
-        """The names by which the value is in this layout; None if an axis has only names other than the layout's.
+    def towards(self, value: ir.Value, required: Layout) -> list[AxisNames]:
+        """The names by which the value is in this layout; none if an axis has only names other than the layout's.
 
         A name may also be on another axis. Axes of extent 1 match any name, and names that the layout lacks are
-        ignored.
+        ignored. An axis beside those that a Reshape splits or fuses has the names that it has behind the Reshape too.
         """
-        shape = value.shape
-        if shape is None or len(shape) != required.rank:
-            return None
-        found: list[str | None] = []
-        own = self.of(value)
-        wide = (place for place, extent in enumerate(shape) if extent != 1)
-        had = {required.names[place] for place in wide if required.names[place] in own[place]}
-        for name, known, extent in zip(required.names, own, shape, strict=True):
-            telling = known.intersection(required.names) if extent != 1 and name != "*" else frozenset()
-            if name not in telling and not telling <= had:
-                return None
-            found.append(name if name in telling else None)
-        return tuple(found) if any(found) else None
+        near = self.of(value)
+        every = tuple(own | far for own, far in zip(near, self.beside_pieces.of(value), strict=True))
+        found = [_towards(value, own, required) for own in dict.fromkeys((near, every))]
+        return [names for names in found if names is not None]
 
     def _join_node(self, node: ir.Node) -> None:
         kind = self._index.class_of(node)
@@ -175,3 +169,19 @@ class CommonNames:
             same[place] = same[other]
             place = other
         return place
+
+
+def _towards(value: ir.Value, own: Sequence[frozenset[str]], required: Layout) -> AxisNames | None:
+    """The names, of each axis's `own`, by which the value is in this layout."""
+    shape = value.shape
+    if shape is None or len(shape) != required.rank:
+        return None
+    found: list[str | None] = []
+    wide = (place for place, extent in enumerate(shape) if extent != 1)
+    had = {required.names[place] for place in wide if required.names[place] in own[place]}
+    for name, known, extent in zip(required.names, own, shape, strict=True):
+        telling = known.intersection(required.names) if extent != 1 and name != "*" else frozenset()
+        if name not in telling and not telling <= had:
+            return None
+        found.append(name if name in telling else None)
+    return tuple(found) if any(found) else None

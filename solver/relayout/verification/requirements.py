@@ -63,7 +63,8 @@ class _Known:
             if value is not None:
                 found.append(self.boxes.get(value))
                 if not is_named:
-                    found += [value in self.index.made_ahead, *self.derivation.candidates(value), self.common.of(value)]
+                    found += [value in self.index.made_ahead, *self.derivation.candidates(value)]
+                    found += [self.common.of(value), self.common.beside_pieces.of(value)]
         return tuple(found)
 
 
@@ -190,8 +191,8 @@ def _unsatisfied(
         layouts += [
             _current(_movable(naming, tensor), carried, tensor.shape) for naming in namings if naming is not None
         ]
-        any_name = known.common.towards(value, required_here)
-        layouts += [_current(any_name, carried, tensor.shape)] if any_name is not None else []
+        any_names = known.common.towards(value, required_here)
+        layouts += [_current(any_name, carried, tensor.shape) for any_name in any_names]
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None

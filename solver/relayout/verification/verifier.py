@@ -25,7 +25,7 @@ from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import derive
+from relayout.verification.axis_names import derive, fed
 from relayout.verification.boundary import check_boundary
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
@@ -34,6 +34,7 @@ from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.model_index import ModelIndex
+from relayout.verification.numeric.symbolic_sizes import open_dims
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
@@ -118,7 +119,7 @@ def verify(
             each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each for each in found
         ]
         if not any(finding.severity == "error" for finding in findings):
-            findings += _not_compared(numeric, severity)
+            findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
     return verification_of(findings, numeric, price)
 
 
@@ -186,17 +187,19 @@ def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str])
         yield Finding(rule="certificate", severity="warning", expected=COST_KEY, found="none", message=message)
 
 
-def _not_compared(numeric: Numeric, severity: Severity) -> Iterator[Finding]:
-    """A finding where the two models were to be compared and were not."""
+def _not_compared(numeric: Numeric, severity: Severity, open_: Sequence[str]) -> Iterator[Finding]:
+    """A finding where the two models were to be compared and were not; `open_` are the dims of the sizes tried."""
     if numeric.status != "skipped":
         return
     package = "" if find_spec("onnxruntime") else "; onnxruntime is not installed: pip install 'relayout[check]'"
+    ways = [f"--dim sets the sizes of {', '.join(open_)}"] if open_ and not package else []
+    ways.append("with --static the other checks are enough")
     yield Finding(
         rule="not-compared",
         severity=severity,
         expected="results of both models on the same inputs",
         found=f"{numeric.reason}{package}",
-        message="the model was not compared with the original; with --static the other checks are enough",
+        message=f"the model was not compared with the original; {', and '.join(ways)}",
     )
 
 

@@ -7,9 +7,9 @@ import pytest
 from graphs import Net
 from onnx import TensorProto
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.model.io import read_model
-from relayout.verification.numeric.baseline import _may_divide_by_zero
+from relayout.verification.numeric.baseline import _may_divide_by_zero, baseline_of
 
 pytest.importorskip("onnxruntime")
 
@@ -45,3 +45,14 @@ def test_an_extent_in_eight_bits_may_be_zero(kind: str, may: bool) -> None:
     extent = net.node("Cast", net.node("Shape", net.input("x", ("n",))), to=getattr(TensorProto, kind))
     net.output(net.node("Div", net.input("y", (1,), getattr(TensorProto, kind)), extent), getattr(TensorProto, kind))
     assert _may_divide_by_zero(read_model(net.model())) is may
+
+
+def test_a_model_that_no_runtime_runs_has_the_fault_of_each() -> None:
+    net = Net()
+    net.output(net.node("Gather", net.input("x", (4, 6)), net.constant([9]), axis=0))
+    faults = baseline_of(read_model(net.model()), (), 1, 0, None)
+    assert isinstance(faults, list)
+    assert [fault.partition(":")[0] for fault in faults] == ["onnxruntime", "onnx.reference"]
+    verification = verify(net.model(), "onnx", against=net.model())
+    assert not verification.passed
+    assert all(fault in str(verification.findings) for fault in ("onnxruntime: Invalid", "onnx.reference: Index"))

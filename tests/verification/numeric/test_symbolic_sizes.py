@@ -149,3 +149,34 @@ def test_an_axis_of_unknown_extent_is_not_matched_with_a_unit_axis() -> None:
     legal, _ = legalize(source)
     assert "Transpose" not in [node.op_type for node in legal.graph.node]
     compared(legal, source)
+
+
+def test_a_sound_that_strided_convolutions_shorten_is_long_enough() -> None:
+    """One frame takes 400 samples, and a shorter sound is refused."""
+    net = Net()
+    value, channels = net.input("sound", ("n", 1, "samples")), 1
+    for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2)):
+        value = net.node("Conv", value, net.weight(4, channels, kernel), strides=[stride])
+        channels = 4
+    net.output(net.transpose(value, 0, 2, 1))
+    _, report = legalize(net.model(), "nhwc", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.untried == ()
+
+
+def test_a_mask_may_be_as_long_as_past_and_new_tokens_together() -> None:
+    """TorchScript's exporter gives the keys' length a name of its own, so that no sum is declared."""
+    net = Net()
+    past, new = net.input("past", ("n", "earlier", 4)), net.input("new", ("n", "tokens", 4))
+    keys = net.node("Concat", past, net.transpose(net.transpose(new, 0, 2, 1), 0, 2, 1), axis=1)
+    net.output(net.node("Concat", keys, net.input("mask", ("n", "length", 4)), axis=2))
+    model = net.model()
+    for dim, name in zip(model.graph.output[0].type.tensor_type.shape.dim, ("a", "b", "c"), strict=True):
+        dim.dim_param = name
+    _, report = legalize(model, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.untried == ()

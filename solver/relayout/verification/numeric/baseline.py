@@ -74,16 +74,16 @@ class Baseline:
 
 def baseline_of(
     original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
-) -> Baseline | str:
-    """Run the original in the first runtime, and with the first sizes, that it accepts; else return the first fault."""
-    fault = ""
+) -> Baseline | list[str]:
+    """Run the original in the first runtime, and with the first sizes, that it accepts; else the fault of each."""
+    faults = []
     installed = [name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None]
     for runtime in installed[-1:] if _may_divide_by_zero(original) else installed:
         found = _in_runtime(runtime, original, inner, samples, seed, dims)
         if not isinstance(found, str):
             return found
-        fault = fault or f"{runtime}: {found}"
-    return fault or "no runtime is installed"
+        faults.append(f"{runtime}: {found}")
+    return faults or ["no runtime is installed"]
 
 
 def _may_divide_by_zero(model: ir.Model) -> bool:

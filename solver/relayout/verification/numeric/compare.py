@@ -8,12 +8,11 @@ from functools import partial
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
-from relayout.verification.memory_format import memory_format_of
 from relayout.verification.numeric.as_given import Unread, check_as_given
 from relayout.verification.numeric.baseline import Feeds, behind, drawn_anew, first_line, run, variant
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise, with_weights
-from relayout.verification.numeric.preparation import in_format, prepare
+from relayout.verification.numeric.preparation import in_format, prepare, values_of
 from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
 from relayout.verification.numeric.tolerance import Arrays, difference, has_numbers
 
@@ -68,7 +67,7 @@ def compare(
     outputs = {str(value.name) for value in subject.graph.outputs}
     sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
     quantized = behind(original, _quantizes)
-    judge = partial(_differences, subject, sources, quantized=quantized)
+    judge = partial(_differences, subject, prepared.original, sources, quantized=quantized)
     differences = list(judge(right, found))
     float64 = None
     if not all(each.passed for each in differences):
@@ -80,7 +79,7 @@ def compare(
         differences = list(judge(right, found, noisy))
     if not all(each.passed for each in differences):
         failed = {each.name: sources[each.name] for each in differences if not each.passed}
-        exactly = partial(_differences, subject, failed, quantized=frozenset(), exact=True)
+        exactly = partial(_differences, subject, prepared.original, failed, quantized=frozenset(), exact=True)
         pairs = [
             (Side(variant(subject, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
             for trial, feed in zip(baseline.trials, feeds, strict=True)
@@ -139,12 +138,13 @@ def _left_out(reasons: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(rule="random", severity="note", found=", ".join(drawn), message=message)
     for name, reason in reasons.items():
         if reason != _RANDOM:
-            message = f"output {name} is not compared"
+            message = f"output {name} is not compared; with --static the other checks are enough"
             yield Finding(rule="not-compared", severity="warning", node=name, found=reason, message=message)
 
 
 def _differences(
     model: ir.Model,
+    original: ir.Model,
     sources: Mapping[str, str],
     right: Samples,
     found: Samples,
@@ -154,12 +154,10 @@ def _differences(
     exact: bool = False,
 ) -> Iterator[OutputDifference]:
     """Compare each of `sources`, names in the model with those in the original, in the model's format."""
-    values = {str(value.name): value for node in model.graph for value in node.outputs}
-    values.update({str(value.name): value for value in model.graph.outputs})
+    values, known = values_of(model), values_of(original)
     for name, source in sources.items():
-        format_ = memory_format_of(values[name])
-        expected = [[in_format(part, format_) for part in sample[source]] for sample in right]
-        noise = [[in_format(part, format_) for part in sample[source]] for sample in noisy]
+        expected = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in right]
+        noise = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in noisy]
         mine = [sample[name] for sample in found]
         yield difference(name, expected, mine, noise, quantized=source in quantized, exact=exact)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import cast
 
 import onnx_ir as ir
 
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import source_name
-from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.memory_format import Extent, memory_format_of, whole
 from relayout.verification.numeric.baseline import Baseline, Feeds, Trial, baseline_of
 from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Prepared", "in_format", "prepare"]
+__all__ = ["Prepared", "in_format", "prepare", "values_of"]
 
 # Inner values are compared up to this many bytes in all, so that a large model stays within memory.
 _INNER_BYTES = 1 << 26
@@ -47,12 +48,15 @@ class Prepared:
 
     def feeds(self, trial: Trial) -> Feeds:
         """The model's inputs for the samples of a trial, in its formats."""
-        inputs = {str(value.name): memory_format_of(value) for value in self.model.graph.inputs}
+        inputs = {str(value.name): value for value in self.model.graph.inputs}
+        sources = values_of(self.original)
         feeds = []
         for feed, results in zip(trial.feeds, trial.results, strict=True):
-            own = {name: array for name, array in feed.items() if name in inputs}
-            own |= {name: _one(feed, results, source) for name, source in self.supplied.items()}
-            feeds.append({name: in_format(array, inputs[name]) for name, array in own.items()})
+            own = {name: (name, array) for name, array in feed.items() if name in inputs}
+            own |= {name: (source, _one(feed, results, source)) for name, source in self.supplied.items()}
+            feeds.append(
+                {name: in_format(array, inputs[name], sources[source]) for name, (source, array) in own.items()}
+            )
         return feeds
 
 
@@ -60,8 +64,24 @@ def _one(feed: Mapping[str, Array], results: Mapping[str, list[Array]], name: st
     return feed[name] if name in feed else results[name][0]
 
 
-def in_format(array: Array, format_: MemoryFormat | None) -> Array:
-    """The array in an annotated format; unchanged if no annotation fits."""
+def values_of(model: ir.Model) -> dict[str, ir.Value]:
+    """The values of the graph, without those inside nodes, by name."""
+    made = [value for node in model.graph for value in node.outputs]
+    return {str(value.name): value for value in (*model.graph.inputs, *made, *model.graph.outputs)}
+
+
+def in_format(array: Array, value: ir.Value, source: ir.Value) -> Array:
+    """The array of `source`, a value of the original, in the format of `value`; unchanged if no annotation fits."""
+    format_, earlier = memory_format_of(value), memory_format_of(source)
+    if format_ == earlier:
+        return array
+    if earlier is not None:
+        # The original is itself a legal model, and both annotations are relative to that one's source.
+        extents = earlier.source_extents(array.shape)
+        whole_array = earlier.back(array, cast(tuple[int, ...], extents)) if extents is not None else None
+        if whole_array is None:
+            return array
+        array = whole_array
     permuted = format_.of(array) if format_ is not None else None
     return array if permuted is None else permuted
 
@@ -93,12 +113,12 @@ def prepare(
         if not asked and not right.model.graph.outputs:
             return fault or f"nothing is left of it without {_shown(theirs)}"
         baseline = baseline_of(right.model, asked, samples, seed, dims)
-        if not isinstance(baseline, str):
+        if isinstance(baseline, Baseline):
             left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {_shown(theirs | own)}")
             notes = tuple(_notes(theirs, own, len(inner)))
             return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
-        fault = fault or baseline
-        more = lacking(right.model, baseline)
+        fault = fault or "; ".join(baseline)
+        more = lacking(right.model, baseline[0])
         if not more:
             break
         theirs |= more
@@ -119,8 +139,7 @@ def _shown(operators: Operators) -> str:
 
 def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
     """The model's values that the original's run supplies, in the format that they are annotated with."""
-    known = {str(value.name): value for node in right.model.graph for value in node.outputs}
-    known |= {str(value.name): value for value in right.model.graph.inputs}
+    known = values_of(right.model)
     return {
         str(value.name)
         for node in model.graph
@@ -193,8 +212,15 @@ def _fits(value: ir.Value, source: ir.Value) -> bool:
     """Whether both are tensors of the same type, and one has the other's extents in its format."""
     if value.dtype is None or value.dtype != source.dtype or value.shape is None or source.shape is None:
         return False
-    format_ = memory_format_of(value) or whole(range(len(source.shape)))
-    extents = tuple(source.shape)
+    format_, earlier = memory_format_of(value), memory_format_of(source)
+    extents: tuple[Extent, ...] | None = tuple(source.shape)
+    if format_ != earlier and earlier is not None:
+        # The original is itself a legal model, and both annotations are relative to that one's source.
+        extents = earlier.source_extents(tuple(source.shape))
+    if extents is None:
+        return False
+    if format_ == earlier or format_ is None:
+        format_ = whole(range(len(extents)))
     if format_.fault(extents) is not None or len(format_.dims) != len(value.shape):
         return False
     expected = format_.shape(extents)

@@ -41,7 +41,7 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     """
     batches, others = _unknown(inputs)
     given = {**_declared_in_bodies(model), **(dims or {})}
-    for batch, sizes, highest in (
+    common = (
         (2, (32, 64, 96), 4),
         (1, (32, 64, 96), 2),
         (1, (64,), 2),
@@ -49,13 +49,28 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
         (8, (6, 8, 10), 2),
         (1, (8,), 1),
         (1, (1,), 1),
+    )
+    single = dict.fromkeys(batches, 1)
+    large = tuple(
+        (1, (size,), 2)
+        for size in _LARGE
+        if others and _elements(inputs, {**single, **dict.fromkeys(others, size)}) <= _MOST_ELEMENTS
+    )
+    for batch, sizes, highest in (
+        *common,
+        *large,
         *((extent, (extent,), 2) for extent in _mentioned(model) if (batches or others) and _is_small(inputs, extent)),
     ):
         extents = dict.fromkeys(batches, batch)
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-        for sized in (extents, *_with_sums(model, extents, others)):
+        most = max(_MOST_ELEMENTS, 2 * _elements(inputs, extents))
+        summed = [each for each in _with_sums(model, extents, others) if _elements(inputs, each) <= most]
+        for sized in (extents, *summed):
             yield Plan({**sized, **{name: size for name, size in given.items() if name in sized}}, highest)
 
+
+_LARGE = (128, 224, 256, 512, 4096)
+"""Usual sizes of images, and a length that sound needs: a stack of strided convolutions leaves no sample of a few."""
 
 # Batches and other sizes, to try after a first plan: unequal to those that `plans` begins with, and seldom to extents
 # that models have.
@@ -68,6 +83,8 @@ _OTHERS = (
     (3, (3, 5, 7)),
     (4, (16, 4, 2)),
     (2, (2, 3, 4)),
+    (3, (320, 256, 384)),
+    (3, (5120, 6144, 7168)),
 )
 
 
@@ -109,6 +126,9 @@ def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str
     if sums and not summed.issuperset(others):
         total = sum(extents[name] if name in extents else int(name) for name in sums[0])
         yield {name: total if name in others and name not in summed else size for name, size in extents.items()}
+    elif not sums and len(others) == len({extents[name] for name in others}) == 3:
+        whole = sum(extents[name] for name in others)
+        yield from ({**extents, name: whole - extents[name]} for name in others)
 
 
 def _elements(inputs: Sequence[ir.Value], extents: Mapping[str, int]) -> int:
