@@ -30,6 +30,7 @@ from relayout_api.problems import AnsweredError, RefusedError, answer_of, respon
 from relayout_api.routes import router
 from relayout_api.service import Service
 from relayout_api.settings import Settings
+from relayout_api.store import AwayError
 from relayout_api.telemetry.observer import Observer
 from relayout_api.telemetry.tracing import trace
 from relayout_api.validation import usage_error
@@ -125,7 +126,12 @@ async def _on_answered(request: Request, error: Exception) -> Response:
 
 async def _on_system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
+    if isinstance(error, AwayError):
+        _log.error("%s %s: the store cannot be used: %s", request.method, request.url.path, error)
+        return _respond(request, RefusedError("starting", "the store cannot be used", retry_after=10))
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        # The server itself logs the traceback of other exceptions only.
+        _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
         return await _on_fault(request, error)
     _log.error("%s %s: %s", request.method, request.url.path, error)
     return _respond(request, RefusedError("no-space", "the server's disk is full", retry_after=60))

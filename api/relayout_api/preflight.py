@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 
 from relayout.errors import UsageError
 from relayout_api.settings import Settings
 
 __all__ = ["examine", "with_auth"]
+
+_PREFIX = "RELAYOUT_"
 
 
 def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
@@ -38,6 +42,7 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
     """Each part of the configuration: its name, what was found, and the error if it is wrong. Nothing is started."""
     try:
         settings = Settings.from_environment()
+        _check_spelling()
     except UsageError as error:
         yield "settings", "", error
         return
@@ -49,6 +54,16 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
         ("store", lambda: _store(settings)),
     ):
         yield name, *_looked(look)
+
+
+def _check_spelling() -> None:
+    """Raise UsageError for a variable that is nearly a setting. Others may be of Kubernetes, which names the services
+    of a namespace, or of the command."""
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(_PREFIX).lower()
+        near = get_close_matches(name, Settings.model_fields, n=1, cutoff=0.8)
+        if variable.startswith(_PREFIX) and near and name not in Settings.model_fields:
+            raise UsageError("no such setting", where=variable, hint=f"did you mean {_PREFIX}{near[0].upper()}?")
 
 
 def _looked(look: Callable[[], str]) -> tuple[str, UsageError | None]:

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from relayout_api.bodies import Body
 from relayout_api.settings import Settings
-from relayout_api.store import Store
+from relayout_api.store import AwayError, Store
 from relayout_api.workers.messages import Answer, Content, Task
 from relayout_api.workers.pool import Pool
 
@@ -71,7 +71,12 @@ class Results:
         """The answer to the request of this key, where it was computed before."""
         if self._store.lacks(key):
             return None
-        found = await to_thread.run_sync(self._store.answer, key)
+        try:
+            found = await to_thread.run_sync(self._store.answer, key)
+        except AwayError as error:
+            # It is computed again.
+            _log.warning("no answer can be looked up: %s", error)
+            return None
         return None if found is None else Answer(found[1], found[0]["report"].encode(), repeats=True)
 
     async def learn(self, key: str, answer: Answer) -> None:

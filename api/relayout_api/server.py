@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from types import FrameType
 
 from relayout.errors import UsageError
@@ -39,11 +40,15 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
         service = app.state.service
 
         class Server(uvicorn.Server):
-            """Tells the service of a signal at once, and not only after the last request."""
+            """Tells the service of a signal at once, and not only after the last request. A second Ctrl-C ends the
+            grace alone: uvicorn would leave the work that runs without an end."""
 
             def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                service.stop_soon()
-                super().handle_exit(sig, frame)
+                if not self.should_exit:
+                    service.stop_soon()
+                    super().handle_exit(sig, frame)
+                elif sig == signal.SIGINT:
+                    service.stop_now()
 
         config = uvicorn.Config(
             app,

@@ -42,6 +42,7 @@ class Service:
         self.jobs = Jobs(settings, self.pool, self.results)
         self.metrics.watch(self.pool.gauges, self.jobs.gauges)
         self.stopping = anyio.Event()
+        self._hurried = anyio.Event()
         self._working: set[anyio.CancelScope] = set()
         self._is_over = False
         self._checked = -math.inf
@@ -62,9 +63,18 @@ class Service:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop)
 
+    def stop_now(self) -> None:
+        """End the grace; may be called in a signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hurry)
+
     def _stop(self) -> None:
         self.jobs.stop_taking()
         self.stopping.set()
+
+    def _hurry(self) -> None:
+        self.jobs.end_grace()
+        self._hurried.set()
 
     @contextmanager
     def ends(self, scope: anyio.CancelScope) -> Iterator[None]:
@@ -79,7 +89,8 @@ class Service:
 
     async def _end_grace(self) -> None:
         await self.stopping.wait()
-        await anyio.sleep(self.settings.grace)
+        with anyio.move_on_after(self.settings.grace):
+            await self._hurried.wait()
         self._is_over = True
         for scope in self._working:
             scope.cancel()

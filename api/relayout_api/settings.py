@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,6 +92,13 @@ class Settings(BaseSettings):
     def _separate(cls, value: object) -> object:
         return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
+    @field_validator("database_url")
+    @classmethod
+    def _postgresql(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError("a URL postgresql://...; without one the database is a file in RELAYOUT_DATA")
+        return value
+
     @property
     def keys_url(self) -> str:
         """The database of the API keys, as SQLAlchemy names it: that of the jobs, or a file in the data folder."""
@@ -117,5 +125,6 @@ class Settings(BaseSettings):
                 "a setting is wrong",
                 where=f"RELAYOUT_{fault['loc'][0]}".upper(),
                 expected=fault["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
-                found=repr(fault["input"]),
+                # The password of a URL is not shown.
+                found=re.sub(r"//[^/]*@", "//***@", repr(fault["input"])),
             ) from None

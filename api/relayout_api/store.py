@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from relayout.errors import UsageError
 from relayout_api.settings import Settings
 
-__all__ = ["Entry", "Store", "digest_of", "store_of"]
+__all__ = ["AwayError", "Entry", "Store", "digest_of", "store_of"]
 
 _HOUR = 3600.0
 _CHECK_BYTES = 4096
@@ -36,6 +36,10 @@ class Entry:
     path: str
     size: int
     used: float
+
+
+class AwayError(OSError):
+    """The service at the store's URL does not answer, or refuses."""
 
 
 class Files(Protocol):
@@ -60,7 +64,8 @@ class Files(Protocol):
 class Store:
     """Contents by digest, and records by key. A record is a small JSON object that names contents.
 
-    Every method but `lacks` may block, and raises OSError where the disk is full or the service of the URL is away.
+    Every method but `lacks` may block, and raises OSError where the disk is full, AwayError where the service of the
+    URL does not answer.
     """
 
     def __init__(self, files: Files) -> None:
@@ -253,36 +258,45 @@ class _Remote:
             ) from error
         self._root = str(root).rstrip("/")
 
+    def _ask(self, method: str, *arguments: object, **options: object) -> Any:
+        """Call the file system, whose client may have errors of its own: no credentials, no answer."""
+        try:
+            return getattr(self._system, method)(*arguments, **options)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise AwayError(f"{type(error).__name__}: {error}") from error
+
     def lacks(self, path: str) -> bool:
         # Only a request to the service of the URL would tell.
         return False
 
     def read(self, path: str) -> memoryview | None:
         try:
-            content: bytes = self._system.cat_file(f"{self._root}/{path}")
+            content: bytes = self._ask("cat_file", f"{self._root}/{path}")
         except FileNotFoundError:
             return None
         return memoryview(content)
 
     def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = f"{self._root}/{path}"
-        self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._ask("makedirs", target.rpartition("/")[0], exist_ok=True)
         # An object store shows a new object when all of it is there.
-        self._system.pipe_file(target, b"".join(parts))
+        self._ask("pipe_file", target, b"".join(parts))
 
     def mark_used(self, path: str) -> bool:
-        return bool(self._system.exists(f"{self._root}/{path}"))
+        return bool(self._ask("exists", f"{self._root}/{path}"))
 
     def remove(self, path: str) -> None:
         try:
-            self._system.rm_file(f"{self._root}/{path}")
+            self._ask("rm_file", f"{self._root}/{path}")
         except FileNotFoundError:
             return
 
     def entries(self) -> Iterator[Entry]:
-        if not self._system.exists(self._root):
+        if not self._ask("exists", self._root):
             return
-        for name, facts in self._system.find(self._root, detail=True).items():
+        for name, facts in self._ask("find", self._root, detail=True).items():
             when = facts.get("LastModified") or facts.get("created") or facts.get("mtime")
             used = when.timestamp() if hasattr(when, "timestamp") else float(when or time.time())
             yield Entry(name.removeprefix(f"{self._root}/"), facts["size"], used)

@@ -184,10 +184,23 @@ def test_the_configuration_can_be_checked_without_a_start(
     monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
     good = run("serve", "--check")
     assert good.status == 0, good.err
+    # Kubernetes sets this for a service named relayout.
+    monkeypatch.setenv("RELAYOUT_PORT", "tcp://10.0.0.1:8000")
+    assert run("serve", "--check").status == 0
+    monkeypatch.setenv("RELAYOUT_WORKER", "4")
+    misspelt = run("serve", "--check")
+    assert misspelt.status == 2
+    assert "did you mean RELAYOUT_WORKERS?" in misspelt.err
+    monkeypatch.delenv("RELAYOUT_WORKER")
     monkeypatch.setenv("RELAYOUT_DATABASE_URL", "postgresql://u:secret@127.0.0.1:1/x")
     bad = run("serve", "--check")
     assert bad.status == 2
     assert "job database" in bad.out
     assert "secret" not in bad.out + bad.err
+    monkeypatch.setenv("RELAYOUT_DATABASE_URL", "mysql://u:secret@127.0.0.1:1/x")
+    foreign = run("serve", "--check")
+    assert foreign.status == 2
+    assert "RELAYOUT_DATABASE_URL: a setting is wrong" in foreign.err
+    assert "secret" not in foreign.err
     monkeypatch.setenv("RELAYOUT_WORKERS", "none")
     assert run("serve", "--check").status == 2

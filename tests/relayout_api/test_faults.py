@@ -58,6 +58,38 @@ def test_jobs_outlive_workers_and_servers(tmp_path: Path) -> None:
         assert_request_is_told_and_server_ends(server, signal.SIGINT)
 
 
+def test_a_second_interrupt_ends_the_grace_and_loses_no_job(tmp_path: Path) -> None:
+    with serving(tmp_path, RELAYOUT_GRACE="600") as server, client_of(server) as client:
+        job = submit_loop(client, LOOP * 1000)
+        wait_until_running(server, client, job)
+        server.process.send_signal(signal.SIGINT)
+        wait_for(lambda: "Shutting down" in server.log())
+        server.process.send_signal(signal.SIGINT)
+        assert server.ended_within(30)
+        assert f"go back into the queue: {job}" in server.log()
+        assert "Traceback" not in server.log(), server.log()
+
+
+def test_the_log_has_the_reason_where_the_system_refuses(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, client_of(server) as client:
+        (tmp_path / "data" / "store" / "blobs").write_text("no folder")
+        answer = client.post("/v1/jobs", params={"kind": "legalize"}, json=BODY)
+        assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal")
+        assert "NotADirectoryError" in server.log()
+
+
+def test_a_store_that_is_away_slows_requests_and_refuses_jobs(tmp_path: Path) -> None:
+    """A server that was ready, and whose bucket is gone: nothing listens at its address."""
+    url = {"RELAYOUT_STORE_URL": "s3://bucket", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
+    with serving(tmp_path, until="/healthz", **url, **keys) as server, client_of(server) as client:
+        wait_for(lambda: client.get("/readyz").json()["detail"] == "the store cannot be used")
+        assert client.post("/v1/legalize", json=BODY).status_code == 200
+        refused = client.post("/v1/jobs", params={"kind": "legalize"}, json=BODY)
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
+        assert int(refused.headers["retry-after"]) > 0
+
+
 def working(server: Server) -> int:
     """The worker that has work: the one that runs each time that one looks. A new one runs for a moment too."""
     for _ in range(100):

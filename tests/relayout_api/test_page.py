@@ -303,6 +303,17 @@ def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:
     assert state == "cancelled"
 
 
+def test_a_server_that_is_away_for_a_time_loses_no_job(page: Page) -> None:
+    is_away = True
+    page.route("**/v1/jobs/*", lambda route: route.abort() if is_away else route.continue_())
+    drop(page, "net.onnx", onnx_bytes())
+    drawn(page)
+    page.click("#run")
+    expect(page.locator("#solution")).to_have_text("The server does not answer. Trying again; it keeps the job.")
+    is_away = False
+    expect(page.locator("#result")).to_be_visible()
+
+
 def test_outputs_that_were_not_compared_are_not_called_equal(page: Page) -> None:
     # No runtime has this operator.
     unknown = {"name": "foo", "op": "Foo", "domain": "com.acme", "inputs": ["features"], "outputs": ["y"]}

@@ -81,3 +81,17 @@ def test_a_url_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         store_of(Settings(data=tmp_path, store_url="nowhere://x"))
     assert raised.value.where == "RELAYOUT_STORE_URL"
+
+
+def test_an_error_of_the_stores_own_client_is_one_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without credentials botocore raises an exception that is no OSError."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = store_of(Settings(data=tmp_path, store_url="s3://relayout-test-of-nothing"))
+    with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
+        store.check()

@@ -69,10 +69,11 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, prefix: Sequence[str] = (), **settings: str) -> Iterator[Server]:
+def serving(folder: Path, prefix: Sequence[str] = (), until: str = "/readyz", **settings: str) -> Iterator[Server]:
     """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
 
-    `prefix` is a command that runs the server's. `settings` are variables of its environment.
+    `prefix` is a command that runs the server's, and `until` the path that answers 200 when it runs. `settings` are
+    variables of its environment.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -87,17 +88,17 @@ def serving(folder: Path, prefix: Sequence[str] = (), **settings: str) -> Iterat
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         server = Server(port, process, folder)
-        wait_until_ready(server)
+        wait_until_ready(server, until)
         yield server
     finally:
         process.terminate()
         process.wait()
 
 
-def wait_until_ready(server: Server) -> None:
+def wait_until_ready(server: Server, until: str) -> None:
     for _ in range(600):
         try:
-            if httpx.get(f"{server.address}/readyz", timeout=60).status_code == 200:
+            if httpx.get(f"{server.address}{until}", timeout=60).status_code == 200:
                 return
         except httpx.ConnectError:
             pass

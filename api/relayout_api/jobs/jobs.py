@@ -100,6 +100,10 @@ class Jobs:
         if self._engine is not None:
             self._engine.stop_taking()
 
+    def end_grace(self) -> None:
+        """Give the jobs that run no more time."""
+        self._stop_time = -math.inf
+
     async def submit(self, arguments: dict[str, Any], content: Body, caller: str, key: str | None) -> Job:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
         name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
@@ -264,9 +268,8 @@ class Jobs:
 
     async def _drain(self, engine: Engine) -> None:
         self.stop_taking()
-        deadline = self._stop_time + self._settings.grace
         with CancelScope(shield=True):
-            while engine.is_busy and monotonic() < deadline:
+            while engine.is_busy and monotonic() < self._stop_time + self._settings.grace:
                 await sleep(0.05)
             await to_thread.run_sync(engine.close)
 

@@ -168,8 +168,16 @@ function showStage(stage, state) {
 
 const objectiveOf = options => options?.objective ?? "bytes";
 
+const LOST = "The server does not answer. Trying again; it keeps the job.";
+
 function onEvent(objective) {
   return (name, data) => {
+    if (name === "lost") {
+      at("solution").textContent = LOST;
+      say(LOST);
+    } else if (at("solution").textContent === LOST) {
+      at("solution").textContent = "";
+    }
     if (name === "stage") showStage(data.stage, "Working");
     if (name === "solution" && data.cost !== null && data.cost !== undefined) {
       at("solution").textContent = `Best so far: ${cost(data.cost, objective)}; proved: at least ${cost(data.bound ?? 0, objective)}.`;

@@ -75,14 +75,20 @@ export const cancelJob = id => ask(`v1/jobs/${encodeURIComponent(id)}`, {method:
 
 const ENDED = ["succeeded", "failed", "cancelled"];
 
-// Follow a job to its end: `onevent(name, data)` for each event. Returns the ended job. A stream that breaks is resumed
-// by the id of its last event.
+// So many times in a row, with longer and longer pauses, 39 seconds in all: a server that starts again takes some of them.
+const ATTEMPTS = 12;
+
+// No answer, or that of a server that starts or stops.
+const willPass = problem => problem.status === undefined || problem.status === 503;
+
+// Follow a job to its end: `onevent(name, data)` for each event, and for `lost`, where the server is not there for now.
+// Returns the ended job. A stream that breaks is resumed by the id of its last event.
 export async function follow(id, onevent, signal) {
   let last = null;
-  for (let attempt = 0; attempt < 6; attempt++) {
-    const job = await jobOf(id, signal);
-    if (ENDED.includes(job.state)) return job;
+  for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
     try {
+      const job = await jobOf(id, signal);
+      if (ENDED.includes(job.state)) return job;
       const headers = {Accept: "text/event-stream", ...(last ? {"Last-Event-ID": last} : {})};
       const response = await ask(`v1/jobs/${encodeURIComponent(id)}/events`, {headers, signal});
       for await (const event of eventsOf(response.body)) {
@@ -92,7 +98,8 @@ export async function follow(id, onevent, signal) {
         if (event.name === "done") return event.data;
       }
     } catch (error) {
-      if (error.name === "AbortError" || error instanceof ServiceError) throw error;
+      if (error.name === "AbortError" || (error instanceof ServiceError && !willPass(error.problem))) throw error;
+      onevent("lost", {});
     }
     await new Promise(resolve => setTimeout(resolve, 500 * (attempt + 1)));
   }

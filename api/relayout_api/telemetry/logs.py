@@ -20,6 +20,9 @@ trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
 """The job in hand."""
 
+# Control characters.
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+
 # Fields that every record has, apart from those that the log call gives.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
@@ -57,8 +60,8 @@ class TextFormatter(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
         given = [f"{name}={value}" for name, value in {**_given(record), **_ids()}.items()]
         line = " ".join([time, record.levelname.lower(), record.getMessage(), *given])
-        # A caller's text must not begin a line of its own.
-        line = line.replace("\r", "\\r").replace("\n", "\\n")
+        # A caller's text must neither begin a line of its own nor steer a terminal.
+        line = line.translate(_ESCAPED)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -37,3 +37,8 @@ def test_a_text_line_is_one_line_whatever_it_quotes() -> None:
     line = TextFormatter().format(record("found\n12:00:00 error forged", path="/a\nb"))
     assert "\n" not in line
     assert "path=/a\\nb" in line
+
+
+def test_a_text_line_has_no_control_characters() -> None:
+    line = TextFormatter().format(record("GET /\x00\x1b[2J\x85\u2028", path="é"))
+    assert "GET /\\x00\\x1b[2J\\x85\\u2028 path=é" in line
