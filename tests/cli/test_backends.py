@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,11 @@ def test_check_fails_with_each_fault_once_and_the_graphs_that_have_it(here: Path
 
 
 def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
-    assert run("backends", "new", "acme-npu").status == 0
+    made = run("backends", "new", "acme-npu")
+    assert made.status == 0
+    # In an environment of uv there is no pip.
+    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
+    assert made.err == f"next: cd acme-npu && {pip} install -e . pytest && python3 -m pytest\n"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "class or LRN"],
         cwd=here / "acme-npu", env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True,
@@ -111,7 +116,7 @@ def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
     assert run("backends", "new", "acme-npu").status == 2
 
 
-@pytest.mark.parametrize("name", ["Acme", "check", "1a", "a_b", "../x"])
+@pytest.mark.parametrize("name", ["Acme", "check", "1a", "a_b", "../x", "nhwc"])
 def test_an_invalid_name_creates_no_package(name: str, here: Path, run: Run) -> None:
     assert run("backends", "new", name).status == 2
     assert list(here.iterdir()) == []

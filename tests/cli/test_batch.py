@@ -144,3 +144,12 @@ def test_a_scheduler_that_does_not_answer_is_an_error(folder: Path, tmp_path: Pa
     assert said.status == 2
     assert "scheduler" in said.err
     assert run("batch", folder, "-o", tmp_path / "legal", "--scheduler", "tcp://x:1", "-j", "2").status == 2
+
+
+def test_a_journal_that_cannot_be_written_is_named(model: Path, run: Run) -> None:
+    output = model.parent / "legal"
+    output.mkdir()
+    (output / ".relayout-batch.jsonl").symlink_to("/dev/full")
+    said = run("batch", model.parent, "-o", output, "--jobs", "1")
+    assert said.status == 2
+    assert said.err.startswith(f"relayout: error: {output}/.relayout-batch.jsonl: the system refused\n")

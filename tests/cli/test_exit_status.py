@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ from relayout.cli.progress import Bar
 def work():
     with Bar(1) as bar:
         bar({step!r})
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{number})
         while True:
             {waiting}
 import sys
@@ -150,11 +151,26 @@ except BaseException as error:
 @pytest.mark.parametrize(("step", "waiting"), [("solve", "time.sleep(600)"), ("write", "pass")])
 def test_an_interrupt_is_130_in_foreign_code_and_in_pythons(step: str, waiting: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.format(step=step, waiting=waiting)], capture_output=True, text=True
+        [sys.executable, "-c", INTERRUPTED.format(number="SIGINT", step=step, waiting=waiting)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 130
     assert "relayout: interrupted" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+WRITES = """import pathlib, relayout.model.onnx_file
+            with relayout.model.onnx_file.replace_file(pathlib.Path("legal.onnx")):
+                {kill}
+                while True: pass"""
+
+
+def test_a_file_that_is_being_written_is_removed_at_the_end_of_the_process(tmp_path: Path) -> None:
+    code = INTERRUPTED.format(number="SIGCONT", step="write", waiting=WRITES.format(kill="os.kill(os.getpid(), 15)"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_after_a_run_an_interrupt_is_pythons_own_again(model: Path, tmp_path: Path, run: Run) -> None:
@@ -233,8 +249,27 @@ def test_the_time_limit_holds_for_the_whole_run(model: Path, tmp_path: Path, run
     assert "the time was up in the step" in done.stderr
     told = json.loads(report.read_text())
     assert (told["status"], "the time was up" in told["warnings"][0]) == ("unknown", True)
+    assert "  expected: time for every step: the limit shortens the search alone\n" in done.stderr
     assert not (tmp_path / "legal.onnx").exists()
     assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "60").status == 0
+    endless = process("legalize", model, "--time-limit", "inf", "--quiet", "--engine", "cp-sat")
+    assert (endless.returncode, endless.stderr) == (0, "")
+
+
+def test_the_seconds_of_each_step_are_told_when_the_time_is_up() -> None:
+    code = """
+import threading
+from relayout.cli.progress import Bar
+with Bar(2, 0.2) as bar:
+    bar("read")
+    bar("solve")
+    threading.Event().wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 4
+    assert re.search(
+        r"the time was up in the step 'solve'\n.*\n  found:    read \d\.\d s, solve \d\.\d s\n", done.stderr
+    )
 
 
 def test_a_packed_model_is_named_as_such(model: Path, tmp_path: Path, run: Run) -> None:

@@ -204,3 +204,13 @@ def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
     (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that have a cost")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 4 : start + 6]]
     assert rows == [["3 x", "Norm 'n*'", "NHWC", "written out in others", "6.00"], ["", "Pool 'p'", "NCHW", "", "1.00"]]
+
+
+def test_the_text_counts_the_transposes_that_do_not_run() -> None:
+    before = Totals(nodes=3, transposes=0, bytes=0, transposes_in_file=1, transposes_of_constants=1)
+    after = Totals(nodes=4, transposes=1, bytes=48, transposes_in_file=3, transposes_in_functions=2)
+    text = render_text(report_with(before=before, after=after))
+    assert "source: 1 Transpose in the file: 0 at run time, 1 on constants alone\n" in text
+    assert (
+        "legal model: 3 Transposes in the file: 1 at run time, 2 in bodies that define operators of relayout\n" in text
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -265,7 +267,9 @@ def new(
     target = Path(name) if folder is None else folder
     for path in write_package(name, target):
         print_result(str(path))
-    print_status(f"next: cd {target} && python3 -m pip install -e . pytest && python3 -m pytest")
+    # An environment of uv has no pip.
+    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
+    print_status(f"next: cd {shlex.quote(str(target))} && {pip} install -e . pytest && python3 -m pytest")
     return DONE
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from relayout.cli.batch_work import JOURNAL, Done, Item, key_of
 from relayout.cli.exit_status import DONE
@@ -18,7 +19,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / JOURNAL
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
 
     def open(self, items: Sequence[Item], resume: bool) -> list[Done]:
         """Begin to write; with `resume`, return the unchanged models that an earlier run legalized."""
@@ -32,7 +33,7 @@ class Journal:
                 from relayout.report.schema import Report
 
                 finished.append(Done(item.name, DONE, Report.model_validate(line["report"]), key=line["key"]))
-        self._file = self._path.open("w")
+        self._file = self._path.open("wb", buffering=0)
         for done in finished:
             self.add(done)
         return finished
@@ -40,8 +41,12 @@ class Journal:
     def add(self, done: Done) -> None:
         """Note that a model is done."""
         assert self._file is not None, "the journal is open"
-        self._file.write(json.dumps({**done.record(), "key": done.key}) + "\n")
-        self._file.flush()
+        line = json.dumps({**done.record(), "key": done.key}) + "\n"
+        try:
+            self._file.write(line.encode())
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def close(self, *, finished: bool) -> None:
         """End; `finished` says that no model is left to do."""

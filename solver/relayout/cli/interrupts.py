@@ -29,6 +29,7 @@ class Interrupts:
         self._last = last
         self._over = False
         self._waiter: threading.Thread | None = None
+        self._catches_termination = False
 
     def __enter__(self) -> Self:
         # Elsewhere (Windows, a thread of a program that calls `main`) the signal stays as it is.
@@ -52,6 +53,15 @@ class Interrupts:
             # CP-SAT restores the system's default handler, which would end the process.
             signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self._catches_termination:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def catch_termination(self) -> None:
+        """From now on SIGTERM raises SystemExit, so that a file that is written in part is removed. Before, it ends the
+        process at once, also in native code."""
+        if self._waiter is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _exit)
+            self._catches_termination = True
 
     def _wait(self) -> None:
         while True:
@@ -62,3 +72,7 @@ class Interrupts:
                 self._last()
                 os._exit(INTERRUPTED)
             _thread.interrupt_main()
+
+
+def _exit(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

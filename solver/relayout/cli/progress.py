@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from threading import Event, Lock, Thread, Timer
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from threading import TIMEOUT_MAX, Event, Lock, Thread, Timer
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -43,6 +44,7 @@ class Bar:
         self._start = perf_counter()
         self._watch: Timer | None = None
         self._done = -1
+        self._began: dict[str, float] = {}
         self._step = self._part = ""
         self._is_over = False
         self._lock = Lock()
@@ -53,7 +55,7 @@ class Bar:
     def __enter__(self) -> Self:
         self._interrupts.__enter__()
         if self._limit is not None:
-            self._watch = Timer(self._limit, self._on_limit)
+            self._watch = Timer(min(self._limit, TIMEOUT_MAX), self._on_limit)
             self._watch.daemon = True
             self._watch.start()
         if sys.stderr.isatty():
@@ -75,12 +77,15 @@ class Bar:
     def __call__(self, step: str) -> None:
         """End the last step and begin `step`."""
         self._interrupts.at_once = step in TRACELESS
+        if step == WRITING:
+            self._interrupts.catch_termination()
         with self._lock:
             # Once a file is being written, the limit ends nothing any more.
             self._part = step if not self._is_over else self._part
         self._wait_if_over()
         with self._lock:
             self._done, self._step = self._done + 1, step
+            self._began[step] = perf_counter()
             if self._shown is not None:
                 progress, task = self._shown
                 progress.update(task, description=step, completed=self._done)
@@ -133,13 +138,25 @@ class Bar:
             self._is_over = True
         self.clear()
         where, step = f"--time-limit {self._limit:g}", self._part or "read"
-        error = OutOfTimeError(f"the time was up in the step '{step}'", where=where, hint="raise it")
+        error = OutOfTimeError(
+            f"the time was up in the step '{step}'",
+            where=where,
+            expected="time for every step: the limit shortens the search alone",
+            found=", ".join(self._seconds()),
+            hint="raise it",
+        )
         print_status(f"relayout: error: {describe(error)[1]}")
         if self._expired is not None:
             last = Thread(target=self._expired, args=(error,), daemon=True)
             last.start()
             last.join(GRACE)
         os._exit(OUT_OF_TIME)
+
+    def _seconds(self) -> Iterator[str]:
+        """How long each step took, up to now."""
+        began = [*self._began.items(), ("", perf_counter())]
+        for (step, start), (_, end) in pairwise(began):
+            yield f"{step} {end - start:.1f} s"
 
     def _wait_if_over(self) -> None:
         """Write nothing after the limit: the watch is about to end the process."""

@@ -116,15 +116,15 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"{report.status}: {report.proof}"
     for name, totals in (("source", report.before), ("legal model", report.after)):
         kinds = (
-            (totals.transposes_of_constants, "read only constants and do not run"),
-            (totals.transposes_in_functions, "are in bodies that define operators of relayout"),
+            (totals.transposes_of_constants, "on constants alone"),
+            (totals.transposes_in_functions, "in bodies that define operators of relayout"),
         )
         why = [f"{count} {text}" for count, text in kinds if count]
         if name == "source" and totals == report.after:
             continue
         if why:
-            stored, running = totals.transposes_in_file, totals.transposes
-            yield f"{name}: {stored} Transposes are stored, {running} run: {', '.join(why)}"
+            stored = f"{totals.transposes_in_file} Transpose{'s' * (totals.transposes_in_file != 1)} in the file"
+            yield f"{name}: {stored}: {totals.transposes} at run time, {', '.join(why)}"
         if totals.transposes_of_units:
             units = totals.transposes_of_units
             yield f"{name}: {units} of the transposes that run only move{'s' * (units == 1)} dims of extent 1, 0 bytes"

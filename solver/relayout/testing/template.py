@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from relayout.backend.registry import find_backends
 from relayout.errors import UsageError
 
 __all__ = ["write_package"]
@@ -79,11 +80,14 @@ class Test{kind}(BackendTests):
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write the package for a backend of this name into a new folder, and return its files.
 
-    Raises UsageError for a name that is none, or where the folder exists.
+    Raises UsageError for a name that is none or that an installed backend has, or where the folder exists.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         expected = f"lower-case letters, digits and - between them, and none of {', '.join(_RESERVED)}"
         raise UsageError("that is no name for a backend", expected=expected, found=repr(name))
+    if (owner := find_backends().get(name)) is not None:
+        found = f"{name!r} of {owner.owner}"
+        raise UsageError("a backend of this name is installed", expected="a name of its own", found=found)
     words = {
         "name": name,
         "package": f"relayout-{name}",
