@@ -16,7 +16,13 @@ import onnx
 from onnx import numpy_helper
 
 from relayout.layout.terms import GENERATED
-from relayout.model.dims.dim_unification import MadeUpNames, number, unify_names
+from relayout.model.dims.dim_unification import (
+    MadeUpNames,
+    number,
+    restore_made_up_outputs,
+    unify_names,
+    without_made_up_outputs,
+)
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
@@ -56,7 +62,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
     have graphs inside.
     """
-    stated = shaped_values(proto.graph, has_graphs=has_graphs)
+    proto, made_up = without_made_up_outputs(proto)
+    stated = shaped_values(proto.graph, has_graphs=has_graphs) - {value for value, _ in made_up}
     inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
@@ -87,6 +94,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
         is_unified = _unify(inferred.graph, known)
         if not name_spatial_dims(inferred.graph) and not is_unified:
             break
+    restore_made_up_outputs(inferred.graph, made_up)
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
     }
