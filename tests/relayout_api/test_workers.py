@@ -24,7 +24,7 @@ from relayout_api.schemas import LegalizeParameters
 from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.pool import WorkerDiedError, death
-from relayout_api.workers.processes import End, WorkerProcess
+from relayout_api.workers.processes import End, Template, WorkerProcess
 from relayout_api.workers.work import WORK
 
 BODY = {"graph": {**GRAPH, "name": "workers"}, "backend": "nhwc"}
@@ -186,3 +186,15 @@ def assert_replaced(server: Server, client: httpx.Client, victims: set[int]) -> 
     body = {**BODY, "graph": {**GRAPH, "name": f"without {sorted(victims)}"}}
     assert client.post("/v1/legalize", json=body).status_code == 200
     wait_for(lambda: len(workers_of(server)) == len(before) and not workers_of(server) & before)
+
+
+def test_a_template_that_is_closed_while_it_is_read_ends_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may close it between the moment when a line is there and the read."""
+    template = Template()
+
+    async def closed_meanwhile(_: socket.socket) -> None:
+        template.close()
+
+    monkeypatch.setattr(anyio, "wait_readable", closed_meanwhile)
+    anyio.run(template.listen)
+    assert template.ended.is_set()

@@ -121,8 +121,11 @@ class Template:
                 *lines, self._text = (self._text + data).split(b"\n")
                 for line in lines:
                     self._take(json.loads(line))
-        except ConnectionError:
-            return
+        except OSError as error:
+            # `close` may come between the wait and the read.
+            is_closed = self._control.fileno() < 0
+            if not is_closed and not isinstance(error, ConnectionError):
+                raise
         finally:
             self.ended.set()
             # For those who wait for it: they find that it has ended.
