@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from relayout.errors import UsageError
+from relayout.model.graph_json.faults import first_fault, json_kind
 from relayout_api.problems import MalformedBodyError
 
 __all__ = ["load_body", "usage_error", "validated"]
@@ -23,7 +24,7 @@ def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MalformedBodyError("a JSON object", str(error)[:200]) from None
     if not isinstance(loaded, dict):
-        raise UsageError("not a JSON object", where=where, expected="an object", found=type(loaded).__name__)
+        raise UsageError("not a JSON object", where=where, expected="an object", found=json_kind(loaded))
     return loaded
 
 
@@ -32,19 +33,25 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise usage_error(error.errors(include_url=False, include_context=False), where) from None
+        faults = error.errors(include_url=False, include_context=False)
+        fault = first_fault(faults, data, schema, within="parameters" if where == "query" else "fields")
+        raise UsageError(
+            "invalid request" + (f" (in {fault.more + 1} places, this is the first)" if fault.more else ""),
+            where=f"{where}.{fault.path}" if fault.path else where,
+            expected=fault.expected,
+            found=fault.found,
+            hint=fault.hint,
+        ) from None
 
 
-def usage_error(faults: Sequence[Mapping[str, Any]], where: str = "") -> UsageError:
-    """The first of pydantic's errors as a UsageError."""
+def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
+    """The first of pydantic's errors about the parameters of a route as a UsageError."""
     fault = faults[0]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
-    kinds = {"missing": "this field", "extra_forbidden": "no such field"}
-    found = json.dumps(fault.get("input"), default=str)
+    message, found = fault["msg"], json.dumps(fault.get("input"), default=str)
     return UsageError(
-        "invalid request" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=f"{where}{path}".removeprefix("."),
-        expected=kinds.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:]),
+        "invalid request",
+        where=".".join(map(str, fault["loc"])),
+        expected="this parameter" if fault["type"] == "missing" else message[:1].lower() + message[1:],
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
 

@@ -51,7 +51,7 @@ CASES = {
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
     "no graph": Case("invalid-input", {}, says={"where": "body.graph", "found": "nothing"}),
-    "a graph that is none": Case("invalid-input", {"graph": 7}, says={"where": "body.graph", "found": "int"}),
+    "a graph that is none": Case("invalid-input", {"graph": 7}, says={"where": "body.graph", "found": "a number"}),
     "no nodes in the schema's sense": Case("invalid-input", graph(nodes=7), says={"where": "graph JSON, nodes"}),
     "a graph with a cycle": Case(
         "invalid-input",

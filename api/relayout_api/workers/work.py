@@ -19,6 +19,7 @@ from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused
+from relayout.model.graph_json.faults import json_kind
 from relayout.model.io import Source, read_model, to_json, write_whole
 from relayout.model.metadata import recorded_backend
 from relayout.options import Options
@@ -238,9 +239,7 @@ def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     graph = body.pop(field, None)
     if graph is None or isinstance(graph, dict):
         return graph
-    raise InputError(
-        "not graph JSON", where=f"body.{field}", expected="graph JSON, version 1", found=type(graph).__name__
-    )
+    raise InputError("not graph JSON", where=f"body.{field}", expected="graph JSON, version 1", found=json_kind(graph))
 
 
 def _backend(parameters: LegalizeParameters | ExplainParameters | GraphParameters) -> Backend:

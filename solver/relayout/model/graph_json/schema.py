@@ -11,9 +11,9 @@ import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails
 
 from relayout.errors import InputError
+from relayout.model.graph_json.faults import first_fault, json_kind
 
 __all__ = ["ConstantJson", "FunctionJson", "GraphBody", "GraphJson", "NodeJson", "ValueJson", "load_json", "validate"]
 
@@ -185,7 +185,7 @@ def load_json(data: bytes | str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError("not JSON", where=where, expected="a JSON object", found=str(error)[:200]) from error
     if not isinstance(loaded, dict):
-        raise InputError("not graph JSON", where=where, expected="a JSON object", found=type(loaded).__name__)
+        raise InputError("not graph JSON", where=where, expected="a JSON object", found=json_kind(loaded))
     return loaded
 
 
@@ -194,43 +194,15 @@ def validate(schema: type[_Model], data: object, where: str) -> _Model:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults: dict[str, list[ErrorDetails]] = {}
-        for fault in error.errors(include_url=False, include_context=False):
-            faults.setdefault(_path(fault, data), []).append(fault)
-        (path, first), more = next(iter(faults.items())), len(faults) - 1
-        expected = dict.fromkeys(_EXPECTED.get(fault["type"], fault["msg"]) for fault in first)
+        fault = first_fault(error.errors(include_url=False, include_context=False), data, schema)
         raise InputError(
             "not graph JSON, version 1",
-            where=f"{where}, {path}" if path else where,
-            expected=", or ".join(text.removeprefix("Input should be ") for text in expected),
-            found="nothing" if first[0]["type"] == "missing" else _shorten(first[0]["input"]),
-            hint=f"{more} more fault{'s' * (more > 1)} of this kind follow" if more else "",
+            where=f"{where}, {fault.path}" if fault.path else where,
+            expected=fault.expected,
+            found=fault.found,
+            hint=fault.hint or (f"more places with faults: {fault.more}" if fault.more else ""),
         ) from error
-
-
-_EXPECTED = {"missing": "this field", "extra_forbidden": "no such field"}
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number; write it as a string in a typed attribute")
-
-
-def _path(fault: ErrorDetails, data: object) -> str:
-    """The location of the fault in the data, without the names of the types that pydantic tried."""
-    text = ""
-    for step in fault["loc"]:
-        is_missing = fault["type"] == "missing" and isinstance(data, dict)
-        if isinstance(data, list) and isinstance(step, int) and step < len(data):
-            text, data = f"{text}[{step}]", data[step]
-        elif isinstance(data, dict) and step in data:
-            text, data = f"{text}.{step}", data[step]
-        elif is_missing and step == fault["loc"][-1]:
-            text = f"{text}.{step}"
-    return text.removeprefix(".")
-
-
-def _shorten(value: object) -> str:
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
