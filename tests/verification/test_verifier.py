@@ -211,7 +211,7 @@ def test_a_model_that_takes_none_of_the_sizes_tried_says_how_to_set_them() -> No
     net.output(net.node("Concat", net.node("Concat", image, image, net.weight(1, 131), axis=1), mask, axis=0))
     model = net.model()
     verification = verify(model, "onnx", against=model)
-    assert "--dim sets the sizes of past, total" in verification.findings[-1].message
+    assert "--dim (options.dims) sets the sizes of past, total" in verification.findings[-1].message
     assert verify(model, "onnx", against=model, dims={"past": 6, "total": 143}).passed
 
 

@@ -192,8 +192,8 @@ def _not_compared(numeric: Numeric, severity: Severity, open_: Sequence[str]) ->
     if numeric.status != "skipped":
         return
     package = "" if find_spec("onnxruntime") else "; onnxruntime is not installed: pip install 'relayout[check]'"
-    ways = [f"--dim sets the sizes of {', '.join(open_)}"] if open_ and not package else []
-    ways.append("with --static the other checks are enough")
+    ways = [f"--dim (options.dims) sets the sizes of {', '.join(open_)}"] if open_ and not package else []
+    ways.append("with --static (options.static) the other checks are enough")
     yield Finding(
         rule="not-compared",
         severity=severity,

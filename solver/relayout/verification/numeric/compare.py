@@ -138,7 +138,7 @@ def _left_out(reasons: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(rule="random", severity="note", found=", ".join(drawn), message=message)
     for name, reason in reasons.items():
         if reason != _RANDOM:
-            message = f"output {name} is not compared; with --static the other checks are enough"
+            message = f"output {name} is not compared; with --static (options.static) the other checks are enough"
             yield Finding(rule="not-compared", severity="warning", node=name, found=reason, message=message)
 
 
