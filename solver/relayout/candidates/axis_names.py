@@ -86,7 +86,7 @@ class AxisNames:
         self._first_elidable = len(self._given)
         self._spread(self._of_elidable)
         # The last one is that of an axis without a name, whose index is -1.
-        self._known = [*((letter, self._claim(name)) for name, letter in enumerate(self._given)), ("", 0)]
+        self._known = [*zip(self._given, map(self._claim, range(len(self._given))), strict=True), ("", 0)]
         # They are not read any more, and take as much memory as all else here.
         for each in (self._joined, self._spaces, self._stated, self._assumed, self._of_elidable):
             each.clear()
@@ -165,7 +165,7 @@ class AxisNames:
     def _axes_of(self, value: ir.Value) -> Sequence[int]:
         known = self._axes.get(value)
         if known is None:
-            known = self._axes[value] = self._new_axes(len(extents_of(value) or ()))
+            known = self._axes[value] = self._new_axes(len(value.shape.dims) if value.shape is not None else 0)
         return known
 
     def _new_axes(self, count: int) -> Sequence[int]:

@@ -172,7 +172,7 @@ class _Collector:
     def add(self, value: ir.Value, *, constant: bool) -> None:
         if constant:
             self.constants.add(value)
-        extents = extents_of(value)
+        extents = self._classes.extents_of(value)
         if extents is None:
             self.operands[value] = None
             return
@@ -290,7 +290,7 @@ class _Collector:
     def _view(self, node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:
         source, result = node.inputs[0], node.outputs[0]
         operand = known.get(source) if source is not None else None
-        extents = extents_of(result)
+        extents = self._classes.extents_of(result)
         if operand is None or extents is None or len(extents) != len(rule.axes):
             return None
         key = (id(operand.view), rule.axes, extents)

@@ -95,7 +95,8 @@ def legalize_file(
     if strict:
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
-        check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
+        if names:
+            check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
         check_dims(request, model)
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)

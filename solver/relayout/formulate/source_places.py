@@ -71,7 +71,7 @@ def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -
     source = formulation.source_assignment()
     if source is None or formulation.scale.objective.unit != "bytes":
         return frozenset()
-    opened = {each.tensor: sizes.open_extents(each.tensor.base.shape) for each in formulation.def_use}
+    opened = _opened([each.tensor for each in formulation.def_use], sizes)
     if not any(opened.values()):
         return frozenset()
     before = plan_of(formulation, source)
@@ -85,6 +85,18 @@ def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -
     dearer = dearer or {key for key, growth in more.items() if key and growth}
     beside = frozenset(tensor for tensor, key in opened.items() if key in dearer)
     return beside.union(*(tensors[key] for key in dearer))
+
+
+def _opened(tensors: Iterable[Tensor], sizes: DimSizes) -> dict[Tensor, _Key]:
+    """The open extents of each tensor, computed once for all that share a shape."""
+    known: dict[int, _Key] = {}
+    found = {}
+    for tensor in tensors:
+        shape = tensor.base.shape
+        if id(shape) not in known:
+            known[id(shape)] = sizes.open_extents(shape)
+        found[tensor] = known[id(shape)]
+    return found
 
 
 def _in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:

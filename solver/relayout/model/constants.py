@@ -74,16 +74,18 @@ def known_result(node: ir.Node) -> np.ndarray | None:
 
     A Shape or Size of known extents is one, and a Gather that reads a known extent of a shape with unknown ones.
     """
-    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+    outputs, operator = node.outputs, node.op_type
+    if len(outputs) != 1:
         return None
-    if node.op_type not in ("Shape", "Size"):
-        # Shape propagation leaves the numbers that it finds here. A Constant has its own.
-        found = node.outputs[0].const_value if node.inputs else None
-        return None if found is None else found.numpy()
-    source = node.inputs[0]
+    if operator not in ("Shape", "Size"):
+        # Shape propagation leaves the numbers that it finds here. A Constant has its own. Few nodes have any.
+        found = outputs[0].const_value
+        is_known = found is not None and node.domain in ("", "ai.onnx") and bool(node.inputs)
+        return found.numpy() if found is not None and is_known else None
+    source = node.inputs[0] if node.domain in ("", "ai.onnx") else None
     if source is None or source.shape is None or not source.shape.is_static():
         return None
     shape = np.array(source.shape.numpy(), np.int64)
-    if node.op_type == "Size":
+    if operator == "Size":
         return np.array(shape.prod(), np.int64)
     return shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,40 +64,50 @@ def _encoded(model: ir.Model) -> Encoded:
 def write_onnx(model: ir.Model, path: Path, written: Encoded | None = None) -> None:
     """Write `model` to `path` atomically: at any time the path has the old file or the whole new one. `written` are the
     model's bytes, where the caller has them."""
-    written, tensors = written or _encoded(model), _tensors(model)
-    outside = any(map(is_in_file, tensors.values())) or len(written.graph) + _bytes(tensors) > LARGEST_FILE
+    written, constants = written or _encoded(model), _constants(model)
+    size = len(written.graph) + sum(each.size for each in constants)
+    outside = size > LARGEST_FILE or any(is_in_file(each.tensor) for each in constants)
     with contextlib.ExitStack() as stack:
         # The contexts exit in the opposite order: the data is in place before a model refers to it.
         file = stack.enter_context(replace_file(path))
         data = stack.enter_context(replace_file(path.with_name(f"{path.name}.data"))) if outside else None
-        _write(written, tensors, file, data, f"{path.name}.data")
+        _write(written, constants, file, data, f"{path.name}.data")
 
 
 def write_inside(model: ir.Model, file: BinaryIO, written: Encoded | None = None) -> None:
     """Write `model` to an open file with all constants inside; `written` is that of `write_onnx`."""
-    _write(written or _encoded(model), _tensors(model), file, None, "")
+    _write(written or _encoded(model), _constants(model), file, None, "")
 
 
-def _tensors(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
-    return {value.name or "": value.const_value for value in model.graph.initializers.values()}
+class _Constant(Struct, frozen=True):
+    """An initializer, with the number of bytes of its data, which onnx_ir computes anew for each question."""
+
+    name: str
+    tensor: ir.TensorProtocol
+    size: int
+
+
+def _constants(model: ir.Model) -> list[_Constant]:
+    found = []
+    for value in model.graph.initializers.values():
+        if value.const_value is None:
+            raise InternalError("a constant has no data", where=f"constant '{value.name}'")
+        found.append(_Constant(value.name or "", value.const_value, value.const_value.nbytes))
+    return found
 
 
 def _write(
-    written: Encoded,
-    tensors: Mapping[str, ir.TensorProtocol | None],
-    file: BinaryIO,
-    data: BinaryIO | None,
-    location: str,
+    written: Encoded, constants: Sequence[_Constant], file: BinaryIO, data: BinaryIO | None, location: str
 ) -> None:
-    heads = [_head(name, tensor, data, location) for name, tensor in tensors.items()]
+    heads = [_head(each, data, location) for each in constants]
     file.write(written.model)
     framed = (len(_frame(GRAPH_INITIALIZER, len(head) + inside)) + len(head) + inside for head, inside in heads)
     file.write(_frame(MODEL_GRAPH, len(written.graph) + sum(framed)))
     file.write(written.graph)
-    for tensor, (head, inside) in zip(tensors.values(), heads, strict=True):
+    for constant, (head, inside) in zip(constants, heads, strict=True):
         file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
         if inside:
-            _write_data(tensor, file)
+            _write_data(constant, file)
 
 
 @contextlib.contextmanager
@@ -119,24 +129,18 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values() if tensor is not None)
-
-
-def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, location: str) -> tuple[bytes, int]:
+def _head(constant: _Constant, data: BinaryIO | None, location: str) -> tuple[bytes, int]:
     """A TensorProto up to its data, and the number of bytes of data that follow; external data is written here."""
-    if tensor is None:
-        raise InternalError("a constant has no data", where=f"constant '{name}'")
+    tensor, size = constant.tensor, constant.size
     if isinstance(tensor, AbsentTensor | ir.StringTensor):
         proto = ir.to_proto(tensor)
-        proto.name = name
+        proto.name = constant.name
         return proto.SerializeToString(deterministic=True), 0
-    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=list(tensor.shape.numpy()))
+    proto = onnx.TensorProto(name=constant.name, data_type=tensor.dtype.value, dims=list(tensor.shape.numpy()))
     if tensor.doc_string:
         proto.doc_string = tensor.doc_string
     for key, text in tensor.metadata_props.items():
         proto.metadata_props.add(key=key, value=text)
-    size = tensor.nbytes
     if data is None or size < SMALLEST_OUTSIDE:
         return proto.SerializeToString(deterministic=True) + _frame(TENSOR_RAW_DATA, size), size
     # Aligned to pages, so that a runtime can map each weight by itself.
@@ -144,20 +148,19 @@ def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, lo
     proto.data_location = onnx.TensorProto.EXTERNAL
     for key, text in (("location", location), ("offset", str(data.tell())), ("length", str(size))):
         proto.external_data.add(key=key, value=text)
-    _write_data(tensor, data)
+    _write_data(constant, data)
     return proto.SerializeToString(deterministic=True), 0
 
 
-def _write_data(tensor: ir.TensorProtocol | None, file: BinaryIO) -> None:
-    assert tensor is not None
+def _write_data(constant: _Constant, file: BinaryIO) -> None:
     start = file.tell()
-    writable: Any = tensor  # every tensor of onnx_ir can be written, but its protocol lacks the method
+    writable: Any = constant.tensor  # every tensor of onnx_ir can be written, but its protocol lacks the method
     writable.tofile(file)
-    if file.tell() - start != tensor.nbytes:
+    if file.tell() - start != constant.size:
         raise InternalError(
             "a constant's data does not fit its shape",
-            where=f"constant '{tensor.name}'",
-            expected=f"{tensor.nbytes} bytes",
+            where=f"constant '{constant.name}'",
+            expected=f"{constant.size} bytes",
             found=f"{file.tell() - start} bytes",
         )
 

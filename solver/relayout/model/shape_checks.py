@@ -22,10 +22,20 @@ Fault = tuple[str, str] | None
 def check_shapes(graphs: Iterable[ir.Graph]) -> None:
     """Raise InputError for the first node whose operands do not fit it."""
     for graph in graphs:
+        # Networks repeat their nodes: those that share the shapes and attributes are checked once.
+        checked: set[tuple[object, ...]] = set()
         for node in graph:
-            check = _CHECKS.get(node.op_type) if node.domain == "" else None
-            shapes = [_shape(value) for value in node.inputs] if check else []
-            fault = check(node, shapes) if check and shapes and shapes[0] is not None else None
+            operator = node.op_type
+            if operator not in _CHECKS or node.domain != "":
+                continue
+            values = [*node.inputs, node.outputs[0]] if node.outputs else []
+            shared = [id(each) for each in node.attributes.data.values()]
+            key = operator, *shared, *[id(value.shape) if value is not None else 0 for value in values]
+            if key in checked:
+                continue
+            checked.add(key)
+            shapes = [_shape(value) for value in node.inputs]
+            fault = _CHECKS[operator](node, shapes) if shapes and shapes[0] is not None else None
             if fault is not None:
                 raise InputError(
                     "shapes contradict each other",

@@ -144,8 +144,13 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
     """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
     those of a window. `bounds` gets what is known of all symbols that nodes introduce."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
+    # Values of equal type share a shape. The names of one that was seen before are no longer new.
+    shapes: set[int] = set()
     for node in all_nodes(model.graph):
         for value in node.outputs:
+            if id(value.shape) in shapes:
+                continue
+            shapes.add(id(value.shape))
             names = _names(value.shape)
             if not names:
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 
 import onnx_ir as ir
 
@@ -38,9 +37,11 @@ def names_in(model: ir.Model) -> set[str]:
     """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
     names: set[str] = set()
     for graph in nested_graphs(model.graph):
-        values = chain(graph.inputs, graph.initializers.values(), *[node.outputs for node in graph])
+        values = [*graph.inputs, *graph.initializers.values()]
+        for node in graph:
+            values += node.outputs
+            names.add(node.name or "")
         names.update([name for value in values if (name := value.name)])
-        names.update([node.name or "" for node in graph])
     return names
 
 

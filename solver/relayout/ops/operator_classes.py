@@ -81,16 +81,24 @@ class OperatorClasses:
             known.classes[_numbers(node, known.reads)] = found
         return found
 
+    def extents_of(self, value: ir.Value) -> tuple[Extent, ...] | None:
+        """The value's extents; those of a shape are computed once for all values that share it."""
+        shape = value.shape
+        known = self._extents.get(id(shape))
+        if known is None:
+            known = self._extents[id(shape)] = shape, extents_of(value)
+        return known[1]
+
     def _type(self, value: ir.Value | None) -> tuple[object, ...]:
         """All that a rule or a backend may read of an operand, except its numbers."""
         assert value is not None
-        shape, constant, producer, dtype = value.shape, value.const_value, value.producer(), value.dtype
+        constant, producer, dtype = value.const_value, value.producer(), value.dtype
         is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-        kind = "absent" if is_one_of(constant, AbsentTensor) else "constant" if is_constant else ""
-        if id(shape) not in self._extents:
-            self._extents[id(shape)] = shape, extents_of(value)
-        extents = self._extents[id(shape)][1]
-        return extents, type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
+        kind = "constant" if is_constant else ""
+        if constant is not None and is_one_of(constant, AbsentTensor):
+            kind = "absent"
+        name = dtype.name if dtype is not None else ""
+        return self.extents_of(value), type(value.type), name, kind, value.is_graph_input()
 
     def _made(self, node: ir.Node) -> tuple[OperatorClass, frozenset[int]]:
         has_graphs = any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values())

@@ -6,7 +6,7 @@ carried from one iteration to the next. A scanned input or output has one axis m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -61,10 +61,14 @@ class RegionEdge(Struct, frozen=True, eq=False):
         return any(region_port.graph is not None for region_port in self.gives)
 
 
-def graphs_of(node: ir.Node | NodeSnapshot) -> Sequence[ir.Graph]:
+def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs in the node's attributes."""
     # Nearly every pass asks every node; the dict inside is read faster than through the mapping.
-    attributes = node.attributes.data if isinstance(node, ir.Node) else node.attributes
+    attributes = node.attributes.data
+    return _graphs_in(attributes) if attributes else ()
+
+
+def _graphs_in(attributes: Mapping[str, ir.Attr]) -> Sequence[ir.Graph]:
     found: Sequence[ir.Graph] = ()
     for attribute in attributes.values():
         kind = attribute.type
@@ -117,13 +121,13 @@ class _Sketch(Struct, frozen=True):
 
 
 def _of_if(reading: Reading) -> Iterator[_Sketch]:
-    branches = graphs_of(reading.node)
+    branches = _graphs_in(reading.node.attributes)
     for index in range(min(len(reading.node.outputs), *(len(branch.outputs) for branch in branches))):
         yield _Sketch(f"result {index}", [RegionPort(branch, index) for branch in branches], [RegionPort(None, index)])
 
 
 def _of_loop(reading: Reading) -> Iterator[_Sketch]:
-    (body,) = graphs_of(reading.node)
+    (body,) = _graphs_in(reading.node.attributes)
     if len(reading.node.inputs) != len(body.inputs) or len(reading.node.outputs) != len(body.outputs) - 1:
         return
     states = len(body.inputs) - 2
@@ -136,7 +140,7 @@ def _of_loop(reading: Reading) -> Iterator[_Sketch]:
 
 def _of_scan(reading: Reading) -> Iterator[_Sketch]:
     node = reading.node
-    (body,) = graphs_of(node)
+    (body,) = _graphs_in(node.attributes)
     states = len(node.inputs) - reading.integer("num_scan_inputs")
     fits = len(body.inputs) == len(node.inputs) and len(body.outputs) == len(node.outputs) >= states
     if reading.opset < _SCAN_WITHOUT_BATCH or not fits:

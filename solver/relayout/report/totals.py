@@ -87,14 +87,14 @@ def moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) 
     source, result = transpose.inputs[0], transpose.outputs[0]
     # Either side may have no shape; both have the same number of elements.
     value = source if source is not None and source.shape is not None else result
-    moved = tensor_bytes(elements_of(value, elements), value.dtype)
-    if value.shape is None:
+    moved, shape = tensor_bytes(elements_of(value, elements), value.dtype), value.shape
+    if shape is None:
         return moved
-    rank = len(value.shape)
-    perm = transpose.attributes["perm"].as_ints() if "perm" in transpose.attributes else range(rank)[::-1]
-    if sorted(perm) != list(range(rank)):
+    dims, given = shape.dims, transpose.attributes.get("perm")
+    perm = given.as_ints() if given is not None else range(len(dims))[::-1]
+    if sorted(perm) != list(range(len(dims))):
         return moved
-    extents = value.shape if value is result else [value.shape[axis] for axis in perm]
+    extents = dims if value is result else [dims[axis] for axis in perm]
     moving = [axis for axis, extent in zip(perm, extents, strict=True) if extent != 1]
     return 0 if moving == sorted(moving) else moved
 

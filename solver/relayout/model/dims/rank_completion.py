@@ -28,12 +28,14 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
 
     Returns the values of the graph, without its subgraphs, that have got an element type or a rank.
     """
-    values = (*graph.inputs, *(value for node in graph for value in node.outputs))
+    values, inside = [*graph.inputs], list[ir.Graph]()
+    for node in graph:
+        values += node.outputs
+        inside += graphs_of(node)
     before = [(value, value.type, value.shape) for value in values if _is_unknown(value)]
     if not before:
-        for node in graph:
-            for inner in graphs_of(node):
-                complete_ranks(inner, opsets)
+        for inner in inside:
+            complete_ranks(inner, opsets)
         return []
     _complete_forward(graph, opsets)
     while unknown := _unknown(graph):
