@@ -43,7 +43,13 @@ def model_of(proto: onnx.ModelProto, *, has_graphs: bool) -> ir.Model:
     for field in ("node", "output", "value_info"):
         graph.ClearField(field)
     graph.value_info.extend([info for info in described if info.name in given])
+    declared = {info.name for field in (graph.input, graph.value_info) for info in field}
     model = serde.deserialize_model(proto)
+    # A shape that is declared may have denotations, one that is a tensor's has extents alone.
+    shapes: dict[tuple[int | ir.SymbolicDim, ...], ir.Shape] = {}
+    for value in model.graph.initializers.values():
+        if value.name not in declared and value.shape is not None:
+            value.shape = shapes.setdefault(value.shape.dims, value.shape)
     values = {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
     model.graph.extend(_nodes(nodes, {info.name: info for info in described}, values))
     model.graph.outputs.extend([serde.deserialize_value_info_proto(info, values[info.name]) for info in outputs])
