@@ -356,7 +356,9 @@ def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels
     assert [extents_of(value) for value in (a, b, c)] == [data, result, result]
 
 
-@pytest.mark.parametrize("between", ["MaxPool <kernel_shape = [1, 1]>", "Relu", "Identity"])
+@pytest.mark.parametrize(
+    "between", ["MaxPool <kernel_shape = [1, 1]>", "Relu", "Identity", "Transpose <perm = [0, 1, 3, 2]>"]
+)
 def test_what_lies_between_an_unknown_operator_and_a_convolution_is_made_legal(between: str) -> None:
     source = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
@@ -380,11 +382,13 @@ def test_what_rules_know_of_values_behind_a_custom_operator_is_known_to_inferenc
     net.output(net.node("Concat", image, x, axis=1))
     rows = net.node("Reshape", net.node("Gate", x, domain="acme"), net.constant([6, 48]))
     net.output(net.node("Add", net.node("Relu", rows), net.weight(48)))
+    turned = net.node("Transpose", net.node("Neg", net.node("Gate", x, domain="acme")), perm=[0, 3, 1, 2])
+    net.output(net.node("Conv", turned, net.weight(8, 8, 1, 1)))
     first = read_model(net.model())
     again = read_model(ir.to_proto(first))
     shapes, same = ({v.name: v.shape for node in model.graph for v in node.outputs} for model in (first, again))
     assert shapes == same
-    joined, added = (value.shape for value in first.graph.outputs)
+    joined, added, _ = (value.shape for value in first.graph.outputs)
     assert joined is not None
     assert joined.dims[1:] == (16, 6, 6)
     assert added == ir.Shape([6, 48])

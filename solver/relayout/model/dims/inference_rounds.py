@@ -27,7 +27,8 @@ def infer_in_rounds(
 
     `infer` fills shapes in; `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
     from all that the round before has found. There is another one only while some value of the graph has no rank, rules
-    complete one, and onnx's inference then knows more dims than are declared. `proto` is used up.
+    complete one, and onnx's inference then knows more dims than are declared; or while rules find the element type of a
+    value, without which its rank cannot be declared. `proto` is used up.
     """
     for _ in range(ROUNDS):
         inferred = _inferred(proto, lambda model: infer_with_values(model, infer, has_graphs=has_graphs))
@@ -36,10 +37,10 @@ def infer_in_rounds(
         completed = complete_ranks(model.graph, model.opset_imports)
         if known is None or not completed:
             break
-        state_completed(completed, known.graph)
-        trial = _inferred(_copy(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
-        if known_dims(trial.proto.graph) <= known_dims(known.graph):
-            break
+        if not state_completed(completed, known.graph):
+            trial = _inferred(_copy(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
+            if known_dims(trial.proto.graph) <= known_dims(known.graph):
+                break
         proto = known
     return model
 

@@ -57,13 +57,18 @@ def known_dims(graph: onnx.GraphProto) -> int:
     return len(ranked) + sum(dim.WhichOneof("value") is not None for dims in ranked for dim in dims)
 
 
-def state_completed(values: Iterable[ir.Value], graph: onnx.GraphProto) -> None:
-    """Declare the types and ranks of these values in `graph`, so that onnx's inference knows them."""
+def state_completed(values: Iterable[ir.Value], graph: onnx.GraphProto) -> bool:
+    """Declare the types and ranks of these values in `graph`, so that onnx's inference knows them. Returns whether a
+    value had no element type before."""
     declared = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
+    has_new_types = False
     for value in values:
         stated = onnx.ValueInfoProto()
         ir.serde.serialize_value_into(stated, value)
-        (declared.get(stated.name) or graph.value_info.add(name=stated.name)).type.CopyFrom(stated.type)
+        info = declared.get(stated.name) or graph.value_info.add(name=stated.name)
+        has_new_types |= info.type.WhichOneof("value") is None
+        info.type.CopyFrom(stated.type)
+    return has_new_types
 
 
 def _unknown(graph: ir.Graph) -> int:
