@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import zlib
@@ -31,38 +32,53 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
-# Bytes that are decompressed or parsed at once, while other requests wait.
+# Bytes that are decompressed, parsed or hashed at once, while other requests wait.
 _PIECE = 1 << 20
 
 
 class Body(Content):
-    """A body in a file, from which a worker reads it, and its SHA-256."""
+    """A body in a file, from which a worker reads it, and its SHA-256.
+
+    A thread computes the SHA-256 of a large body while the rest of it arrives.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
+        self._hashed = 0
+        self._hashing: asyncio.Future[None] | None = None
         super().__init__()
 
-    def add(self, part: bytes) -> None:
-        """Append a part that belongs to the body. Raises OSError."""
-        self._hash.update(part)
-        self.write(part)
+    def hash_behind(self) -> None:
+        """Have a thread hash what is there, if that is worth one and none does it now."""
+        if self.size - self._hashed >= _PIECE and (self._hashing is None or self._hashing.done()):
+            self._hashing = asyncio.get_running_loop().run_in_executor(None, self._hash_more)
 
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the body."""
+    async def digest(self) -> str:
+        """The SHA-256 of the body, which is whole."""
+        self.hash_behind()
+        while self._hashing is not None:
+            await self._hashing
+            self._hashing = None
+            self.hash_behind()
+        self._hash_more()
         return self._hash.hexdigest()
+
+    def _hash_more(self) -> None:
+        # More may be written in the meantime.
+        end = self.size
+        self._hash.update(self.view()[self._hashed : end])
+        self._hashed = end
 
 
 def media_type(request: Request, *accepted: str) -> str:
     """The body's media type, one of `accepted`. Raises RefusedError for another, or a compression other than gzip."""
-    given = request.headers.get("content-type", "")
-    name = given.partition(";")[0].strip().lower()
+    name = _media_type(request)
     if name not in accepted:
         raise RefusedError(
             "unsupported-media-type",
             "unsupported media type",
             expected=" or ".join(accepted),
-            found=given or "no Content-Type",
+            found=request.headers.get("content-type") or "no Content-Type",
         )
     encoding = _encoding(request)
     if encoding not in ("", "identity", "gzip"):
@@ -73,6 +89,10 @@ def media_type(request: Request, *accepted: str) -> str:
             found=f"{encoding} encoding",
         )
     return name
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _encoding(request: Request) -> str:
@@ -123,7 +143,7 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
             file = form[name]
             assert isinstance(file, UploadFile)
             while piece := await file.read(_PIECE):
-                whole.add(piece)
+                whole.write(piece)
             sizes.append(whole.size)
     return whole, sizes[0] if len(sizes) == 2 else None
 
@@ -160,6 +180,8 @@ class _Reading:
         self._most = most
         self._refusal: RefusedError | None = None
         self._inflater = zlib.decompressobj(wbits=31) if _encoding(request) == "gzip" else None
+        # Nobody asks for the SHA-256 of a form, but for that of the files in it.
+        self._is_form = _media_type(request) == MULTIPART
 
     async def body(self) -> Body:
         declared = self._request.headers.get("content-length", "")
@@ -234,7 +256,9 @@ class _Reading:
                 RefusedError("busy", "the bodies of other requests fill the memory", hint="retry later", retry_after=5)
             )
         else:
-            self.content.add(chunk)
+            self.content.write(chunk)
+            if not self._is_form:
+                self.content.hash_behind()
             self._bodies.held += len(chunk)
 
     def _refuse(self, refusal: RefusedError) -> None:

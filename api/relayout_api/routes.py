@@ -150,7 +150,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
     form = _FORMS[preferred]
     async with service.bodies.read(request) as sent:
         body, split = await files_in(request, sent)
-        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, body.digest)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, await body.digest())
         key = service.results.key(task)
         if is_known(request, key):
             return Response(status_code=304, headers={"ETag": tag_of(key), "Vary": "Accept"})
