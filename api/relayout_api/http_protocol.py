@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from http import HTTPStatus
+from typing import Any
 
 import h11
 from h11._readers import ContentLengthReader
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from relayout_api.pieces import FILE
 from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
+from relayout_api.workers.messages import Content
 
-__all__ = ["Protocol"]
+__all__ = ["Protocol", "with_files"]
 
 
 # Each read takes a turn of the loop and of the application. More bytes than these leave the processor's cache.
@@ -41,6 +45,28 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._buffer[:nbytes])
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        # The application begins in the next turn of the loop.
+        if self.scope is not None:
+            self.scope.setdefault("extensions", {})[FILE] = {"connection": self}
+
+    async def send_file(self, content: Content, body: memoryview) -> None:
+        """Send a part of an answer, which are the bytes of a file, without a copy of them in this process."""
+        await self.flow.drain()
+        # The parser counts the bytes, and has nothing to add where the answer says how many they are.
+        parts = self.conn.send_with_data_passthrough(h11.Data(data=body))  # type: ignore[arg-type]
+        assert parts is not None
+        assert len(parts) == 1
+        if self.transport.is_closing():
+            return
+        with open(content.file, "rb", closefd=False) as file:
+            try:
+                await self.loop.sendfile(self.transport, file, 0, len(body))
+            except ConnectionError:
+                # The caller has left.
+                self.transport.abort()
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._is_inside_body(len(data)):
@@ -76,6 +102,9 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self.scope is not None:
+            # Else both are there until the garbage collector comes.
+            self.scope["extensions"].pop(FILE, None)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -120,3 +149,22 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         with contextlib.suppress(h11.LocalProtocolError):
             self.transport.write(b"".join([self.conn.send(event) or b"" for event in events]))
         self.transport.close()
+
+
+def with_files(app: ASGIApp) -> ASGIApp:
+    """An application whose answers with a FILE are sent by the kernel."""
+
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Any = scope.get("extensions", {}).get(FILE, {}).get("connection")
+
+        async def send_file_or(message: Message) -> None:
+            # Where another body was put in its place, such as none for HEAD, it is not that of the file.
+            content, body = message.get(FILE), message.get("body")
+            if isinstance(content, Content) and isinstance(body, memoryview) and len(body) == content.size:
+                await connection.send_file(content, body)
+                message = {**message, "body": b""}
+            await send(message)
+
+        await app(scope, receive, send_file_or)
+
+    return outer

@@ -167,7 +167,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         headers["ETag"] = tag_of(key)
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
-    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.view
+    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
     return Pieces(content, media_type=preferred, headers=headers, background=background)
 
 

@@ -1,4 +1,4 @@
-"""The protocol hands over every byte of a body, in order and once, however it arrives."""
+"""The protocol hands over every byte of a body, and sends every byte of a file, in order and once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ import uvicorn
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from relayout_api.http_protocol import Protocol
+from relayout_api.bodies import ONNX
+from relayout_api.http_headers import HeadAsGet
+from relayout_api.http_protocol import Protocol, with_files
+from relayout_api.pieces import Pieces
+from relayout_api.workers.messages import Content
 
 BODY = random.Random(0).randbytes(3_000_001)
 
 
-async def digest(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the SHA-256 of the body; to /refused at once, without reading it."""
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the SHA-256 of the body; to /refused at once, without reading it; to /file with a file."""
+    if scope["path"] == "/file":
+        await Pieces(Content(BODY), media_type=ONNX)(scope, receive, send)
+        return
     request, found = Request(scope, receive), sha256()
     if request.url.path != "/refused":
         async for part in request.stream():
@@ -32,17 +39,23 @@ async def digest(scope: Scope, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def connection() -> Iterator[socket.socket]:
-    """A connection to a server of `digest`."""
-    config = uvicorn.Config(digest, http=Protocol, ws="none", lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
+    """A connection to a server of `answer`."""
+    with server() as address, socket.create_connection(address, timeout=60) as ours:
+        yield ours
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, int]]:
+    """The address of a server of `answer`."""
+    config = uvicorn.Config(with_files(HeadAsGet(answer)), http=Protocol, ws="none", lifespan="off", log_config=None)
+    running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with socket.create_connection(listening.getsockname(), timeout=60) as ours:
-                yield ours
+            yield listening.getsockname()
         finally:
-            server.should_exit = True
+            running.should_exit = True
             thread.join()
 
 
@@ -59,9 +72,8 @@ def answers(caller: socket.socket, sent: Iterable[bytes], number: int) -> list[b
     with closing(caller.makefile("rb")) as received:
         for _ in range(number):
             assert received.readline() == b"HTTP/1.1 200 OK\r\n"
-            while received.readline() != b"\r\n":
-                pass
-            found.append(received.read(64))
+            headers = dict(line.lower().split(b": ") for line in iter(received.readline, b"\r\n"))
+            found.append(received.read(int(headers[b"content-length"])))
     sender.join()
     return found
 
@@ -90,3 +102,32 @@ def test_a_body_that_nobody_reads_does_not_become_a_request() -> None:
     with connection() as caller:
         found = answers(caller, [head(len(BODY), "/refused"), BODY, head(5), b"model"], 2)
     assert found == [sha256(each).hexdigest().encode() for each in (b"", b"model")]
+
+
+def test_a_file_is_sent_whole_and_the_connection_goes_on() -> None:
+    with connection() as caller:
+        found = answers(caller, [head(0, "/file") * 2, head(5), b"model"], 3)
+    assert found[:2] == [BODY, BODY]
+    assert found[2] == sha256(b"model").hexdigest().encode()
+
+
+def test_head_has_no_file() -> None:
+    with connection() as caller:
+        caller.sendall(b"HEAD /file HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with closing(caller.makefile("rb")) as received:
+            text = received.read()
+    assert text.startswith(b"HTTP/1.1 200 ")
+    assert text.endswith(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(BODY) in text
+
+
+def test_a_caller_who_leaves_in_the_middle_of_a_file_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with server() as address:
+        for _ in range(3):
+            with socket.create_connection(address, timeout=60) as leaving:
+                leaving.sendall(head(0, "/file"))
+                # The next read would find more, so that to close is to reset the connection.
+                assert leaving.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
+        with socket.create_connection(address, timeout=60) as caller:
+            assert answers(caller, [head(0, "/file")], 1) == [BODY]
+    assert caplog.text == ""
