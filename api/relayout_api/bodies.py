@@ -128,7 +128,10 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
         parser = _Form(request.headers, chunks(), max_files=2, max_fields=0)
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
-        raise MalformedBodyError(expected, str(error)[:200]) from None
+        # Starlette's words are of its own settings.
+        is_field = str(error).startswith("Too many fields")
+        found = "a field that is no file; options go into the query" if is_field else str(error)[:200]
+        raise MalformedBodyError(expected, found) from None
     async with AsyncExitStack() as open_:
         open_.push_async_callback(form.close)
         if not parser.is_whole:

@@ -18,11 +18,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
-    """The JSON object in a body. Raises MalformedBodyError, UsageError."""
+    """The JSON object in a body, or in another place. Raises MalformedBodyError, UsageError."""
     try:
         loaded = json.loads(bytes(body), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise MalformedBodyError("a JSON object", str(error)[:200]) from None
+        found = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)[:200]
+        if where != "body":
+            raise UsageError("not JSON", where=where, expected="a JSON object", found=found) from None
+        raise MalformedBodyError("a JSON object", found) from None
     if not isinstance(loaded, dict):
         raise UsageError("not a JSON object", where=where, expected="an object", found=json_kind(loaded))
     return loaded

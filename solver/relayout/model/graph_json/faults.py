@@ -13,9 +13,12 @@ __all__ = ["Fault", "first_fault", "json_kind"]
 
 _LONGEST = 80
 _KINDS = {
+    "bool_parsing": "true or false",
     "bool_type": "true or false",
     "dict_type": "an object",
+    "float_parsing": "a number",
     "float_type": "a number",
+    "int_parsing": "an integer",
     "int_type": "an integer",
     "list_type": "a list",
     "missing": "this field",
