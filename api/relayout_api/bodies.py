@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -157,6 +156,8 @@ class Bodies:
     def __init__(self, settings: Settings) -> None:
         self.held = 0
         self._settings = settings
+        self._arriving: set[_Reading] = set()
+        self._is_over = False
 
     @asynccontextmanager
     async def read(self, request: Request, most: int | None = None) -> AsyncIterator[Body]:
@@ -166,10 +167,22 @@ class Bodies:
         the caller disconnects. Never holds more than the limits.
         """
         reading = _Reading(request, self, self._settings, self._settings.max_body_bytes if most is None else most)
+        self._arriving.add(reading)
+        if self._is_over:
+            reading.stop()
         try:
-            yield await reading.body()
+            body = await reading.body()
+            self._arriving.discard(reading)
+            yield body
         finally:
+            self._arriving.discard(reading)
             self.held -= reading.content.size
+
+    def stop(self) -> None:
+        """Refuse the bodies that are not there yet, as the server's grace is over."""
+        self._is_over = True
+        for reading in self._arriving:
+            reading.stop()
 
 
 class _Reading:
@@ -182,9 +195,15 @@ class _Reading:
         self._settings = settings
         self._most = most
         self._refusal: RefusedError | None = None
+        self._scope = anyio.CancelScope()
         self._inflater = zlib.decompressobj(wbits=31) if _encoding(request) == "gzip" else None
         # Nobody asks for the SHA-256 of a form, but for that of the files in it.
         self._is_form = _media_type(request) == MULTIPART
+
+    def stop(self) -> None:
+        """Wait for no more of the body."""
+        self._refuse(RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5))
+        self._scope.cancel()
 
     async def body(self) -> Body:
         declared = self._request.headers.get("content-length", "")
@@ -205,7 +224,7 @@ class _Reading:
     async def _read(self) -> None:
         started = anyio.current_time()
         seen = 0
-        with anyio.move_on_at(math.inf) as scope:
+        with self._scope as scope:
             while seen <= 2 * self._most + _DRAIN_BYTES:
                 scope.deadline = self._deadline(started, seen) if self._refusal is None else scope.deadline
                 message = await self._request.receive()
