@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from relayout.errors import UsageError
-from relayout.model.graph_json.faults import first_fault, json_kind
+from relayout.model.graph_json.faults import expectation, first_fault, json_kind
 from relayout_api.problems import MalformedBodyError
 
 __all__ = ["load_body", "usage_error", "validated"]
@@ -50,11 +50,11 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
 def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
     """The first of pydantic's errors about the parameters of a route as a UsageError."""
     fault = faults[0]
-    message, found = fault["msg"], json.dumps(fault.get("input"), default=str)
+    found = json.dumps(fault.get("input"), default=str)
     return UsageError(
         "invalid request",
         where=".".join(map(str, fault["loc"])),
-        expected="this parameter" if fault["type"] == "missing" else message[:1].lower() + message[1:],
+        expected="this parameter" if fault["type"] == "missing" else expectation(fault),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
 

@@ -171,6 +171,15 @@ CASES = {
     "no layout": Case(
         "invalid-options", {}, path="/v1/layouts/parse", says={"where": "body.layout", "found": "nothing"}
     ),
+    "a page of jobs of no size": Case(
+        "invalid-options", path="/v1/jobs", method="GET", query={"limit": "all"}, says={"expected": "an integer"}
+    ),
+    "a kind of job that is none": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        query={"kind": "legalise"},
+        says={"where": "query.kind", "expected": "'legalize'"},
+    ),
     "a path that is none": Case("not-found", path="/v2/legalize"),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),
     "a method that is none": Case("method-not-allowed", method="DELETE"),
