@@ -27,6 +27,7 @@ from relayout_api.drawings import router as drawings_router
 from relayout_api.http_headers import Gzip, HeadAsGet, SecurityHeaders
 from relayout_api.job_routes import router as jobs_router
 from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
+from relayout_api.query import check_query
 from relayout_api.routes import router
 from relayout_api.service import Service
 from relayout_api.settings import Settings
@@ -139,6 +140,10 @@ async def _on_system(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    try:
+        check_query(request)
+    except RelayoutError as fault:
+        return _respond(request, fault)
     return _respond(request, usage_error(error.errors()))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import math
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,38 +31,53 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
-# Bytes that are decompressed or parsed at once, while other requests wait.
+# Bytes that are decompressed, parsed or hashed at once, while other requests wait.
 _PIECE = 1 << 20
 
 
 class Body(Content):
-    """A body in a file, from which a worker reads it, and its SHA-256."""
+    """A body in a file, from which a worker reads it, and its SHA-256.
+
+    A thread computes the SHA-256 of a large body while the rest of it arrives.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
+        self._hashed = 0
+        self._hashing: asyncio.Future[None] | None = None
         super().__init__()
 
-    def add(self, part: bytes) -> None:
-        """Append a part that belongs to the body. Raises OSError."""
-        self._hash.update(part)
-        self.write(part)
+    def hash_behind(self) -> None:
+        """Have a thread hash what is there, if that is worth one and none does it now."""
+        if self.size - self._hashed >= _PIECE and (self._hashing is None or self._hashing.done()):
+            self._hashing = asyncio.get_running_loop().run_in_executor(None, self._hash_more)
 
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the body."""
+    async def digest(self) -> str:
+        """The SHA-256 of the body, which is whole."""
+        self.hash_behind()
+        while self._hashing is not None:
+            await self._hashing
+            self._hashing = None
+            self.hash_behind()
+        self._hash_more()
         return self._hash.hexdigest()
+
+    def _hash_more(self) -> None:
+        # More may be written in the meantime.
+        end = self.size
+        self._hash.update(self.view()[self._hashed : end])
+        self._hashed = end
 
 
 def media_type(request: Request, *accepted: str) -> str:
     """The body's media type, one of `accepted`. Raises RefusedError for another, or a compression other than gzip."""
-    given = request.headers.get("content-type", "")
-    name = given.partition(";")[0].strip().lower()
+    name = _media_type(request)
     if name not in accepted:
         raise RefusedError(
             "unsupported-media-type",
             "unsupported media type",
             expected=" or ".join(accepted),
-            found=given or "no Content-Type",
+            found=request.headers.get("content-type") or "no Content-Type",
         )
     encoding = _encoding(request)
     if encoding not in ("", "identity", "gzip"):
@@ -73,6 +88,10 @@ def media_type(request: Request, *accepted: str) -> str:
             found=f"{encoding} encoding",
         )
     return name
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _encoding(request: Request) -> str:
@@ -108,7 +127,10 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
         parser = _Form(request.headers, chunks(), max_files=2, max_fields=0)
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
-        raise MalformedBodyError(expected, str(error)[:200]) from None
+        # Starlette's words are of its own settings.
+        is_field = str(error).startswith("Too many fields")
+        found = "a field that is no file; options go into the query" if is_field else str(error)[:200]
+        raise MalformedBodyError(expected, found) from None
     async with AsyncExitStack() as open_:
         open_.push_async_callback(form.close)
         if not parser.is_whole:
@@ -123,7 +145,7 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
             file = form[name]
             assert isinstance(file, UploadFile)
             while piece := await file.read(_PIECE):
-                whole.add(piece)
+                whole.write(piece)
             sizes.append(whole.size)
     return whole, sizes[0] if len(sizes) == 2 else None
 
@@ -134,6 +156,8 @@ class Bodies:
     def __init__(self, settings: Settings) -> None:
         self.held = 0
         self._settings = settings
+        self._arriving: set[_Reading] = set()
+        self._is_over = False
 
     @asynccontextmanager
     async def read(self, request: Request, most: int | None = None) -> AsyncIterator[Body]:
@@ -143,10 +167,22 @@ class Bodies:
         the caller disconnects. Never holds more than the limits.
         """
         reading = _Reading(request, self, self._settings, self._settings.max_body_bytes if most is None else most)
+        self._arriving.add(reading)
+        if self._is_over:
+            reading.stop()
         try:
-            yield await reading.body()
+            body = await reading.body()
+            self._arriving.discard(reading)
+            yield body
         finally:
+            self._arriving.discard(reading)
             self.held -= reading.content.size
+
+    def stop(self) -> None:
+        """Refuse the bodies that are not there yet, as the server's grace is over."""
+        self._is_over = True
+        for reading in self._arriving:
+            reading.stop()
 
 
 class _Reading:
@@ -159,7 +195,15 @@ class _Reading:
         self._settings = settings
         self._most = most
         self._refusal: RefusedError | None = None
+        self._scope = anyio.CancelScope()
         self._inflater = zlib.decompressobj(wbits=31) if _encoding(request) == "gzip" else None
+        # Nobody asks for the SHA-256 of a form, but for that of the files in it.
+        self._is_form = _media_type(request) == MULTIPART
+
+    def stop(self) -> None:
+        """Wait for no more of the body."""
+        self._refuse(RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5))
+        self._scope.cancel()
 
     async def body(self) -> Body:
         declared = self._request.headers.get("content-length", "")
@@ -180,7 +224,7 @@ class _Reading:
     async def _read(self) -> None:
         started = anyio.current_time()
         seen = 0
-        with anyio.move_on_at(math.inf) as scope:
+        with self._scope as scope:
             while seen <= 2 * self._most + _DRAIN_BYTES:
                 scope.deadline = self._deadline(started, seen) if self._refusal is None else scope.deadline
                 message = await self._request.receive()
@@ -234,7 +278,9 @@ class _Reading:
                 RefusedError("busy", "the bodies of other requests fill the memory", hint="retry later", retry_after=5)
             )
         else:
-            self.content.add(chunk)
+            self.content.write(chunk)
+            if not self._is_form:
+                self.content.hash_behind()
             self._bodies.held += len(chunk)
 
     def _refuse(self, refusal: RefusedError) -> None:

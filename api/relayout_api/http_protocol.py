@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from http import HTTPStatus
+from typing import Any
 
 import h11
+from h11._readers import ContentLengthReader
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from relayout_api.pieces import FILE
 from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
+from relayout_api.workers.messages import Content
 
-__all__ = ["Protocol"]
+__all__ = ["Protocol", "with_files"]
 
 
-# As many as asyncio reads at once. More are slower: they leave the processor's cache before they are hashed.
-_READ_BYTES = 1 << 18
+# Each read takes a turn of the loop and of the application. More bytes than these leave the processor's cache.
+_READ_BYTES = 1 << 19
 
 
 class Protocol(H11Protocol, asyncio.BufferedProtocol):
     """One connection. `head_seconds`: the time in which the head of a request must arrive.
 
-    All connections read into one buffer, for the parser copies what it is given before the next read. asyncio would
-    take new memory for each read.
+    All connections read into one buffer, for what was read is copied before the next read. asyncio would take new
+    memory for each read.
     """
 
     _buffer = memoryview(bytearray(_READ_BYTES))
@@ -40,7 +46,32 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._buffer[:nbytes])
 
+    def handle_events(self) -> None:
+        super().handle_events()
+        # The application begins in the next turn of the loop.
+        if self.scope is not None:
+            self.scope.setdefault("extensions", {})[FILE] = {"connection": self}
+
+    async def send_file(self, content: Content, body: memoryview) -> None:
+        """Send a part of an answer, which are the bytes of a file, without a copy of them in this process."""
+        await self.flow.drain()
+        # The parser counts the bytes, and has nothing to add where the answer says how many they are.
+        parts = self.conn.send_with_data_passthrough(h11.Data(data=body))  # type: ignore[arg-type]
+        assert parts is not None
+        assert len(parts) == 1
+        if self.transport.is_closing():
+            return
+        with open(content.file, "rb", closefd=False) as file:
+            try:
+                await self.loop.sendfile(self.transport, file, 0, len(body))
+            except ConnectionError:
+                # The caller has left.
+                self.transport.abort()
+
     def data_received(self, data: bytes | memoryview) -> None:
+        if self._is_inside_body(len(data)):
+            self._pass_on(data)
+            return
         super().data_received(data)  # type: ignore[arg-type]
         if self.conn.their_state is h11.IDLE:
             # Part of a head is there. More parts do not move the deadline.
@@ -48,8 +79,32 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         else:
             self._disarm()
 
+    def _is_inside_body(self, size: int) -> bool:
+        """Whether the next `size` bytes belong to a body of known length that goes on after them, and are awaited."""
+        reader = self.conn._reader
+        return (
+            isinstance(reader, ContentLengthReader)
+            and size < reader._remaining
+            and not self.conn._receive_buffer
+            and self.conn.our_state is not h11.DONE
+        )
+
+    def _pass_on(self, data: bytes | memoryview) -> None:
+        """Give a part of a body to the application with one copy. h11 and uvicorn make five, and look for nothing in
+        it but its size."""
+        assert isinstance(self.conn._reader, ContentLengthReader)
+        self.conn._reader._remaining -= len(data)
+        # uvicorn makes bytes of it, which takes no copy of bytes.
+        self.cycle.body = b"".join([self.cycle.body, data])  # type: ignore[assignment]
+        if len(self.cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self.cycle.message_event.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self.scope is not None:
+            # Else both are there until the garbage collector comes.
+            self.scope["extensions"].pop(FILE, None)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -94,3 +149,22 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         with contextlib.suppress(h11.LocalProtocolError):
             self.transport.write(b"".join([self.conn.send(event) or b"" for event in events]))
         self.transport.close()
+
+
+def with_files(app: ASGIApp) -> ASGIApp:
+    """An application whose answers with a FILE are sent by the kernel."""
+
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Any = scope.get("extensions", {}).get(FILE, {}).get("connection")
+
+        async def send_file_or(message: Message) -> None:
+            # Where another body was put in its place, such as none for HEAD, it is not that of the file.
+            content, body = message.get(FILE), message.get("body")
+            if isinstance(content, Content) and isinstance(body, memoryview) and len(body) == content.size:
+                await connection.send_file(content, body)
+                message = {**message, "body": b""}
+            await send(message)
+
+        await app(scope, receive, send_file_or)
+
+    return outer

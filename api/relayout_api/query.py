@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +24,15 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import load_body, validated
 
-__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
+__all__ = [
+    "ExplainQuery",
+    "GraphQuery",
+    "LegalizeQuery",
+    "VerifyQuery",
+    "check_query",
+    "given_parameters",
+    "query_of",
+]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -102,7 +111,23 @@ class VerifyQuery(_Query):
     )
 
 
-_QUERIES: dict[str, type[_Query]] = {"legalize": LegalizeQuery, "explain": ExplainQuery, "verify": VerifyQuery}
+_QUERIES: dict[str, type[_Query]] = {
+    "legalize": LegalizeQuery,
+    "explain": ExplainQuery,
+    "verify": VerifyQuery,
+    "graph": GraphQuery,
+}
+# The keys that name an entry of a mapping.
+_REPEATED = {
+    option.single for verb in ("legalize", "explain", "verify") for option in options_of(verb) if option.is_mapping
+}
+
+
+def check_query(request: Request) -> None:
+    """Raise UsageError for a wrong key or value in the query of an ONNX model, in the words of a wrong JSON body."""
+    verb = request.url.path.removeprefix("/v1/")
+    if verb in _QUERIES:
+        query_of(verb, request)
 
 
 def query_of(kind: str, request: Request) -> Parameters:
@@ -122,9 +147,12 @@ def given_parameters(
     """The parameters of the query where the body is an ONNX model, else None, and the body's media type.
 
     `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
-    has its own options.
+    has its own options, and for a key with two values.
     """
     kind = media_type(request, JSON, ONNX, MULTIPART)
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if times > 1 and name not in _REPEATED:
+            raise UsageError("a key twice in the query", where=f"query.{name}", expected="one", found=f"{times}")
     if kind != JSON:
         return parameters().model_dump(mode="json"), ONNX
     if others := [name for name in request.query_params if name not in own]:

@@ -40,8 +40,9 @@ class Results:
 
     async def keep(self, content: Body) -> str:
         """Keep a content and return its digest. Raises OSError."""
-        await to_thread.run_sync(self._store.put_as, content.digest, content.view())
-        return content.digest
+        digest = await content.digest()
+        await to_thread.run_sync(self._store.put_as, digest, content.view())
+        return digest
 
     async def content(self, digest: str) -> memoryview | None:
         """The content of a digest, or None."""

@@ -150,7 +150,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
     form = _FORMS[preferred]
     async with service.bodies.read(request) as sent:
         body, split = await files_in(request, sent)
-        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, body.digest)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, await body.digest())
         key = service.results.key(task)
         if is_known(request, key):
             return Response(status_code=304, headers={"ETag": tag_of(key), "Vary": "Accept"})
@@ -167,7 +167,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         headers["ETag"] = tag_of(key)
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
-    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.view
+    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
     return Pieces(content, media_type=preferred, headers=headers, background=background)
 
 

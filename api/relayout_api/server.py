@@ -27,7 +27,7 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
         import uvicorn
 
         from relayout_api.app import create_app
-        from relayout_api.http_protocol import Protocol
+        from relayout_api.http_protocol import Protocol, with_files
         from relayout_api.preflight import with_auth
         from relayout_api.settings import Settings
         from relayout_api.telemetry.logs import configure
@@ -51,7 +51,7 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
                     service.stop_now()
 
         config = uvicorn.Config(
-            app,
+            with_files(app),
             host=host,
             port=port,
             http=Protocol,

@@ -92,6 +92,7 @@ class Service:
         with anyio.move_on_after(self.settings.grace):
             await self._hurried.wait()
         self._is_over = True
+        self.bodies.stop()
         for scope in self._working:
             scope.cancel()
 

@@ -11,18 +11,32 @@ from relayout.errors import InputError
 
 __all__ = ["parse_model"]
 
+# By the first bytes, what is often sent in place of a model, and how it is sent rightly.
+_OTHERS = {
+    b"{": ("JSON", 'send graph JSON as {"graph": ...}, with Content-Type: application/json'),
+    b"\x1f\x8b": ("gzip", "send it with Content-Encoding: gzip"),
+}
+
 
 def parse_model(body: bytes | memoryview) -> onnx.ModelProto | bytes:
-    """The model in `body`, or `body` itself if it does not parse, for `read_model` to report the fault.
+    """The model in `body`, or `body` itself if it is of an unknown format, for `read_model` to report the fault.
 
     `read_model` refuses external data too, in the tensors that it reads. This function checks every tensor, so that no
     later reader, such as a runtime's loader, opens a file. Raises InputError.
     """
+    if not body:
+        raise InputError("there is no model", where="body", expected="an ONNX model", found="0 bytes")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(body)
     except Exception:
-        return bytes(body)
+        whole = bytes(body)
+        for start, (found, hint) in _OTHERS.items():
+            if whole.lstrip().startswith(start):
+                raise InputError(
+                    "not an ONNX model", where="body", expected="a protobuf ModelProto", found=found, hint=hint
+                ) from None
+        return whole
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InputError(

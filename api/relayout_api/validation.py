@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from relayout.errors import UsageError
-from relayout.model.graph_json.faults import first_fault, json_kind
+from relayout.model.graph_json.faults import expectation, first_fault, json_kind
 from relayout_api.problems import MalformedBodyError
 
 __all__ = ["load_body", "usage_error", "validated"]
@@ -18,11 +18,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
-    """The JSON object in a body. Raises MalformedBodyError, UsageError."""
+    """The JSON object in a body, or in another place. Raises MalformedBodyError, UsageError."""
     try:
         loaded = json.loads(bytes(body), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise MalformedBodyError("a JSON object", str(error)[:200]) from None
+        found = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)[:200]
+        if where != "body":
+            raise UsageError("not JSON", where=where, expected="a JSON object", found=found) from None
+        raise MalformedBodyError("a JSON object", found) from None
     if not isinstance(loaded, dict):
         raise UsageError("not a JSON object", where=where, expected="an object", found=json_kind(loaded))
     return loaded
@@ -47,11 +50,11 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
 def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
     """The first of pydantic's errors about the parameters of a route as a UsageError."""
     fault = faults[0]
-    message, found = fault["msg"], json.dumps(fault.get("input"), default=str)
+    found = json.dumps(fault.get("input"), default=str)
     return UsageError(
         "invalid request",
         where=".".join(map(str, fault["loc"])),
-        expected="this parameter" if fault["type"] == "missing" else message[:1].lower() + message[1:],
+        expected="this parameter" if fault["type"] == "missing" else expectation(fault),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
 

@@ -36,7 +36,7 @@ def test_all_bodies_together_are_bounded_and_each_is_given_back(tmp_path: Path) 
     async def main() -> None:
         async with bodies.read(request(whole(60))) as first:
             assert bytes(first.view()) == b"x" * 60
-            assert first.digest == hashlib.sha256(b"x" * 60).hexdigest()
+            assert await first.digest() == hashlib.sha256(b"x" * 60).hexdigest()
             with pytest.raises(RefusedError) as refused:
                 async with bodies.read(request(whole(60))):
                     pass
@@ -46,6 +46,24 @@ def test_all_bodies_together_are_bounded_and_each_is_given_back(tmp_path: Path) 
         assert bodies.held == 0
         async with bodies.read(request(whole(100))):
             pass
+
+    anyio.run(main)
+
+
+def test_the_digest_of_a_body_is_that_of_all_its_bytes_in_whatever_parts_they_come(tmp_path: Path) -> None:
+    bodies = Bodies(Settings(data=tmp_path))
+    parts = [bytes([number]) * (number * 100_003) for number in range(1, 16)]
+    left = iter(parts)
+
+    async def receive() -> Message:
+        # A thread hashes in the meantime.
+        await anyio.sleep(0)
+        return {"type": "http.request", "body": next(left, b""), "more_body": left.__length_hint__() > 0}
+
+    async def main() -> None:
+        async with bodies.read(request(receive)) as body:
+            assert await body.digest() == hashlib.sha256(b"".join(parts)).hexdigest()
+            assert await body.digest() == hashlib.sha256(b"".join(parts)).hexdigest()
 
     anyio.run(main)
 
@@ -72,7 +90,7 @@ def test_a_body_may_not_come_more_slowly_than_its_rate(tmp_path: Path, monkeypat
 def test_others_have_their_turns_while_a_form_is_parsed() -> None:
     head = b'--b\r\nContent-Disposition: form-data; name="model"; filename="m"\r\n\r\n'
     body = Body()
-    body.add(head + b"\r\n" * (16 << 20) + b"\r\n--b--\r\n")
+    body.write(head + b"\r\n" * (16 << 20) + b"\r\n--b--\r\n")
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
     longest = 0.0
 
@@ -93,7 +111,7 @@ def test_others_have_their_turns_while_a_form_is_parsed() -> None:
             form, split = await files_in(Request({"type": "http", "method": "POST", "headers": headers}), body)
             tasks.cancel_scope.cancel()
         assert (form.size, split) == (32 << 20, None)
-        assert form.digest == hashlib.sha256(b"\r\n" * (16 << 20)).hexdigest()
+        assert await form.digest() == hashlib.sha256(b"\r\n" * (16 << 20)).hexdigest()
 
     anyio.run(main)
     assert longest < 0.05

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -67,6 +68,21 @@ def test_a_second_interrupt_ends_the_grace_and_loses_no_job(tmp_path: Path) -> N
         server.process.send_signal(signal.SIGINT)
         assert server.ended_within(30)
         assert f"go back into the queue: {job}" in server.log()
+        assert "Traceback" not in server.log(), server.log()
+
+
+def test_a_body_that_is_not_there_at_the_end_of_the_grace_is_refused(tmp_path: Path) -> None:
+    head = (
+        b"POST /v1/layouts/parse HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    )
+    with (
+        serving(tmp_path, RELAYOUT_BODY_SECONDS="600", RELAYOUT_BODY_RATE="0") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as caller,
+    ):
+        caller.sendall(head + b"{")
+        server.process.terminate()
+        assert b"/problems/stopping" in b"".join(iter(lambda: caller.recv(1 << 16), b""))
+        assert server.ended_within(30)
         assert "Traceback" not in server.log(), server.log()
 
 

@@ -112,8 +112,10 @@ def test_a_job_is_cancelled_and_its_worker_killed(server: Server, client: httpx.
     for job in jobs:
         assert events_of(client, job)[-1][1] == "done"
         assert client.get(f"/v1/jobs/{job}/report").status_code == 409
+        # Also its end.
+        before = client.get(f"/v1/jobs/{job}").json()
         again = client.delete(f"/v1/jobs/{job}")
-        assert (again.status_code, again.json()["state"]) == (200, "cancelled")
+        assert (again.status_code, again.json()) == (200, before)
 
 
 def test_jobs_are_paged_newest_first(client: httpx.Client) -> None:

@@ -89,6 +89,12 @@ def test_a_form_with_other_files_is_refused(client: httpx.Client, files: dict[st
     assert "`against`" in answer.json()["expected"]
 
 
+def test_a_form_with_a_field_that_is_no_file_is_told_where_options_go(client: httpx.Client, model: bytes) -> None:
+    answer = client.post("/v1/verify", files={"model": model}, data={"backend": "nhwc"})
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed-body")
+    assert answer.json()["found"] == "a field that is no file; options go into the query"
+
+
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n--limit", b"\r\n--limit\r\n"])
 def test_a_form_that_is_cut_off_is_refused(client: httpx.Client, model: bytes, end: bytes) -> None:
     # Its second file would be missing, and the first be verified without a comparison.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,7 @@ ALIGNED = {"name": "aligned", "rule": [{"op": ["Conv"], "inputs": ["N[acme:x]CHW
 
 CASES = {
     "no JSON": Case("malformed-body", b"{", says={"expected": "a JSON object"}),
-    "JSON without end": Case("malformed-body", b"[" * 100_000),
+    "JSON without end": Case("malformed-body", b"[" * 100_000, says={"found": "too many levels of nesting"}),
     "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is not a JSON number"}),
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
@@ -88,9 +89,61 @@ CASES = {
     "requirements that cannot be met": Case("infeasible", {"graph": GRAPH, "backend": ALIGNED}, says={"found": "conv"}),
     "JSON with a query": Case("invalid-options", {"graph": GRAPH}, query={"backend": "nhwc"}, says={"where": "query"}),
     "bytes that are no model": Case("invalid-input", b"not a model", headers=ONNX),
-    "no bytes": Case("invalid-input", b"", headers=ONNX),
+    "no bytes": Case("invalid-input", b"", headers=ONNX, says={"where": "body", "found": "0 bytes"}),
+    "graph JSON as ONNX": Case(
+        "invalid-input", graph(), headers=ONNX, says={"found": "JSON", "hint": "Content-Type: application/json"}
+    ),
+    "gzip that is not called so": Case(
+        "invalid-input", gzip.compress(onnx_bytes()), headers=ONNX, says={"hint": "Content-Encoding: gzip"}
+    ),
     "half a model": Case("invalid-input", onnx_bytes()[:-20], headers=ONNX),
-    "an unknown option in the query": Case("invalid-options", onnx_bytes(), query={"speed": "1"}, headers=ONNX),
+    "an unknown option in the query": Case(
+        "invalid-options", onnx_bytes(), query={"speed": "1"}, headers=ONNX, says={"expected": "one of the parameters"}
+    ),
+    "an option in the query that is misspelt": Case(
+        "invalid-options",
+        onnx_bytes(),
+        query={"objectiv": "bytes"},
+        headers=ONNX,
+        says={"where": "query.objectiv", "hint": "did you mean objective?"},
+    ),
+    "an option of another verb": Case(
+        "invalid-options",
+        onnx_bytes(),
+        path="/v1/explain",
+        query={"check": "true"},
+        headers=ONNX,
+        says={"found": "check"},
+    ),
+    "an option to draw that is misspelt": Case(
+        "invalid-options",
+        onnx_bytes(),
+        path="/v1/graph",
+        query={"dims": "N=1"},
+        headers=ONNX,
+        says={"hint": "mean dim?"},
+    ),
+    "two backends in the query": Case(
+        "invalid-options",
+        onnx_bytes(),
+        query={"backend": ["onnx", "nhwc"]},
+        headers=ONNX,
+        says={"where": "query.backend", "found": "2"},
+    ),
+    "two objectives of a job": Case(
+        "invalid-options",
+        onnx_bytes(),
+        path="/v1/jobs",
+        query={"objective": ["bytes", "transposes"]},
+        headers=ONNX,
+        says={"where": "query.objective"},
+    ),
+    "a truth value that is none": Case(
+        "invalid-options", onnx_bytes(), query={"verify": "maybe"}, headers=ONNX, says={"expected": "true or false"}
+    ),
+    "a whole number that is none": Case(
+        "invalid-options", onnx_bytes(), query={"max_bytes": "1e3"}, headers=ONNX, says={"expected": "an integer"}
+    ),
     "a number that is none": Case(
         "invalid-options", onnx_bytes(), query={"time_limit": "soon"}, headers=ONNX, says={"where": "query.time_limit"}
     ),
@@ -100,7 +153,9 @@ CASES = {
     "a size that is no number": Case(
         "invalid-options", onnx_bytes(), query={"dim": "N=many"}, headers=ONNX, says={"where": "query.dim"}
     ),
-    "a table in the query that is no JSON": Case("malformed-body", onnx_bytes(), query={"backend": "{"}, headers=ONNX),
+    "a table in the query that is no JSON": Case(
+        "invalid-options", onnx_bytes(), query={"backend": "{"}, headers=ONNX, says={"where": "query.backend"}
+    ),
     "no media type": Case("unsupported-media-type", b"{}", headers={}, says={"found": "no Content-Type"}),
     "a media type that is not taken": Case("unsupported-media-type", b"{}", headers={"Content-Type": "text/plain"}),
     "a body that is compressed in another way": Case(
@@ -115,6 +170,15 @@ CASES = {
     ),
     "no layout": Case(
         "invalid-options", {}, path="/v1/layouts/parse", says={"where": "body.layout", "found": "nothing"}
+    ),
+    "a page of jobs of no size": Case(
+        "invalid-options", path="/v1/jobs", method="GET", query={"limit": "all"}, says={"expected": "an integer"}
+    ),
+    "a kind of job that is none": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        query={"kind": "legalise"},
+        says={"where": "query.kind", "expected": "'legalize'"},
     ),
     "a path that is none": Case("not-found", path="/v2/legalize"),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),

@@ -157,7 +157,10 @@ class Jobs:
 
     async def cancel(self, job: str) -> Job:
         """Cancel a job, unless it has ended. Raises RefusedError."""
-        await self._row(job)
+        row = await self._row(job)
+        # DBOS would cancel it again, and move its end.
+        if _STATES[row.status] == "cancelled":
+            return await self._job(row)
         await self._call((await self._opened()).cancel, job)
         return await self.get(job)
 

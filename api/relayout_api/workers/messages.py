@@ -97,18 +97,20 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message: its header and its parts. The parts are views of a file in memory."""
+    """A message: its header and its parts. The parts are views of a file in memory, and `first` is its first part."""
 
     header: dict[str, Any]
     parts: list[memoryview]
+    first: Content
 
 
 class Content:
-    """Bytes in a file without a name. The file is closed with this object."""
+    """The first bytes of a file without a name, which is closed with this object: those given, or the first `size` of
+    `file`."""
 
-    def __init__(self, content: _Part = b"") -> None:
-        self.size = 0
-        self.file = _anonymous_file()
+    def __init__(self, content: _Part = b"", file: int | None = None, size: int = 0) -> None:
+        self.size = size
+        self.file = _anonymous_file() if file is None else file
         weakref.finalize(self, os.close, self.file)
         self._sent = 0
         self.write(content)
@@ -165,20 +167,19 @@ def receive(channel: socket.socket) -> Received | None:
     if not data:
         return None
     [file] = files
-    try:
-        if len(data) != _PLACE.size or not _is_sealed(file):
-            raise ValueError("no message, or its file could shrink")
-        place, size = _PLACE.unpack(data)
-        whole = _mapped(file)
-        os.pwrite(file, _READ, place + size)
-    finally:
-        os.close(file)
+    first = Content(file=file)
+    if len(data) != _PLACE.size or not _is_sealed(file):
+        raise ValueError("no message, or its file could shrink")
+    place, size = _PLACE.unpack(data)
+    whole = _mapped(file)
+    os.pwrite(file, _READ, place + size)
     header, sizes = json.loads(bytes(whole[place : place + size]))
     parts, offset = [], 0
     for length in sizes:
         parts.append(whole[offset : offset + length])
         offset += length
-    return Received(header, parts)
+    first.size = sizes[0]
+    return Received(header, parts, first)
 
 
 def _anonymous_file() -> int:

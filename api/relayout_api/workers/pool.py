@@ -166,8 +166,8 @@ class Pool:
                     _log.error("%s", header["log"])
                 raise AnsweredError(Problem(**header["problem"]))
             elif "answer" in header:
-                content, report, choices = message.parts
-                answer = Answer(content, report, choices, **header["answer"])
+                _, report, choices = message.parts
+                answer = Answer(message.first, report, choices, **header["answer"])
                 if answer.status is not None:
                     self._metrics.worked(answer.status, answer.seconds or {})
                 return answer

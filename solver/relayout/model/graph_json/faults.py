@@ -9,13 +9,16 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
-__all__ = ["Fault", "first_fault", "json_kind"]
+__all__ = ["Fault", "expectation", "first_fault", "json_kind"]
 
 _LONGEST = 80
 _KINDS = {
+    "bool_parsing": "true or false",
     "bool_type": "true or false",
     "dict_type": "an object",
+    "float_parsing": "a number",
     "float_type": "a number",
+    "int_parsing": "an integer",
     "int_type": "an integer",
     "list_type": "a list",
     "missing": "this field",
@@ -47,7 +50,7 @@ def first_fault(
     if first["type"] == "extra_forbidden":
         key, models = str(first["loc"][-1]), _models_at(schema, first["loc"][:-1])
         return Fault(path, f"one of the {within} {', '.join(_fields(models))}", key, _hint(key, models), more)
-    expected = dict.fromkeys(_KINDS.get(fault["type"], _lowered(fault["msg"])) for fault in at_place)
+    expected = dict.fromkeys(map(expectation, at_place))
     found = "nothing" if first["type"] == "missing" else _written(first["input"])
     return Fault(path, ", or ".join(expected), found, "", more)
 
@@ -67,8 +70,10 @@ def _written(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _lowered(message: str) -> str:
-    return (message[:1].lower() + message[1:]).removeprefix("input should be ")
+def expectation(fault: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors expects."""
+    message: str = fault["msg"]
+    return _KINDS.get(fault["type"], (message[:1].lower() + message[1:]).removeprefix("input should be "))
 
 
 def _path(fault: Mapping[str, Any], data: object) -> str:

@@ -1,0 +1,133 @@
+"""The protocol hands over every byte of a body, and sends every byte of a file, in order and once."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from hashlib import sha256
+
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from relayout_api.bodies import ONNX
+from relayout_api.http_headers import HeadAsGet
+from relayout_api.http_protocol import Protocol, with_files
+from relayout_api.pieces import Pieces
+from relayout_api.workers.messages import Content
+
+BODY = random.Random(0).randbytes(3_000_001)
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the SHA-256 of the body; to /refused at once, without reading it; to /file with a file."""
+    if scope["path"] == "/file":
+        await Pieces(Content(BODY), media_type=ONNX)(scope, receive, send)
+        return
+    request, found = Request(scope, receive), sha256()
+    if request.url.path != "/refused":
+        async for part in request.stream():
+            found.update(part)
+    text = found.hexdigest().encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"64")]})
+    await send({"type": "http.response.body", "body": text})
+
+
+@contextmanager
+def connection() -> Iterator[socket.socket]:
+    """A connection to a server of `answer`."""
+    with server() as address, socket.create_connection(address, timeout=60) as ours:
+        yield ours
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, int]]:
+    """The address of a server of `answer`."""
+    config = uvicorn.Config(with_files(HeadAsGet(answer)), http=Protocol, ws="none", lifespan="off", log_config=None)
+    running = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield listening.getsockname()
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
+def answers(caller: socket.socket, sent: Iterable[bytes], number: int) -> list[bytes]:
+    """The bodies of so many answers to what is sent at the same time."""
+
+    def send() -> None:
+        for part in sent:
+            caller.sendall(part)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    found = []
+    with closing(caller.makefile("rb")) as received:
+        for _ in range(number):
+            assert received.readline() == b"HTTP/1.1 200 OK\r\n"
+            headers = dict(line.lower().split(b": ") for line in iter(received.readline, b"\r\n"))
+            found.append(received.read(int(headers[b"content-length"])))
+    sender.join()
+    return found
+
+
+def head(size: int, path: str = "/") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
+
+
+def parts(content: bytes, most: int) -> Iterator[bytes]:
+    draw, start = random.Random(most), 0
+    while start < len(content):
+        end = start + draw.randint(1, most)
+        yield content[start:end]
+        start = end
+
+
+@pytest.mark.parametrize("most", [3_000, 100_000, 2_000_000])
+def test_a_body_arrives_whole_however_it_is_cut_and_what_follows_it_is_another_request(most: int) -> None:
+    sent = (head(len(BODY)) + BODY) * 2 + head(5) + b"model"
+    with connection() as caller:
+        found = answers(caller, parts(sent, most), 3)
+    assert found == [sha256(each).hexdigest().encode() for each in (BODY, BODY, b"model")]
+
+
+def test_a_body_that_nobody_reads_does_not_become_a_request() -> None:
+    with connection() as caller:
+        found = answers(caller, [head(len(BODY), "/refused"), BODY, head(5), b"model"], 2)
+    assert found == [sha256(each).hexdigest().encode() for each in (b"", b"model")]
+
+
+def test_a_file_is_sent_whole_and_the_connection_goes_on() -> None:
+    with connection() as caller:
+        found = answers(caller, [head(0, "/file") * 2, head(5), b"model"], 3)
+    assert found[:2] == [BODY, BODY]
+    assert found[2] == sha256(b"model").hexdigest().encode()
+
+
+def test_head_has_no_file() -> None:
+    with connection() as caller:
+        caller.sendall(b"HEAD /file HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with closing(caller.makefile("rb")) as received:
+            text = received.read()
+    assert text.startswith(b"HTTP/1.1 200 ")
+    assert text.endswith(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(BODY) in text
+
+
+def test_a_caller_who_leaves_in_the_middle_of_a_file_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with server() as address:
+        for _ in range(3):
+            with socket.create_connection(address, timeout=60) as leaving:
+                leaving.sendall(head(0, "/file"))
+                # The next read would find more, so that to close is to reset the connection.
+                assert leaving.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
+        with socket.create_connection(address, timeout=60) as caller:
+            assert answers(caller, [head(0, "/file")], 1) == [BODY]
+    assert caplog.text == ""
