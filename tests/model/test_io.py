@@ -356,6 +356,18 @@ def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels
     assert [extents_of(value) for value in (a, b, c)] == [data, result, result]
 
 
+def test_a_pool_before_a_convolution_has_the_channels_of_its_kernel() -> None:
+    source = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,4,9,9] x, float[2,4,1,1] w) => (float[1,2,9,9] y) {
+            a = com.acme.Magic (x)
+            b = MaxPool <kernel_shape = [2, 2]> (a)
+            y = Conv (b, w)
+        }""")
+    a = next(iter(read_model(source).graph)).outputs[0]
+    assert extents_of(a) == (None, 4, None, None)
+
+
 @pytest.mark.parametrize(
     "between", ["MaxPool <kernel_shape = [1, 1]>", "Relu", "Identity", "Transpose <perm = [0, 1, 3, 2]>"]
 )

@@ -19,6 +19,7 @@ from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_
 
 __all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "state_completed"]
 
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
 
 
@@ -159,7 +160,15 @@ def _complete_argument(node: ir.Node) -> None:
 
 
 def _complete_channels(node: ir.Node, value: ir.Value) -> None:
-    """Give the data of a convolution, whose extents are unknown, the channels that the kernel has."""
+    """Give the data of a convolution, whose extents are unknown, the channels that the kernel has, and those of a pool
+    the channels on its other side."""
+    if node.op_type in _POOLS and not node.domain:
+        other = node.inputs[0] if value is node.outputs[0] else node.outputs[0]
+        known = other.shape if other is not None else None
+        if known is not None and isinstance(known[1], int):
+            assert value.shape is not None
+            value.shape[1] = known[1]
+        return
     index = kernel_input(node.op_type)
     kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if kernel is None or kernel is value or kernel.shape is None or node.domain or node.op_type == "DeformConv":

@@ -56,10 +56,12 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
         for size in _LARGE
         if others and _elements(inputs, {**single, **dict.fromkeys(others, size)}) <= _MOST_ELEMENTS
     )
+    mentioned = [each for each in _mentioned(model) if (batches or others) and _is_small(inputs, each)]
     for batch, sizes, highest in (
         *common,
         *large,
-        *((extent, (extent,), 2) for extent in _mentioned(model) if (batches or others) and _is_small(inputs, extent)),
+        *((extent, (extent,), 2) for extent in mentioned),
+        *((1, (extent,), 2) for extent in (mentioned if batches and others else ())),
     ):
         extents = dict.fromkeys(batches, batch)
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
