@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeGuard, TypeVar
 
 import numpy as np
 import onnx
@@ -39,13 +39,15 @@ __all__ = [
     "transform_of",
 ]
 
+_T = TypeVar("_T")
+
 Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
 SLAB_BYTES = 16 << 20
 
 
-def is_one_of(tensor: object, *kinds: type) -> bool:
+def is_one_of(tensor: object, *kinds: type[_T]) -> TypeGuard[_T]:
     """`isinstance` for classes of tensors. onnx_ir derives them from protocols, whose own check is ten times slower."""
     return not frozenset(kinds).isdisjoint(type(tensor).__mro__)
 
@@ -116,7 +118,7 @@ class SharedTensor(ir.LazyTensor):
     __slots__ = ("source",)
 
     def __init__(self, source: ir.TensorProtocol) -> None:
-        self.source: ir.TensorProtocol = source.source if isinstance(source, SharedTensor) else source
+        self.source: ir.TensorProtocol = source.source if is_one_of(source, SharedTensor) else source
         super().__init__(
             lambda: self.source,
             source.dtype,
@@ -183,7 +185,7 @@ def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtoco
 
 def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The same data under a name and metadata of its own, so that the caller's tensor is never renamed."""
-    if isinstance(tensor, AbsentTensor):
+    if is_one_of(tensor, AbsentTensor):
         return AbsentTensor(
             tensor.dtype,
             tensor.shape.numpy(),
@@ -192,9 +194,9 @@ def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
             doc_string=tensor.doc_string or "",
             metadata=tensor.metadata_props,
         )
-    if isinstance(tensor, RelaidTensor):
+    if is_one_of(tensor, RelaidTensor):
         return RelaidTensor(tensor.source, tensor.transform)
-    if isinstance(tensor, ir.StringTensor):
+    if is_one_of(tensor, ir.StringTensor):
         return ir.StringTensor(
             tensor.string_data(), shape=ir.Shape(tensor.shape), name=tensor.name, doc_string=tensor.doc_string
         )

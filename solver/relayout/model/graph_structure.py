@@ -113,7 +113,8 @@ def check_body(
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
     for index, (node, (inputs, results)) in enumerate(zip(nodes, operands, strict=True)):
-        given = tuple([(attribute.name, attribute.type) for attribute in node.attribute])
+        attributes = [*node.attribute]
+        given = tuple([(attribute.name, attribute.type) for attribute in attributes])
         kind = node.domain, node.op_type, len(inputs), len(results), given
         is_known = kind in around.kinds
         if not is_known:
@@ -131,8 +132,7 @@ def check_body(
                 raise _dangling(node, visible, f"{where}, {_node_name(node, index)}")
         # The names and types of attributes are a part of the kind: of numbers, only these texts are left.
         is_plain = is_known and around.kinds[kind]
-        told = [text for each in node.attribute for text in (each.ref_attr_name, each.doc_string) if text]
-        if given and (told or not is_plain):
+        if given and not (is_plain and not any(each.ref_attr_name or each.doc_string for each in attributes)):
             wanted |= _check_attributes(node, given, visible, around, f"{where}, {_node_name(node, index)}", depth)
         if wanted <= ready:
             ready.update(results)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InternalError, UsageError
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.model.external_data import is_in_file
 from relayout.model.proto_graphs import copy_fields
 from relayout.model.typed_values import proto_of
@@ -132,7 +132,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 def _head(constant: _Constant, data: BinaryIO | None, location: str) -> tuple[bytes, int]:
     """A TensorProto up to its data, and the number of bytes of data that follow; external data is written here."""
     tensor, size = constant.tensor, constant.size
-    if isinstance(tensor, AbsentTensor | ir.StringTensor):
+    if is_one_of(tensor, AbsentTensor, ir.StringTensor):
         proto = ir.to_proto(tensor)
         proto.name = constant.name
         return proto.SerializeToString(deterministic=True), 0

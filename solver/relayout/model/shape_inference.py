@@ -258,7 +258,7 @@ def _weightless(value: ir.TensorProtocol | None, name: str | None) -> ir.TensorP
 
 def _is_weight(value: ir.Value) -> bool:
     tensor = _data_of(value.const_value, value.name)
-    return _is_large(tensor) or (isinstance(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
+    return _is_large(tensor) or (is_one_of(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
 
 
 def _type_of(tensor: ir.TensorProtocol | None) -> onnx.TypeProto:
@@ -274,12 +274,13 @@ def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorPro
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
     # onnx_ir makes a shape anew for each question about an encoded tensor.
-    is_encoded = isinstance(tensor, ir.TensorProtoTensor)
-    return (prod(tensor.raw.dims) * tensor.dtype.bitwidth / 8 if is_encoded else tensor.nbytes) > LARGEST_KEPT
+    if is_one_of(tensor, ir.TensorProtoTensor):
+        return bool(prod(tensor.raw.dims) * tensor.dtype.bitwidth > 8 * LARGEST_KEPT)
+    return tensor.nbytes > LARGEST_KEPT
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(tensor, ir.TensorProtoTensor) and (is_one_of(tensor, AbsentTensor) or is_absent(tensor.raw))
+    return is_one_of(tensor, ir.TensorProtoTensor) and (is_one_of(tensor, AbsentTensor) or is_absent(tensor.raw))
 
 
 def _contradiction(message: str, graph: str) -> InputError:

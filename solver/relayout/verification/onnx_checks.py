@@ -196,9 +196,14 @@ def _give_weights(proto: onnx.ModelProto, left_out: Mapping[str, onnx.TypeProto]
     for name, kind in sorted(given.items()):
         if name not in present:
             proto.graph.input.add(name=name, type=kind)
-    replaced = [place for place, info in enumerate(proto.graph.value_info) if info.name in given]
-    for place in reversed(replaced):
-        del proto.graph.value_info[place]
+    infos = proto.graph.value_info
+    replaced = {place for place, info in enumerate(infos) if info.name in given}
+    if replaced:
+        # The weights come first. To delete them one by one would move all others each time.
+        end = max(replaced) + 1
+        kept = [onnx.ValueInfoProto.FromString(infos[n].SerializeToString()) for n in range(end) if n not in replaced]
+        del infos[:end]
+        infos.extend(kept)
     proto.ir_version = max(proto.ir_version, 4)
 
 
