@@ -107,7 +107,7 @@ class RequirementChecker:
         """Whether a node only converts between formats: an operator of the backend's own, or what an earlier run has
         padded or cropped. A Transpose is a view instead."""
         is_resized = node.op_type in ("Pad", "Slice") and CONVERSION_KEY in node.metadata_props
-        return is_resized or (node.domain, node.op_type) in self._conversions
+        return is_resized or (bool(self._conversions) and (node.domain, node.op_type) in self._conversions)
 
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool

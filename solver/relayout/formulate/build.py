@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec.structs import replace
@@ -48,18 +49,7 @@ def build(
     chains = [_with_turned(costs, chain) for chain in def_use_chains(requirements, has_devices=bool(devices))]
     scale = _scale(requirements, costs, chains, objective)
     tables = _ScaledTables(scale)
-    choices = [
-        Choice(
-            choice.label,
-            tuple(
-                [
-                    scale.price(a.cost, changes=change, elidable=bool(a.elidable_bytes))
-                    for a, change in zip(choice.alternatives, changed, strict=True)
-                ]
-            ),
-        )
-        for choice, changed in zip(requirements.choices, changes(requirements, backend), strict=True)
-    ]
+    choices = _priced(requirements, scale, changes(requirements, backend))
     items: list[Item] = []
     provenance: list[int | None] = []
     def_use: list[DefUse] = []
@@ -81,6 +71,22 @@ def build(
     provenance += [None] * (len(items) - len(provenance))
     problem = Problem(tuple(choices), tuple(items))
     return Formulation(problem, requirements, scale, costs, tuple(def_use), tuple(provenance))
+
+
+def _priced(requirements: Requirements, scale: Scale, changes_of: Iterable[tuple[int, ...]]) -> list[Choice]:
+    """The choices with the costs of their alternatives, computed once for all nodes that share them."""
+    known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+    found = []
+    for choice, changed in zip(requirements.choices, changes_of, strict=True):
+        key = id(choice.alternatives), changed
+        costs = known.get(key)
+        if costs is None:
+            each = zip(choice.alternatives, changed, strict=True)
+            costs = known[key] = tuple(
+                [scale.price(a.cost, changes=change, elidable=bool(a.elidable_bytes)) for a, change in each]
+            )
+        found.append(Choice(choice.label, costs))
+    return found
 
 
 class _ScaledTables:
@@ -174,8 +180,12 @@ def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFo
 
 def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective) -> Scale:
     """The scale for all possible charges and an upper bound on the sum of each quantity."""
-    charges = {a.cost for c in requirements.choices for a in c.alternatives}
-    most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
+    # Nodes with the same alternatives share them.
+    times = Counter([id(choice.alternatives) for choice in requirements.choices])
+    shared = {id(choice.alternatives): choice.alternatives for choice in requirements.choices}
+    charges = {a.cost for alternatives in shared.values() for a in alternatives}
+    most_bytes = sum(times[key] * max(a.cost for a in alternatives) for key, alternatives in shared.items())
+    elidable = sum(times[key] * any(a.elidable_bytes for a in alternatives) for key, alternatives in shared.items())
     most_conversions = 0
     for chain in chains:
         formats, devices = len(chain.formats), chain.devices
@@ -194,7 +204,7 @@ def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[
     most = {
         "bytes": most_bytes,
         "transposes": most_conversions,
-        "elidable": sum(any(a.elidable_bytes for a in c.alternatives) for c in requirements.choices),
+        "elidable": elidable,
         "changes": MOST_CHANGES * len(requirements.choices),
     }
     return Scale.of(objective, charges, most)

@@ -8,6 +8,7 @@ states is no change, and any other alternative counts as one more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -30,10 +31,16 @@ MOST_CHANGES = 2
 def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[int, ...]]:
     """For each choice, the changes that each of its alternatives counts as. Choices come in the order of the graph."""
     flowing_in: dict[Tensor, frozenset[Layout]] = {}
+    # Nodes with the same alternatives share them.
+    known: dict[int, tuple[tuple[int, ...], list[Literal[True] | frozenset[str]]]] = {}
     for choice in requirements.choices:
-        as_source = tuple(int(not a.is_source) for a in choice.alternatives)
-        devices = {a.device for a in choice.alternatives}
-        kinds = [kind for device in devices if (kind := backend.at(device).flows_down)]
+        if id(choice.alternatives) not in known:
+            devices = {a.device for a in choice.alternatives}
+            known[id(choice.alternatives)] = (
+                tuple([int(not a.is_source) for a in choice.alternatives]),
+                [kind for device in devices if (kind := backend.at(device).flows_down)],
+            )
+        as_source, kinds = known[id(choice.alternatives)]
         if not kinds or choice.node is None:
             yield as_source
             continue

@@ -39,6 +39,8 @@ class Copies:
         self.device = ""
         self._emitter = emitter
         self._sources = {(each.tensor, each.format, each.target): each.source for each in transfers}
+        # Shapes whose extents are all known, which values share.
+        self._static: dict[int, ir.Shape] = {}
         self._symbols: dict[tuple[Tensor, MemoryFormat], str] = {}
         # Values of one shape share a view.
         symbols: dict[int, list[tuple[MemoryFormat, str]]] = {}
@@ -109,7 +111,10 @@ class Copies:
         reads.
         """
         shape = physical.value.shape
-        if physical.shape is not None or shape is None or shape.is_static():
+        if physical.shape is not None or shape is None or id(shape) in self._static:
+            return
+        if shape.is_static():
+            self._static[id(shape)] = shape
             return
         dims: list[ir.SymbolicDim | str | int | None] = []
         for group, dim in zip(physical.dims, shape, strict=True):
