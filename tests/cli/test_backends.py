@@ -38,6 +38,18 @@ kernel = "OIS"
 """
 
 
+SIZED = """from relayout import Backend
+
+
+class Sized(Backend):
+    name = "sized"
+
+    def __init__(self, context=None, *, size: int = 8):
+        \"\"\"`size`: the channels of a block.\"\"\"
+        super().__init__(context)
+"""
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -65,6 +77,13 @@ def test_hooks_rewrites_costs_and_conversions_are_shown(run: Run) -> None:
     [conv] = [block for block in said.split("\n\n") if block.startswith("Conv\n")]
     assert "bytes more)\n      or NCHWc[tile:16], any -> NCHWc[tile:16] (by the backend's rewrite, padded)" in conv
     assert "  NCHW to NCHWc[tile:16]: an operator of the backend's own" in said
+
+
+def test_the_options_of_a_class_in_a_file_are_shown(here: Path, run: Run) -> None:
+    (here / "sized.py").write_text(SIZED)
+    said = run("backends", "sized.py")
+    assert said.status == 0
+    assert "  size=8  (a whole number)\n    the channels of a block." in said.out
 
 
 def test_devices_and_what_they_do_not_support_are_shown(here: Path, run: Run) -> None:

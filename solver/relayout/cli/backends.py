@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from relayout.cli.exit_status import DONE, FINDINGS
-from relayout.cli.terminal import print_data, print_result, print_status
+from relayout.cli.terminal import print_data, print_result, print_status, results_alone
 from relayout.errors import BackendError, UsageError
 from relayout.report.text_table import aligned
 
@@ -72,6 +72,7 @@ def list_backends(context: typer.Context) -> int:
 
 
 @backends.command()
+@results_alone()
 def show(
     name: _Name,
     model: Annotated[
@@ -169,6 +170,7 @@ def _model_lines(rows: list[NodeRequirement]) -> list[str]:
 
 
 @backends.command()
+@results_alone()
 def check(
     name: _Name,
     graphs: Annotated[
@@ -282,13 +284,15 @@ def _given(options: list[str]) -> dict[str, Any]:
 
 
 def _option_lines(name: str) -> list[str]:
-    """Each option with its default, its type and its description; a file has none."""
+    """Each option with its default, its type and its description; a table has none."""
     from relayout.backend.options import options_of
+    from relayout.backend.plugin_files import import_backend, is_code
     from relayout.backend.registry import find_backends
 
     plugin = find_backends().get(name)
+    found = plugin.load() if plugin is not None else import_backend(name) if is_code(name) else None
     lines: list[str] = []
-    for option in options_of(plugin.load()) if plugin is not None else ():
+    for option in options_of(found) if isinstance(found, type) else ():
         lines.append(f"  {option.name}={option.default_text}  ({option.expected})")
         lines += wrap(option.about, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return lines
