@@ -187,8 +187,8 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--objective time", "bytes or transposes"),
-        ("--time-limit -1", "more than 0"),
+        ("--objective time", "--objective: unknown objective\n  expected: bytes or transposes"),
+        ("--time-limit -1", "--time-limit: out of range\n  expected: more than 0"),
         ("--time-limit 0", "more than 0"),
         ("--time-limit nan", "more than 0"),
         ("--time-limit soon", "--time-limit"),
@@ -282,6 +282,7 @@ def test_a_path_that_is_no_file_is_2(what: str, model: Path, run: Run) -> None:
     (model.parent / "folder.onnx").mkdir()
     said = run("legalize", model.parent / what, "-o", model.parent / "out.onnx")
     assert said.status == 2
+    assert ("relayout batch" in said.err) == (model.parent / what).is_dir()
     assert not (model.parent / "out.onnx").exists()
 
 
