@@ -101,7 +101,7 @@ def test_each_node_of_a_model_has_its_requirement_and_whether_the_source_meets_i
     assert not conv["is_satisfied"]
     assert conv["unmet"] == ["input 0: NHWC required, NCHW found", "input 1: HWIO required, OIHW found"]
     said = run("backends", "nhwc", "--model", plain)
-    assert said.out.endswith("\n1 nodes, 1 not satisfied in the source\n")
+    assert said.out.endswith("\n1 node, 1 not satisfied in the source\n")
     met = json.loads(run("backends", "onnx", "--model", plain, "--format", "json").out)["nodes"]
     assert all(row["is_satisfied"] for row in met)
 

@@ -504,7 +504,7 @@ def failure_text(error: BaseException, module: str) -> str:
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if root == package:
             own = frame.f_code.co_filename, line
-        elif root != "relayout" and not frame.f_code.co_filename.startswith("<"):
+        elif root not in ("relayout", "importlib") and not frame.f_code.co_filename.startswith("<"):
             others = frame.f_code.co_filename, line
     place = own or others
     at = f", in {shown_path(place[0])}, line {place[1]}" if place is not None else ""

@@ -166,7 +166,7 @@ def _model_lines(rows: list[NodeRequirement]) -> list[str]:
     for row, line in zip(rows, aligned_rows, strict=True):
         lines += [line, *(" " * indent + unmet for unmet in row.unmet)]
     count = sum(not row.is_satisfied for row in rows)
-    return [*lines, "", f"{len(rows)} nodes, {count} not satisfied in the source"]
+    return [*lines, "", f"{len(rows)} node{'s' * (len(rows) != 1)}, {count} not satisfied in the source"]
 
 
 @backends.command()
