@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -123,9 +122,8 @@ def test_check_fails_with_each_fault_once_and_the_graphs_that_have_it(here: Path
 def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
     made = run("backends", "new", "acme-npu")
     assert made.status == 0
-    # In an environment of uv there is no pip.
-    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
-    assert made.err == f"next: cd acme-npu && {pip} install -e . pytest && python3 -m pytest\n"
+    assert made.err.startswith("next: cd acme-npu && ")
+    assert made.err.endswith(" pip install -e . pytest && python3 -m pytest\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "class or LRN"],
         cwd=here / "acme-npu", env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True,
@@ -133,6 +131,27 @@ def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
     assert " passed" in done.stdout, done.stdout + done.stderr
     assert "failed" not in done.stdout
     assert run("backends", "new", "acme-npu").status == 2
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "on_path", "beside", "named"),
+    [
+        (True, True, True, "python3 -m pip install"),
+        (False, True, True, "uv pip install"),
+        (False, False, True, "{}/.uv/bin/uv pip install"),
+        (False, False, False, "uv pip install"),
+    ],
+)
+def test_the_next_step_after_a_new_package_can_be_typed(
+    has_pip: bool, on_path: bool, beside: bool, named: str, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if beside:
+        (here / ".uv" / "bin").mkdir(parents=True)
+        (here / ".uv" / "bin" / "uv").touch()
+    monkeypatch.setattr(sys, "prefix", str(here / ".venv"))
+    monkeypatch.setattr("relayout.cli.backends.find_spec", lambda name: object() if has_pip else None)
+    monkeypatch.setattr("relayout.cli.backends.which", lambda name: "/bin/uv" if on_path else None)
+    assert f" && {named.format(here)} -e . pytest" in run("backends", "new", "acme-npu").err
 
 
 @pytest.mark.parametrize("name", ["Acme", "check", "1a", "a_b", "../x", "nhwc"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -269,10 +271,17 @@ def new(
     target = Path(name) if folder is None else folder
     for path in write_package(name, target):
         print_result(str(path))
-    # An environment of uv has no pip.
-    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
-    print_status(f"next: cd {shlex.quote(str(target))} && {pip} install -e . pytest && python3 -m pytest")
+    print_status(f"next: cd {shlex.quote(str(target))} && {_pip()} install -e . pytest && python3 -m pytest")
     return DONE
+
+
+def _pip() -> str:
+    """The command that installs into this environment. One of uv has no pip, and its uv may lie in the checkout alone,
+    where the README installs it."""
+    if find_spec("pip"):
+        return "python3 -m pip"
+    own = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
+    return f"{shlex.quote(str(own))} pip" if which("uv") is None and own.is_file() else "uv pip"
 
 
 def _given(options: list[str]) -> dict[str, Any]:
