@@ -147,7 +147,7 @@ def test_the_next_step_after_a_new_package_can_be_typed(
 ) -> None:
     if beside:
         (here / ".uv" / "bin").mkdir(parents=True)
-        (here / ".uv" / "bin" / "uv").touch()
+        (here / ".uv" / "bin" / "uv").write_bytes(b"")
     monkeypatch.setattr(sys, "prefix", str(here / ".venv"))
     monkeypatch.setattr("relayout.cli.backends.find_spec", lambda name: object() if has_pip else None)
     monkeypatch.setattr("relayout.cli.backends.which", lambda name: "/bin/uv" if on_path else None)

@@ -32,7 +32,7 @@ _Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME|FILE|MODULE:CLASS",
-        help="An installed backend, a .toml, .json or .py file, or where a class is.",
+        help="An installed backend, a .toml, .json or .py file, or a class.",
         show_default=False,
     ),
 ]
@@ -40,7 +40,9 @@ _Options = Annotated[
     list[str],
     typer.Option("--backend-option", metavar="NAME=VALUE", help="An option of the backend. May be repeated."),
 ]
-_Format = Annotated[Literal["text", "json"], typer.Option("--format", help="The format of what is printed.")]
+_Format = Annotated[
+    Literal["text", "json"], typer.Option("--format", metavar="text|json", help="The format of the output.")
+]
 
 
 class _Group(TyperGroup):
@@ -262,7 +264,8 @@ def _first_names(text: str, names: list[str]) -> list[str]:
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The backend's name: letters, digits and -.")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where the package goes. [default: NAME]", show_default=False)
+        Path | None,
+        typer.Option("--folder", metavar="FOLDER", help="The package's folder. [default: NAME]", show_default=False),
     ] = None,
 ) -> int:
     """Write a plugin package with a backend and its test."""

@@ -49,7 +49,7 @@ def batch(
         typer.Option(metavar="ADDRESS", help="Send the models to this Dask scheduler, such as tcp://host:8786.",
                      show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Leave out what an interrupted run has done.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip the models that a run before has done.")] = False,
 ) -> int:  # fmt: skip
     """Legalize every model of a folder, several at once.
 

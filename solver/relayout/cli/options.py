@@ -106,13 +106,16 @@ def _shared(
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
+_BACKEND = "NAME|FILE|MODULE:CLASS"
+
+
 def _backend(default: str | None, kind: Any, note: str = "") -> Parameter:
     text = (
-        "An installed backend (see `relayout backends`), a table in a .toml or .json file, or a class: acme.py, "
-        f"acme.py:Acme or acme.layouts:Acme.{note}"
+        "An installed backend (see `relayout backends`), a table in a .toml or .json file, a .py file with a class, "
+        f"or a class such as acme.layouts:Acme.{note}"
     )
     names = ("--backend", "-b")
-    return _shared("backend", default, kind, *names, metavar="NAME|FILE", text=text, completed=_backend_names)
+    return _shared("backend", default, kind, *names, metavar=_BACKEND, text=text, completed=_backend_names)
 
 
 SHARED = (
