@@ -124,7 +124,7 @@ class Settings(BaseSettings):
             raise UsageError(
                 "a setting is wrong",
                 where=f"RELAYOUT_{fault['loc'][0]}".upper(),
-                expected=fault["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
+                expected=fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ").split(", unable")[0],
                 # The password of a URL is not shown.
                 found=re.sub(r"//[^/]*@", "//***@", repr(fault["input"])),
             ) from None
