@@ -277,9 +277,12 @@ def test_a_file_that_is_no_model_is_2_with_its_name(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("what", ["folder.onnx", "missing.onnx", "missing/model.onnx", ".", "model.onnx/model.onnx"])
+@pytest.mark.parametrize(
+    "what", ["folder.onnx", "missing.onnx", "missing/model.onnx", ".", "model.onnx/model.onnx", "loop"]
+)
 def test_a_path_that_is_no_file_is_2(what: str, model: Path, run: Run) -> None:
     (model.parent / "folder.onnx").mkdir()
+    (model.parent / "loop").symlink_to("loop")
     said = run("legalize", model.parent / what, "-o", model.parent / "out.onnx")
     assert said.status == 2
     assert ("relayout batch" in said.err) == (model.parent / what).is_dir()
