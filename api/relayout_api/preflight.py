@@ -117,8 +117,8 @@ def _store(settings: Settings) -> str:
     try:
         store_of(settings).check()
     except OSError as error:
-        expected = "a place that can be written"
-        raise UsageError("the store cannot be used", where=where, expected=expected, found=str(error)) from error
+        expected, found = "a place that can be written", error.strerror or str(error)
+        raise UsageError("the store cannot be used", where=where, expected=expected, found=found) from error
     return where
 
 

@@ -121,10 +121,11 @@ class Settings(BaseSettings):
             return cls()
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
+            expected = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             raise UsageError(
                 "a setting is wrong",
                 where=f"RELAYOUT_{fault['loc'][0]}".upper(),
-                expected=fault["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
+                expected=expected.partition(", unable to parse")[0],
                 # The password of a URL is not shown.
                 found=re.sub(r"//[^/]*@", "//***@", repr(fault["input"])),
             ) from None

@@ -76,7 +76,7 @@ class Options:
     verify: bool = _option(True, "Verify the legal model without running it.", _WRITING)
     check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", _WRITING)
     static: bool = _option(
-        False, "Accept a model that cannot be run: what is checked without a run is enough.", (*_WRITING, "verify")
+        False, "Accept a model that cannot be run: the checks without a run are enough.", (*_WRITING, "verify")
     )
     certify: bool = _option(
         False, "Derive the cost and the bound again from the written-out problem, apart from the solver.", _WRITING

@@ -51,6 +51,11 @@ def give_too_little(writing: Any) -> None:
     writing.set_result(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
 
 
+def rename_output(_: Backend, model: Any) -> bool:
+    model.graph.outputs[0].name = "renamed"
+    return True
+
+
 FAILURES = {
     "conversion_cost raises": ({"conversion_cost": fail}, "failed in conversion_cost"),
     "conversion_cost is text": ({"conversion_cost": lambda *_: "much"}, "str: 'much'"),
@@ -63,6 +68,9 @@ FAILURES = {
     "a conversion has no node": ({"conversion": lambda *_: Reordering(5, lambda w: w.node)}, "has no node"),
     "is_satisfied_by raises": ({"is_satisfied_by": fail}, "failed in is_satisfied_by"),
     "prepare raises": ({"prepare": fail}, "failed in prepare"),
+    "prepare removes an output": ({"prepare": lambda _, model: model.graph.outputs.clear()}, "outputs"),
+    "prepare renames an output": ({"prepare": rename_output}, "'renamed' float [1,8,5,5]"),
+    "prepare removes an input": ({"prepare": lambda _, model: model.graph.inputs.clear()}, "inputs"),
     "finish raises": ({"finish": fail}, "failed in finish"),
     "a rewrite raises": ({"implementations": written(fail)}, "failed in a rewrite"),
     "a rewrite sets no result": ({"implementations": written(lambda _: None)}, "does not set it"),

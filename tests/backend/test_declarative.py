@@ -293,6 +293,14 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
         ('"OHWI"', '"OHWQ"', 15, "rule[0].kernel", "the letters OI and the spatial W, HW, DHW, or S", "'OHWQ'"),
         ('"OHWI"', '"NHWC"', 15, "rule[0].kernel", "the letters OI", "'NHWC'"),
         ('"NSC"', '"NSC["', 21, "rule[1].implementation[0].data", "'a=BYTES' or 'namespace:data'", "column"),
+        (
+            "when.channels = { multiple_of = 4 }",
+            "when.channels = { min = 16, max = 8 }",
+            13,
+            "rule[0].when.channels.max",
+            "at least the min, 16",
+            "8",
+        ),
         ("cost = 1000", "cost = -1", 25, "rule[1].implementation[1].cost", "greater than or equal to 0", "-1"),
         ("cost = 1000", "cost = 1.5", 25, "rule[1].implementation[1].cost", "a valid integer", "1.5"),
         (
@@ -425,7 +433,7 @@ def test_a_request_can_extend_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("missing.toml", None, "cannot be read"),
+        ("missing.toml", None, "cannot be read\n  found:    No such file or directory"),
         ("latin.toml", b'name = "\xe9"', "cannot be read"),
         ("broken.toml", b"name = ", "is not TOML"),
         ("broken.json", b'{"name": ', "is not JSON"),

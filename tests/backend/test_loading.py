@@ -204,7 +204,8 @@ def test_a_class_that_is_not_installed_is_loaded_from_its_file_or_module(
         "two_of_them:other": "that is no backend",
         "two_of_them:Third": "expected: First or Second",
         "none_there:Third": "ModuleNotFoundError",
-        "none_there.py": "FileNotFoundError",
+        "none_there.py": "no such file",
+        "none_there:Backend": "ModuleNotFoundError: No module named 'none_there'",
         "leaving.py": "SystemExit: 4, in leaving.py, line 2",
     }.items():
         with pytest.raises(BackendError) as caught:

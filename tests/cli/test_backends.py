@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,18 @@ kernel = "OHWI"
 op = "Conv"
 data = "NCS"
 kernel = "OIS"
+"""
+
+
+SIZED = """from relayout import Backend
+
+
+class Sized(Backend):
+    name = "sized"
+
+    def __init__(self, context=None, *, size: int = 8):
+        \"\"\"`size`: the channels of a block.\"\"\"
+        super().__init__(context)
 """
 
 
@@ -67,6 +78,13 @@ def test_hooks_rewrites_costs_and_conversions_are_shown(run: Run) -> None:
     assert "  NCHW to NCHWc[tile:16]: an operator of the backend's own" in said
 
 
+def test_the_options_of_a_class_in_a_file_are_shown(here: Path, run: Run) -> None:
+    (here / "sized.py").write_text(SIZED)
+    said = run("backends", "sized.py")
+    assert said.status == 0
+    assert "  size=8  (a whole number)\n    the channels of a block." in said.out
+
+
 def test_devices_and_what_they_do_not_support_are_shown(here: Path, run: Run) -> None:
     (here / "board.toml").write_text('name = "board"\n[[device]]\nname = "npu"\nop = "Conv"\ntransfer = 2\n')
     said = json.loads(run("backends", "board.toml", "--format", "json").out)
@@ -82,7 +100,7 @@ def test_each_node_of_a_model_has_its_requirement_and_whether_the_source_meets_i
     assert not conv["is_satisfied"]
     assert conv["unmet"] == ["input 0: NHWC required, NCHW found", "input 1: HWIO required, OIHW found"]
     said = run("backends", "nhwc", "--model", plain)
-    assert said.out.endswith("\n1 nodes, 1 not satisfied in the source\n")
+    assert said.out.endswith("\n1 node, 1 not satisfied in the source\n")
     met = json.loads(run("backends", "onnx", "--model", plain, "--format", "json").out)["nodes"]
     assert all(row["is_satisfied"] for row in met)
 
@@ -104,9 +122,8 @@ def test_check_fails_with_each_fault_once_and_the_graphs_that_have_it(here: Path
 def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
     made = run("backends", "new", "acme-npu")
     assert made.status == 0
-    # In an environment of uv there is no pip.
-    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
-    assert made.err == f"next: cd acme-npu && {pip} install -e . pytest && python3 -m pytest\n"
+    assert made.err.startswith("next: cd acme-npu && ")
+    assert made.err.endswith(" pip install -e . pytest && python3 -m pytest\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "class or LRN"],
         cwd=here / "acme-npu", env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True,
@@ -114,6 +131,27 @@ def test_a_new_package_passes_its_own_test(here: Path, run: Run) -> None:
     assert " passed" in done.stdout, done.stdout + done.stderr
     assert "failed" not in done.stdout
     assert run("backends", "new", "acme-npu").status == 2
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "on_path", "beside", "named"),
+    [
+        (True, True, True, "python3 -m pip install"),
+        (False, True, True, "uv pip install"),
+        (False, False, True, "{}/.uv/bin/uv pip install"),
+        (False, False, False, "uv pip install"),
+    ],
+)
+def test_the_next_step_after_a_new_package_can_be_typed(
+    has_pip: bool, on_path: bool, beside: bool, named: str, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if beside:
+        (here / ".uv" / "bin").mkdir(parents=True)
+        (here / ".uv" / "bin" / "uv").write_bytes(b"")
+    monkeypatch.setattr(sys, "prefix", str(here / ".venv"))
+    monkeypatch.setattr("relayout.cli.backends.find_spec", lambda name: object() if has_pip else None)
+    monkeypatch.setattr("relayout.cli.backends.which", lambda name: "/bin/uv" if on_path else None)
+    assert f" && {named.format(here)} -e . pytest" in run("backends", "new", "acme-npu").err
 
 
 @pytest.mark.parametrize("name", ["Acme", "check", "1a", "a_b", "../x", "nhwc"])

@@ -36,7 +36,9 @@ def test_batch_goes_on_after_a_failure_and_ends_with_the_highest_status(model: P
 
 
 def test_batch_may_write_where_it_reads(model: Path, run: Run) -> None:
-    assert run("batch", model.parent, "-o", model.parent).status == 0
+    said = run("batch", model.parent, "-o", model.parent)
+    assert said.status == 0
+    assert "the legal models take the places of their sources" in said.err
     assert transposes(model) == 2
 
 
@@ -50,6 +52,13 @@ def test_batch_needs_a_folder_with_models(tmp_path: Path, run: Run) -> None:
     assert run("batch", tmp_path / "nowhere", "-o", tmp_path / "out").status == 2
     assert run("batch", tmp_path, "-o", tmp_path / "out").status == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_batch_of_one_file_names_the_verb_for_it(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("batch", model, "-o", tmp_path / "out")
+    assert said.status == 2
+    assert "found:    a file" in said.err
+    assert "relayout legalize" in said.err
 
 
 def test_batch_needs_a_folder_to_write_to(model: Path, run: Run) -> None:

@@ -226,6 +226,42 @@ def test_a_model_comes_from_a_pipe_and_goes_into_one(model: Path, run: Run, monk
         assert said in seen.out
 
 
+TALKATIVE = """from relayout import Backend
+
+print("imported")
+
+
+class Talkative(Backend):
+    name = "talkative"
+
+    def implementations(self, node):
+        print("asked")
+        return super().implementations(node)
+"""
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "legalize model.onnx --backend talkative.py -o -",
+        "legalize model.onnx --backend talkative.py --report -",
+        "verify model.onnx --backend talkative.py --report -",
+        "explain model.onnx --backend talkative.py --format json",
+        "batch . --backend talkative.py -o out --report - --jobs 1",
+        "batch . --backend talkative.py -o out --report - --jobs 2",
+        "backends check talkative.py --graphs LRN --format json",
+        "backends talkative.py --format json",
+    ],
+)
+def test_what_a_backend_prints_is_not_among_the_results(arguments: str, model: Path) -> None:
+    (model.parent / "talkative.py").write_text(TALKATIVE)
+    done = subprocess.run([BIN, *arguments.split()], cwd=model.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+    assert "asked" in done.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("option", [[], ["--report", "/dev/full"], ["--format", "junit"]])
 def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:

@@ -187,8 +187,8 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--objective time", "bytes or transposes"),
-        ("--time-limit -1", "more than 0"),
+        ("--objective time", "--objective: unknown objective\n  expected: bytes or transposes"),
+        ("--time-limit -1", "--time-limit: out of range\n  expected: more than 0"),
         ("--time-limit 0", "more than 0"),
         ("--time-limit nan", "more than 0"),
         ("--time-limit soon", "--time-limit"),
@@ -277,11 +277,15 @@ def test_a_file_that_is_no_model_is_2_with_its_name(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("what", ["folder.onnx", "missing.onnx", "missing/model.onnx", ".", "model.onnx/model.onnx"])
+@pytest.mark.parametrize(
+    "what", ["folder.onnx", "missing.onnx", "missing/model.onnx", ".", "model.onnx/model.onnx", "loop"]
+)
 def test_a_path_that_is_no_file_is_2(what: str, model: Path, run: Run) -> None:
     (model.parent / "folder.onnx").mkdir()
+    (model.parent / "loop").symlink_to("loop")
     said = run("legalize", model.parent / what, "-o", model.parent / "out.onnx")
     assert said.status == 2
+    assert ("relayout batch" in said.err) == (model.parent / what).is_dir()
     assert not (model.parent / "out.onnx").exists()
 
 

@@ -177,6 +177,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "a string is not UTF-8",
         "node 0 (Pad), attribute 'mode'",
     ),
+    "name of bytes that are no text": (
+        lambda m: m.ParseFromString(m.SerializeToString().replace(b"\x12\x01a", b"\x12\x01\xff")),
+        "a text is not UTF-8",
+        "graph 'g'",
+    ),
     "missing attribute": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["a"])),
         "an operator lacks an attribute",

@@ -203,4 +203,6 @@ def test_the_configuration_can_be_checked_without_a_start(
     assert "RELAYOUT_DATABASE_URL: a setting is wrong" in foreign.err
     assert "secret" not in foreign.err
     monkeypatch.setenv("RELAYOUT_WORKERS", "none")
-    assert run("serve", "--check").status == 2
+    told = run("serve", "--check")
+    assert told.status == 2
+    assert "  expected: a valid integer\n" in told.err

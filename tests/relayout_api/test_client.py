@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import anyio
@@ -95,6 +97,46 @@ def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model:
 def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(UsageError, match="does not answer"):
         Client("http://127.0.0.1:1").backends()
+
+
+class Other(BaseHTTPRequestHandler):
+    """A server of another kind, which answers every request alike."""
+
+    answer = b""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.answer)))
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answer", [b"<html>Welcome</html>", b"[]", b'{"jobs": 3}', b"\xff\xfe"])
+def test_a_server_of_another_kind_is_an_error(answer: bytes, model: Path, run: Run) -> None:
+    handler = type("Handler", (Other,), {"answer": answer})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        thread = Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{other.server_port}"
+            said = run("legalize", model, "--server", address, "-o", model.parent / "legal.onnx")
+            with Client(address) as client:
+                for call in (client.backends, lambda: list(client.jobs()), lambda: client.job("1")):
+                    with pytest.raises(UsageError, match="not the answer of a relayout service"):
+                        call()
+        finally:
+            other.shutdown()
+            thread.join()
+    assert said.status == 2
+    assert f"{address}/v1/jobs" in said.err
+    assert "not the answer of a relayout service" in said.err
 
 
 def test_the_asynchronous_client_does_the_same(server: Server, model: Path) -> None:

@@ -97,14 +97,14 @@ function conversionOf(conversion, objective, go) {
 export function reasonsOf(conversion, objective, go) {
   const to = name => make("button", {type: "button", class: "plain", onclick: () => go(name)}, name);
   const rows = conversion.required_by.map(each =>
-    make("li", {}, to(each.node), ` requires ${layoutText(each.layout)} of ${/^(in|out)put /.test(each.node) ? "itself" : `input ${each.operand}`}`));
+    make("li", {}, to(each.node), ` requires ${layoutText(each.layout)}${/^(in|out)put /.test(each.node) ? "" : ` of input ${each.operand}`}`));
   const saved = conversion.reasons.map(each =>
-    make("li", {}, `Without ${layoutText(each.layout)} at `, to(each.node), ` (${partText(each)}, required by the ${each.by}): ${cost(each.saved.cost, objective)} less${each.saved.exact ? "" : " or more"}`));
+    make("li", {}, `Without ${layoutText(each.layout)} at `, to(each.node), `${each.part === "boundary" ? "" : ` (${partText(each)}, required by the ${each.by})`}: ${cost(each.saved.cost, objective)} less${each.saved.exact ? "" : " or more"}`));
   return make("ul", {class: "list"}, rows, saved);
 }
 
 export const partText = ({part, operand}) =>
-  (part === "operand" ? `input ${operand}` : part === "result" ? `result ${operand}` : part === "node" ? "all operands" : "the graph's own");
+  (part === "operand" ? `input ${operand}` : part === "result" ? `result ${operand}` : part === "node" ? "all operands" : "");
 
 function choiceOf({operands, alternatives, count: total}, objective) {
   const any = alternatives.some(each => each.operands.some(operand => operand.required));
@@ -118,7 +118,7 @@ function choiceOf({operands, alternatives, count: total}, objective) {
     make("h3", {}, total > 1 ? `Alternatives (${count(total, "way")} to run it)` : "The only way to run it"),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Alternatives"}, table),
     make("p", {class: "note"}, any ? "* required by the backend. " : "The backend requires no layout here. ",
-      "The cost is what the total would change by if only this node took the alternative.",
+      "The cost is the change of the total if only this node took the alternative.",
       total > alternatives.length && ` The ${alternatives.length} cheapest are shown.`),
   ];
 }

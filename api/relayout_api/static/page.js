@@ -100,7 +100,7 @@ async function openModel(opened) {
   model = opened;
   history.replaceState(null, "", location.pathname);
   at("drop-text").replaceChildren(make("strong", {}, opened.name), make("br"),
-    opened.bytes ? bytes(opened.bytes.size) : "graph JSON", make("span", {class: "later"}, make("br"), "Drop another model to replace it"));
+    make("span", {class: "size"}, opened.bytes ? bytes(opened.bytes.size) : "graph JSON"), make("span", {class: "later"}, make("br"), "Drop another model to replace it"));
   allow();
   const own = begin("Reading the model");
   try {
@@ -314,7 +314,7 @@ function showSummary() {
       (before.reorders > 0 || after.reorders > 0) && tile("reorders by the backend", before.reorders, after.reorders, plain),
       report.cost !== null && make("div", {class: "tile"}, make("b", {}, cost(report.cost, objective)), make("span", {}, `cost of the legal graph, by ${objective}`))),
     ...verificationOf(report.verification),
-    ...report.warnings.map(warning => make("p", {class: "problem"}, `Warning: ${warning}`)));
+    ...report.warnings.map(warning => make("p", {class: "problem warning"}, `Warning: ${warning}`)));
   at("result").hidden = false;
   say(`${headline} ${proof}`);
 }
@@ -488,7 +488,7 @@ function showTables() {
     const {conversions, objective} = report;
     const explained = report.explanation !== null && report.explanation !== undefined;
     tables.push(conversions.length || explained ? tableOf("Conversions and their reasons",
-      "What the legal graph converts, how many bytes that moves, and which requirements ask for it.", [
+      "The conversions of the legal graph, with the bytes that each moves and the requirements that ask for it.", [
         {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from)}, {title: "To", value: row => layoutText(row.to)},
         {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
@@ -496,13 +496,13 @@ function showTables() {
         {title: "Kind", value: row => row.kind},
       ], conversions, "conversions-title") : make("div", {}, make("h2", {}, "Conversions"), make("p", {}, "The legal graph has none.")));
     if (conversions.length && result.request && model === result.model && !explained) {
-      tables.push(make("div", {}, make("h2", {}, "What each requirement costs"),
-        make("p", {class: "note"}, "The problem is solved again without each requirement: the difference is what lifting it would save."),
+      tables.push(make("div", {}, make("h2", {}, "Cost of each requirement"),
+        make("p", {class: "note"}, "The problem is solved again without each requirement: the difference is the saving."),
         make("button", {type: "button", id: "explain", onclick: explain}, "Work out the savings")));
     }
     if (explained) {
       const {shared, solved, unsolved} = report.explanation;
-      tables.push(tableOf("What each requirement costs", `Solved again ${count(solved, "time")}${unsolved ? `; ${count(unsolved, "requirement")} left out` : ""}. Saved: the cost without all requirements of the row.`, [
+      tables.push(tableOf("Cost of each requirement", `Solved again ${count(solved, "time")}${unsolved ? `; ${count(unsolved, "requirement")} left out` : ""}. Saved: the cost without all requirements of the row.`, [
         {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout)}, {title: "At", value: row => partText(row)},
         {title: "Requirements", value: row => row.requirements, number: true}, {title: "Conversions", value: row => row.conversions, number: true},
         {title: "Saved", value: row => row.saved.cost, show: row => cost(row.saved.cost, objective) + (row.saved.exact ? "" : " or more"), number: true},

@@ -17,18 +17,20 @@ export function make(name, properties = {}, ...children) {
 
 export const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
+// Decimal units with two digits, as in the tables of the command.
 export function bytes(number) {
   if (number === null || number === undefined) return "";
   const size = Math.abs(number);
-  if (size < 1024) return count(number, "byte");
-  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+  if (size < 1000) return count(number, "byte");
+  const units = ["kB", "MB", "GB", "TB", "PB"];
   let unit = -1;
   let value = number;
-  while (Math.abs(value) >= 1024 && unit + 1 < units.length) {
-    value /= 1024;
+  while (Math.abs(value) >= 1000 && unit + 1 < units.length) {
+    value /= 1000;
     unit += 1;
   }
-  return `${value.toLocaleString("en", {maximumFractionDigits: Math.abs(value) < 10 ? 2 : 1})} ${units[unit]}`;
+  const digits = Math.abs(value) < 10 ? 2 : 1;
+  return `${value.toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits})} ${units[unit]}`;
 }
 
 // A cost in the objective's unit.

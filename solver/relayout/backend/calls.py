@@ -26,7 +26,7 @@ from relayout.backend.interface import (
     axis_count,
     rank_of,
 )
-from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
+from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical, logical_order
@@ -246,9 +246,31 @@ def supported_by(backend: Backend, node: ir.Node) -> bool:
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
-    """Run the backend's pre-pass on the source's model, in place. Returns whether it changed. Raises BackendError."""
+    """Run the backend's pre-pass on the source's model, in place. Returns whether it changed.
+
+    Raises BackendError, also where the pass changes an input or output: what follows takes those for the source's.
+    """
+    before = _boundary(model)
     with guarded(backend, "prepare"):
-        return bool(backend.prepare(model))
+        changed = bool(backend.prepare(model))
+    for (side, old), (_, new) in zip(before, _boundary(model), strict=True):
+        if old != new:
+            lost, added = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
+            expected = f"those of the source, in its order: {first_few(lost or old, ', ')}"
+            found = first_few(added, ", ") or ("none" if lost else first_few(new, ", "))
+            raise wrong_answer(backend, "prepare", f"the graph's {side}", expected, found)
+    return changed
+
+
+def _boundary(model: ir.Model) -> list[tuple[str, list[str]]]:
+    """The inputs and the outputs of the graph, each as a text."""
+    sides = {"inputs": model.graph.inputs, "outputs": model.graph.outputs}
+    return [(side, [_described(value) for value in values]) for side, values in sides.items()]
+
+
+def _described(value: ir.Value) -> str:
+    dtype = value.dtype.name.lower() if value.dtype is not None else "?"
+    return f"{value.name!r} {dtype} {value.shape}"
 
 
 def finished_by(backend: Backend, model: ir.Model) -> bool:
@@ -482,7 +504,7 @@ def failure_text(error: BaseException, module: str) -> str:
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if root == package:
             own = frame.f_code.co_filename, line
-        elif root != "relayout" and not frame.f_code.co_filename.startswith("<"):
+        elif root not in ("relayout", "importlib") and not frame.f_code.co_filename.startswith("<"):
             others = frame.f_code.co_filename, line
     place = own or others
     at = f", in {shown_path(place[0])}, line {place[1]}" if place is not None else ""

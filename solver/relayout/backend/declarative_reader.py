@@ -42,7 +42,8 @@ def read_table(path: Path) -> BackendTable:
             data = file.read(MAX_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise BackendError("the backend's file cannot be read", where=str(path), found=str(error)) from error
+        found = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BackendError("the backend's file cannot be read", where=str(path), found=found) from error
     if len(data) > MAX_BYTES:
         raise BackendError(
             "the backend's file is too large", where=str(path), expected=f"at most {MAX_BYTES} bytes", found="more"

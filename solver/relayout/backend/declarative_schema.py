@@ -134,6 +134,12 @@ class Range(_Table):
     max: _Extent | None = None
     multiple_of: Annotated[int, Field(ge=1, le=1 << 48)] | None = None
 
+    @model_validator(mode="after")
+    def _has_a_number(self) -> Range:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise _fault(f"at least the min, {self.min}", str(self.max), "max")
+        return self
+
 
 class TensorCondition(_Table):
     """The conditions on one tensor; `spatial` is for each extent of an image's height, width and depth."""

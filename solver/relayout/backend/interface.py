@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, TypeGuard
 
 from relayout.backend.rewriting import Rewrite
@@ -58,6 +59,15 @@ class TensorType:
     element_size: int
     shape: tuple[int | str | None, ...]
     alignments: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements, without padding; an extent that is not known counts as 1.
+
+        >>> TensorType(4, (1, 8, 8, 4)).nbytes, TensorType(4, ("N", 8, None, 4)).nbytes
+        (1024, 128)
+        """
+        return self.element_size * prod([extent for extent in self.shape if isinstance(extent, int)])
 
     def stride_factors(self) -> tuple[int, ...]:
         """For each dimension the largest number known to divide its stride in bytes (0: every number does).
@@ -206,8 +216,10 @@ class Backend:
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         """The backend's own operator for a conversion from `source` to `target`; None: a Transpose.
 
-        `tensor` has the shape of `source`. A layout without axis names is all `*`. A padded dimension has its number of
-        zeros as an extension, as in `C[pad:8]`.
+        `tensor` has the shape of `source`. It is called twice: first with the extents as the model has them, a symbol's
+        name or None where they are not known, for the `rewrite`; then with a size assumed for each of these, for the
+        cost. `tensor.nbytes` is a number in both calls. A layout without axis names is all `*`. A padded dimension has
+        its number of zeros as an extension, as in `C[pad:8]`.
         """
         return None
 

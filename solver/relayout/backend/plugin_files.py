@@ -63,16 +63,20 @@ def import_backend(spec: str) -> type[Backend] | Backend:
 
 def _imported(origin: str) -> ModuleType:
     name = Path(origin).stem
+    if origin.endswith(".py") and not Path(origin).is_file():
+        found = "a folder" if Path(origin).is_dir() else "no such file"
+        expected = "a file with a subclass of relayout.Backend"
+        raise BackendError("the backend cannot be imported", where=origin, expected=expected, found=found)
     try:
         with _current_folder_first():
             if not origin.endswith(".py"):
                 return import_module(origin)
-            found = spec_from_file_location(name, origin)
-            assert found is not None
-            assert found.loader is not None
-            module = module_from_spec(found)
+            spec = spec_from_file_location(name, origin)
+            assert spec is not None
+            assert spec.loader is not None
+            module = module_from_spec(spec)
             sys.modules.setdefault(name, module)  # dataclasses look their module up
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
             return module
     except (Exception, SystemExit) as error:
         found_text = failure_text(error, name if origin.endswith(".py") else origin)

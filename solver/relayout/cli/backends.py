@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from relayout.cli.exit_status import DONE, FINDINGS
-from relayout.cli.terminal import print_data, print_result, print_status
+from relayout.cli.terminal import print_data, print_result, print_status, results_alone
 from relayout.errors import BackendError, UsageError
 from relayout.report.text_table import aligned
 
@@ -30,7 +32,7 @@ _Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME|FILE|MODULE:CLASS",
-        help="An installed backend, a .toml, .json or .py file, or where a class is.",
+        help="An installed backend, a .toml, .json or .py file, or a class.",
         show_default=False,
     ),
 ]
@@ -38,7 +40,9 @@ _Options = Annotated[
     list[str],
     typer.Option("--backend-option", metavar="NAME=VALUE", help="An option of the backend. May be repeated."),
 ]
-_Format = Annotated[Literal["text", "json"], typer.Option("--format", help="The format of what is printed.")]
+_Format = Annotated[
+    Literal["text", "json"], typer.Option("--format", metavar="text|json", help="The format of the output.")
+]
 
 
 class _Group(TyperGroup):
@@ -72,6 +76,7 @@ def list_backends(context: typer.Context) -> int:
 
 
 @backends.command()
+@results_alone()
 def show(
     name: _Name,
     model: Annotated[
@@ -165,10 +170,11 @@ def _model_lines(rows: list[NodeRequirement]) -> list[str]:
     for row, line in zip(rows, aligned_rows, strict=True):
         lines += [line, *(" " * indent + unmet for unmet in row.unmet)]
     count = sum(not row.is_satisfied for row in rows)
-    return [*lines, "", f"{len(rows)} nodes, {count} not satisfied in the source"]
+    return [*lines, "", f"{len(rows)} node{'s' * (len(rows) != 1)}, {count} not satisfied in the source"]
 
 
 @backends.command()
+@results_alone()
 def check(
     name: _Name,
     graphs: Annotated[
@@ -258,7 +264,8 @@ def _first_names(text: str, names: list[str]) -> list[str]:
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The backend's name: letters, digits and -.")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where the package goes. [default: NAME]", show_default=False)
+        Path | None,
+        typer.Option("--folder", metavar="FOLDER", help="The package's folder. [default: NAME]", show_default=False),
     ] = None,
 ) -> int:
     """Write a plugin package with a backend and its test."""
@@ -267,10 +274,17 @@ def new(
     target = Path(name) if folder is None else folder
     for path in write_package(name, target):
         print_result(str(path))
-    # An environment of uv has no pip.
-    pip = "python3 -m pip" if find_spec("pip") else "uv pip"
-    print_status(f"next: cd {shlex.quote(str(target))} && {pip} install -e . pytest && python3 -m pytest")
+    print_status(f"next: cd {shlex.quote(str(target))} && {_pip()} install -e . pytest && python3 -m pytest")
     return DONE
+
+
+def _pip() -> str:
+    """The command that installs into this environment. One of uv has no pip, and its uv may lie in the checkout alone,
+    where the README installs it."""
+    if find_spec("pip"):
+        return "python3 -m pip"
+    own = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
+    return f"{shlex.quote(str(own))} pip" if which("uv") is None and own.is_file() else "uv pip"
 
 
 def _given(options: list[str]) -> dict[str, Any]:
@@ -282,13 +296,15 @@ def _given(options: list[str]) -> dict[str, Any]:
 
 
 def _option_lines(name: str) -> list[str]:
-    """Each option with its default, its type and its description; a file has none."""
+    """Each option with its default, its type and its description; a table has none."""
     from relayout.backend.options import options_of
+    from relayout.backend.plugin_files import import_backend, is_code
     from relayout.backend.registry import find_backends
 
     plugin = find_backends().get(name)
+    found = plugin.load() if plugin is not None else import_backend(name) if is_code(name) else None
     lines: list[str] = []
-    for option in options_of(plugin.load()) if plugin is not None else ():
+    for option in options_of(found) if isinstance(found, type) else ():
         lines.append(f"  {option.name}={option.default_text}  ({option.expected})")
         lines += wrap(option.about, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return lines

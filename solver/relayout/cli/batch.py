@@ -49,7 +49,7 @@ def batch(
         typer.Option(metavar="ADDRESS", help="Send the models to this Dask scheduler, such as tcp://host:8786.",
                      show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Leave out what an interrupted run has done.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip the models that a run before has done.")] = False,
 ) -> int:  # fmt: skip
     """Legalize every model of a folder, several at once.
 
@@ -74,6 +74,8 @@ def batch(
             expected="a folder",
             found=error.strerror or str(error),
         ) from error
+    if output.samefile(folder):
+        print_status(f"relayout: warning: the legal models take the places of their sources in {folder}")
     items = [Item(model, output / model.name, request) for model in models]
     journal = Journal(output)
     done = {each.name: each for each in journal.open(items, resume)}
@@ -109,7 +111,14 @@ def _models(folder: Path) -> list[Path]:
     from relayout.model.io import FORMATS
 
     if not folder.is_dir():
-        raise UsageError("no such folder", where=str(folder), expected="a folder with models", found="none")
+        is_file = folder.is_file()
+        raise UsageError(
+            "it is no folder" if is_file else "no such folder",
+            where=str(folder),
+            expected="a folder with models",
+            found="a file" if is_file else "none",
+            hint=f"for one model: relayout legalize {folder}" if is_file else "",
+        )
     models = sorted(path for path in folder.iterdir() if path.suffix in FORMATS and path.is_file())
     if not models:
         raise UsageError("no models", where=f"folder {folder}", expected=f"files {' or '.join(FORMATS)}", found="none")

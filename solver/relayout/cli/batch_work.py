@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
 from relayout.cli.job import backend_of, legalize_file, save
 from relayout.cli.options import Request
+from relayout.cli.terminal import results_alone
 
 if TYPE_CHECKING:
     from relayout.report.schema import Report
@@ -97,6 +98,7 @@ def _versions() -> list[tuple[str, str]]:
     return sorted({("relayout", version("relayout")), *owners})
 
 
+@results_alone()
 def _legalized(item: Item, progress: Callable[[str], None]) -> Done:
     try:
         outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, strict=False)

@@ -20,7 +20,7 @@ _NATIVE = ("NCW", "NCHW", "NCDHW", "OIW", "OIHW", "OIDHW")
 
 
 def layout(
-    layout: Annotated[str, typer.Argument(help="Such as 'N[a=32]HWC'.", show_default=False)],
+    layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="Such as 'N[a=32]HWC'.", show_default=False)],
     tvm: Annotated[bool, typer.Option("--tvm", help="Read it as TVM writes it, such as NCHW16c.")] = False,
 ) -> int:
     """Parse a layout string.

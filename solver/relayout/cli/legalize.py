@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,7 @@ from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Reques
 from relayout.cli.output_files import check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.remote import legalize_remotely
-from relayout.cli.terminal import print_bytes, print_data, print_status
+from relayout.cli.terminal import print_bytes, print_data, print_status, results_stream
 from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
@@ -71,6 +70,9 @@ def legalize(
     """Make a model legal for a backend at the least cost.
 
     Without -o it is a dry run, which prints the report."""
+    if model.is_dir():
+        hint = f"for every model of a folder: relayout batch {model} -o FOLDER"
+        raise UsageError("it is a folder", where=str(model), expected="a model", found="a folder", hint=hint)
     backend = backend_of(request) if server is None else None
     reports = report_formats(report, format)
     outputs = [] if output is None else [("-o", output)]
@@ -157,7 +159,7 @@ def _print_model(model: ir.Model, suffix: str) -> None:
         import json
 
         print_data(json.dumps(to_json(model), separators=(",", ":"), allow_nan=False) + "\n")
-    elif sys.stdout.isatty():
+    elif results_stream().isatty():
         raise UsageError("ONNX is no text", where="-o -", expected="a pipe or a file", found="a terminal")
     else:
         print_bytes(to_proto(model).SerializeToString(deterministic=True))

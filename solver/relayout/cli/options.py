@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from relayout.cli.option_values import layouts_by_operator
+from relayout.cli.terminal import results_alone
 from relayout.errors import UsageError
 from relayout.options import Option, Options, given_options, options_of
 
@@ -65,7 +66,8 @@ def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]
         @wraps(command)
         def run(**given: Any) -> int:
             request = _request(verb, {each.name: given.pop(each.name) for each in derived})
-            return command(request=request, **given)
+            with results_alone():
+                return command(request=request, **given)
 
         parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in taken]
         setattr(run, "__signature__", signature(command).replace(parameters=parameters))  # noqa: B010
@@ -104,10 +106,16 @@ def _shared(
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
+_BACKEND = "NAME|FILE|MODULE:CLASS"
+
+
 def _backend(default: str | None, kind: Any, note: str = "") -> Parameter:
-    text = "An installed backend (see `relayout backends`), or a .toml or .json file that declares one." + note
+    text = (
+        "An installed backend (see `relayout backends`), a table in a .toml or .json file, a .py file with a class, "
+        f"or a class such as acme.layouts:Acme.{note}"
+    )
     names = ("--backend", "-b")
-    return _shared("backend", default, kind, *names, metavar="NAME|FILE", text=text, completed=_backend_names)
+    return _shared("backend", default, kind, *names, metavar=_BACKEND, text=text, completed=_backend_names)
 
 
 SHARED = (
@@ -142,4 +150,14 @@ def _request(verb: str, given: Mapping[str, Any]) -> Request:
             raise UsageError("the option is given twice", where=where, expected="once", found=str(value))
         if value:
             values["backend_options"][name] = value
-    return Request(given["backend"], given_options(verb, values), skipped, given["convert_opset"])
+    return Request(given["backend"], _options(verb, values), skipped, given["convert_opset"])
+
+
+def _options(verb: str, values: Mapping[str, Any]) -> Options:
+    """The options by their names. An error names the flag. Raises UsageError."""
+    try:
+        return given_options(verb, values)
+    except UsageError as error:
+        flags = {option.name: option.flag for option in options_of(verb)}
+        error.where = flags.get(error.where, error.where)
+        raise

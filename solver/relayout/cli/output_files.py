@@ -54,7 +54,7 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
     A report must not overwrite an input; a model, after `-o`, may overwrite its source.
     """
     wanted: dict[Path, str] = {}
-    kept = [path.resolve() for path in reads if path is not None]
+    kept = [os.path.realpath(path) for path in reads if path is not None]
     for option, path in files:
         where = f"{option} {path}"
         path = STDOUT if is_stdout(path) else path
@@ -63,7 +63,7 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
         wanted[path] = where
         if is_stdout(path):
             continue
-        if option != "-o" and path.resolve() in kept:
+        if option != "-o" and os.path.realpath(path) in kept:
             raise UsageError("a result would overwrite an input", where=where, expected="another file")
         if path.is_dir():
             raise UsageError("the path is a folder", where=where, expected="the name of a file", found="a folder")

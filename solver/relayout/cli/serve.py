@@ -18,23 +18,27 @@ service = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 keys = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
 service.add_typer(keys, name="keys")
 
-KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Who or what uses the key.", show_default=False)]
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="A name for the key.", show_default=False)]
 
 
 @service.callback()
 def serve(
     context: typer.Context,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, metavar="PORT", help="The port to listen on.")
+    ] = 8000,
     grace: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Seconds that work in progress has when the server is told to stop; jobs start again later."
+            min=0,
+            metavar="SECONDS",
+            help="The time for work in progress when the server is told to stop; jobs start again later. [default: the "
+            "variable RELAYOUT_GRACE, else 10]",
+            show_default=False,
         ),
     ] = None,
-    is_open: Annotated[
-        bool, typer.Option("--open", help="Let everybody in who can reach the address, without a key.")
-    ] = False,
+    is_open: Annotated[bool, typer.Option("--open", help="Admit every caller without a key, on any address.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> int:
     """Run the HTTP service. Its settings are the variables RELAYOUT_*."""
@@ -66,7 +70,7 @@ def _check(host: str, is_open: bool) -> int:
 def add(
     name: KeyName,
     scope: Annotated[
-        str, typer.Option(metavar="read|legalize|admin", help="What the key allows; each includes those before it.")
+        str, typer.Option(metavar="read|legalize|admin", help="The scope of the key; each includes those before it.")
     ] = "legalize",
     rate: Annotated[float | None, typer.Option(min=0.01, metavar="N", help="Requests a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Requests at once.")] = None,

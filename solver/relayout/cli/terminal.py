@@ -7,12 +7,20 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TextIO
 
 from relayout.errors import UsageError
 
-__all__ = ["prepare_streams", "print_bytes", "print_data", "print_result", "print_status"]
+__all__ = [
+    "prepare_streams",
+    "print_bytes",
+    "print_data",
+    "print_result",
+    "print_status",
+    "results_alone",
+    "results_stream",
+]
 
 # Names come from files: a control character is shown as its code.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -25,9 +33,28 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+_results: list[TextIO] = []
+
+
+def results_stream() -> TextIO:
+    """The stream for results, which is stdout."""
+    return _results[-1] if _results else sys.stdout
+
+
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Keep stdout for results: what a plugin prints goes to stderr."""
+    _results.append(results_stream())
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
 def print_result(text: str) -> None:
     """Print lines for a person to stdout."""
-    _write(sys.stdout, text)
+    _write(results_stream(), text)
 
 
 def print_data(text: str) -> None:
@@ -37,10 +64,11 @@ def print_data(text: str) -> None:
 
 def print_bytes(data: bytes) -> None:
     """Print data for a program to stdout."""
-    with _written(sys.stdout):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    stream = results_stream()
+    with _written(stream):
+        stream.flush()
+        stream.buffer.write(data)
+        stream.buffer.flush()
 
 
 def print_status(text: str) -> None:
@@ -65,5 +93,5 @@ def _written(stream: TextIO) -> Iterator[None]:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())
         if not isinstance(error, BrokenPipeError):
-            where = "standard output" if stream is sys.stdout else "standard error"
+            where = "standard output" if stream is results_stream() else "standard error"
             raise UsageError("it cannot be written", where=where, found=error.strerror or str(error)) from error

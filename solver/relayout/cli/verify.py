@@ -87,9 +87,9 @@ def verify(
     certificate: CertificateFile = None,
     quiet: Quiet = False,
 ) -> int:
-    """List what breaks a backend's contract, in one model or many.
+    """List the violations of a backend's contract, in one model or many.
 
-    The exit status is 1 where something does."""
+    The exit status is 1 if there is one."""
     # Report a wrong name before a model is read.
     backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)

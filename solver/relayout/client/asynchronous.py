@@ -21,7 +21,9 @@ from relayout.client.protocol import (
     Result,
     body_of,
     checked,
+    data_of,
     headers_of,
+    job_of,
     pause_after,
     result_of,
     unreachable,
@@ -126,26 +128,27 @@ class AsyncClient:
     ) -> Job:
         """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job."""
         sent = body_of(kind, model, backend, options).request(kind, key)
-        return Job.of((await self._send("POST", "/v1/jobs", **sent)).json())
+        return job_of(await self._send("POST", "/v1/jobs", **sent))
 
     async def job(self, job: str) -> Job:
         """The job of an id."""
-        return Job.of((await self._send("GET", f"/v1/jobs/{job}")).json())
+        return job_of(await self._send("GET", f"/v1/jobs/{job}"))
 
     async def jobs(self) -> AsyncIterator[Job]:
         """All jobs that the key may see, newest first."""
         cursor: str | None = None
         while True:
-            page = (await self._send("GET", "/v1/jobs", params={} if cursor is None else {"cursor": cursor})).json()
+            sent = await self._send("GET", "/v1/jobs", params={} if cursor is None else {"cursor": cursor})
+            page = data_of(sent, jobs=list)
             for each in page["jobs"]:
                 yield Job.of(each)
-            cursor = page["next"]
+            cursor = page.get("next")
             if cursor is None:
                 return
 
     async def cancel(self, job: str) -> Job:
         """Cancel a job, unless it has ended."""
-        return Job.of((await self._send("DELETE", f"/v1/jobs/{job}")).json())
+        return job_of(await self._send("DELETE", f"/v1/jobs/{job}"))
 
     async def events(self, job: str, after: int = 0) -> AsyncIterator[Event]:
         """The events of a job after number `after`, as they happen, until `done`; across lost connections."""
@@ -185,7 +188,7 @@ class AsyncClient:
 
     async def backends(self) -> list[dict[str, Any]]:
         """The backends that the server has."""
-        found: list[dict[str, Any]] = (await self._send("GET", "/v1/backends")).json()["backends"]
+        found: list[dict[str, Any]] = data_of(await self._send("GET", "/v1/backends"), backends=list)["backends"]
         return found
 
     async def _work(

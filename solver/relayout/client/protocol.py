@@ -19,6 +19,7 @@ from relayout.errors import (
     OutOfTimeError,
     RelayoutError,
     UsageError,
+    shortened,
 )
 from relayout.options import options_of
 
@@ -35,7 +36,9 @@ __all__ = [
     "Result",
     "body_of",
     "checked",
+    "data_of",
     "headers_of",
+    "job_of",
     "pause_after",
     "result_of",
     "unreachable",
@@ -166,6 +169,27 @@ def checked(response: httpx.Response) -> httpx.Response:
     if not isinstance(problem, dict) or "detail" not in problem:
         problem = {"detail": "the server answers without a reason", "found": f"status {response.status_code}"}
     raise error_of(problem, str(response.url))
+
+
+def data_of(response: httpx.Response, **kinds: type) -> dict[str, Any]:
+    """The JSON object in an answer. Raises UsageError where it lacks a field of these types."""
+    try:
+        data = response.json()
+    except ValueError:
+        data = None
+    if isinstance(data, dict) and all(isinstance(data.get(name), kind) for name, kind in kinds.items()):
+        return data
+    raise UsageError(
+        "not the answer of a relayout service",
+        where=str(response.url.copy_with(query=None)),
+        expected=f"JSON with {', '.join(kinds)}",
+        found=shortened(response.text) or "nothing",
+    )
+
+
+def job_of(response: httpx.Response) -> Job:
+    """The job in an answer. Raises UsageError as `data_of`."""
+    return Job.of(data_of(response, id=str, kind=str, state=str))
 
 
 def pause_after(response: httpx.Response, tries: int) -> float | None:

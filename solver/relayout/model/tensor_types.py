@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from relayout.errors import InputError
+from relayout.errors import InputError, shortened
 
 __all__ = ["check_strings", "check_tensor", "check_text", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
 
@@ -58,10 +58,13 @@ def is_absent(tensor: onnx.TensorProto) -> bool:
 
 def check_text(texts: Iterable[str], where: str) -> None:
     """Raise InputError if a text is not UTF-8: protobuf returns such text as bytes."""
+    given: list[str] = []
     try:
-        "".join(texts)
+        given += texts
+        "".join(given)
     except (TypeError, UnicodeDecodeError) as error:
-        raise InputError("a text is not UTF-8", where=where, expected="UTF-8", found=str(error)) from error
+        found = next((shortened(repr(each)) for each in given if not isinstance(each, str)), str(error))
+        raise InputError("a text is not UTF-8", where=where, expected="UTF-8", found=found) from error
 
 
 def check_strings(attribute: onnx.AttributeProto, where: str, *, is_standard: bool) -> None:

@@ -291,7 +291,7 @@ def _verification_faults(
             yield Fault(kind, f"{place}{finding.message} ({finding.rule}){''.join(sides)}", graph.name)
     numeric = verification.numeric
     if not graph.runs:
-        not_compared[graph.name] = "its weights are not in the file"
+        not_compared[graph.name] = "no weights in the file"
     elif graph.name not in not_compared and (numeric is None or numeric.status == "skipped"):
         not_compared[graph.name] = (numeric.reason if numeric is not None else None) or "it was not run"
 

@@ -19,7 +19,8 @@ def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
     totals = inspection.totals
     head = [
         f"{inspection.model}: IR version {inspection.ir_version}, opsets {opsets}{written}",
-        f"{totals.nodes} nodes, {totals.transposes} transposes of data, {totals.bytes} bytes read and written by them",
+        f"{_counted(totals.nodes, 'node')}, {_counted(totals.transposes, 'transpose')} of data, "
+        f"{totals.bytes} bytes read and written by them",
     ]
     counts = [("operator", "nodes"), *((each.operator, str(each.count)) for each in inspection.operators)]
     blocks = ["\n".join(head), "\n".join(_table(counts, right={1}))]
@@ -34,6 +35,10 @@ def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
         blocks.append("\n".join(shown))
     blocks += [f"note: {warning}" for warning in inspection.warnings]
     return "\n\n".join(blocks)
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
 
 
 def difference_text(found: Difference, top: int) -> str:
