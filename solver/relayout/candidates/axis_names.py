@@ -51,6 +51,7 @@ class AxisNames:
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
+        self._operands, self._constants = tensors.operands, tensors.constants
         # Axes are numbered. An axis of a view has the number of the axis that it is in the tensor.
         self._axes: dict[ir.Value, Sequence[int]] = {}
         # Each axis's name, as the index in `_given` where an operator gave it first.
@@ -59,7 +60,7 @@ class AxisNames:
         self._class_of: list[int] = []
         self._conflicting: set[int] = set()
         # For each axis and each space that has it: the axes that are one axis there, until one of them has a name.
-        self._joined: list[list[list[int]]] = []
+        self._joined: list[list[list[int]] | None] = []
         self._stated: list[tuple[int, str]] = []
         self._assumed: list[tuple[int, str]] = []
         self._of_elidable: list[tuple[int, str]] = []
@@ -171,15 +172,21 @@ class AxisNames:
     def _new_axes(self, count: int) -> Sequence[int]:
         first = len(self._names)
         self._names += [_UNNAMED] * count
-        self._joined += [[] for _ in range(count)]
+        self._joined += [None] * count
         return range(first, first + count)
 
     def _join(self, joined: Sequence[_Joined], axes: Sequence[Sequence[int]]) -> None:
         """Enter an iteration space; `axes` are those of each operand."""
+        known = self._joined
         for places, passing in joined:
             members = [axes[n][index] for n, index in places]
             for n, index in passing:
-                self._joined[axes[n][index]].append(members)
+                axis = axes[n][index]
+                others = known[axis]
+                if others is None:
+                    known[axis] = [members]
+                else:
+                    others.append(members)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
@@ -231,18 +238,15 @@ class AxisNames:
         self._axes[result] = [next(fresh) if axis is None else read[axis] for axis in kept]
 
     def _has_names(self, value: ir.Value) -> bool:
-        return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
-
-    def _give(self, letter: str) -> int:
-        self._given.append(letter)
-        self._class_of.append(len(self._class_of))
-        return len(self._class_of) - 1
+        return self._operands.get(value) is not None and value not in self._constants
 
     def _spread(self, stated: Iterable[tuple[int, str]]) -> None:
-        names, joined = self._names, self._joined
+        names, joined, given, class_of = self._names, self._joined, self._given, self._class_of
         level: list[int] = []
         for axis, letter in stated:
-            name = self._give(letter)
+            name = len(given)
+            given.append(letter)
+            class_of.append(name)
             if names[axis] == _UNNAMED:
                 names[axis] = name
                 level.append(axis)
@@ -252,7 +256,7 @@ class AxisNames:
             following: list[int] = []
             for axis in level:
                 name = names[axis]
-                for members in joined[axis]:
+                for members in joined[axis] or ():
                     for other in members:
                         if names[other] == _UNNAMED:
                             names[other] = name
