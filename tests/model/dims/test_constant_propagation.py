@@ -30,6 +30,20 @@ def test_a_shape_from_a_computed_value_replaces_a_generated_dim() -> None:
     assert shapes[joined] == [1, 10, 4]
 
 
+def test_a_long_chain_of_layers_that_pad_by_what_they_compute_is_known_to_its_end() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8))
+    for _ in range(24):
+        extent = net.node("Gather", net.node("Shape", x), net.constant([2]))
+        odd = net.node("Mod", extent, net.constant([2]))
+        x = net.node("Pad", x, net.node("Concat", net.constant([0, 0, 1, 0, 0]), odd, axis=0))
+    net.output(net.node("Relu", x))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (shape,) = (value.shape for value in read_model(model).graph.outputs)
+    assert list(shape or ()) == [1, 3, 8 + 24 + 23]
+
+
 def test_a_result_of_a_custom_operator_keeps_its_declared_shape() -> None:
     """Where its dims have the names that inference makes up, and computed values make other shapes known."""
     net = Net()
