@@ -19,6 +19,7 @@ from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.model.dims.inference_placeholders import (
     LARGEST_KEPT,
+    blind_slices,
     carry_over,
     hide,
     insert_placeholders,
@@ -119,7 +120,7 @@ def infer_shapes(
     probe = proto
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
-    if has_absent or has_subgraphs or misread_operands(proto.graph):
+    if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})

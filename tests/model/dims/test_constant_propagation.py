@@ -30,6 +30,51 @@ def test_a_shape_from_a_computed_value_replaces_a_generated_dim() -> None:
     assert shapes[joined] == [1, 10, 4]
 
 
+def test_a_long_chain_of_layers_that_pad_by_what_they_compute_is_known_to_its_end() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8))
+    for _ in range(24):
+        extent = net.node("Gather", net.node("Shape", x), net.constant([2]))
+        odd = net.node("Mod", extent, net.constant([2]))
+        x = net.node("Pad", x, net.node("Concat", net.constant([0, 0, 1, 0, 0]), odd, axis=0))
+    net.output(net.node("Relu", x))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (shape,) = (value.shape for value in read_model(model).graph.outputs)
+    assert list(shape or ()) == [1, 3, 8 + 24 + 23]
+
+
+@pytest.mark.parametrize("stop", [1, np.iinfo(np.int64).max])
+def test_a_slice_from_an_unknown_start_has_an_unknown_length(stop: int) -> None:
+    """onnx's inference takes 0 for the start."""
+    net = Net()
+    shape, start = net.node("Shape", net.input("x", (5, 1, 6))), net.input("start", (1,), TensorProto.INT64)
+    sizes = net.node("Slice", shape, start, net.constant([stop]))
+    net.output(net.node("Relu", net.node("Expand", net.input("y", (1,)), sizes)))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (shape,) = (value.shape for value in read_model(model).graph.outputs)
+    assert shape is None
+
+
+def test_a_model_is_valid_in_which_an_extent_is_sliced_from_a_computed_start() -> None:
+    """As PyTorch writes `unflatten(-1, ...)`."""
+    net = Net()
+    x = net.node("Relu", net.input("x", (5, 1, 12)))
+    shape = net.node("Shape", x)
+    last = net.node("Mod", net.constant([2]), net.constant([3]))
+    after = net.node("Add", last, net.constant([1]))
+    before = net.node("Slice", shape, net.constant([0]), last)
+    rest = net.node("Slice", shape, after, net.constant([np.iinfo(np.int64).max]))
+    split = net.node("Reshape", x, net.node("Concat", before, net.constant([3, 4]), rest, axis=0))
+    net.output(net.node("Transpose", split, perm=[0, 1, 3, 2]))
+    model = net.model()
+    legal, report = legalize(model)
+    assert report.verification is not None
+    assert report.verification.passed, report.verification.findings
+    assert_same_numbers(model, legal)
+
+
 def test_a_result_of_a_custom_operator_keeps_its_declared_shape() -> None:
     """Where its dims have the names that inference makes up, and computed values make other shapes known."""
     net = Net()

@@ -218,3 +218,17 @@ def test_a_made_up_output_dim_of_unknown_extent_keeps_its_name() -> None:
     kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [2, "NonZero7_dim_1"])
     output.type.CopyFrom(kind)
     assert given(model) == [2, "NonZero7_dim_1"]
+
+
+def test_a_dim_with_the_name_that_the_exporter_made_up_for_another_output_is_inferred() -> None:
+    """PyTorch gave the first dim of a TopK the name of the third dim of the convolution before."""
+    net = Net()
+    first = net.node("Relu", net.input("x", ("N", 3, "h", "w")))
+    net.output(first)
+    net.output(net.node("Neg", first))
+    model = net.model()
+    for output, dims in zip(
+        model.graph.output, (["N", 3, "Relu1_dim_2", "w"], ["Relu1_dim_2", 3, "h", "w"]), strict=True
+    ):
+        output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims))
+    assert [list(value.shape or ()) for value in read_model(model).graph.outputs] == [["N", 3, "h", "w"]] * 2

@@ -9,7 +9,9 @@ from onnx import TensorProto
 
 from relayout import legalize, verify
 from relayout.model.io import read_model
-from relayout.verification.numeric.baseline import _may_divide_by_zero, baseline_of
+from relayout.verification.numeric.baseline import baseline_of
+from relayout.verification.numeric.divisors import can_be_watched, watched
+from relayout.verification.numeric.runtimes import Session
 
 pytest.importorskip("onnxruntime")
 
@@ -27,24 +29,39 @@ def test_an_integer_is_divided_by_a_dim_of_an_input_in_onnxruntime(row: int) -> 
     assert report.verification.numeric.runtime == "onnxruntime"
 
 
-def test_an_integer_is_not_divided_by_a_computed_number_in_onnxruntime() -> None:
+@pytest.mark.parametrize(("batch", "runtime"), [(None, "onnxruntime"), (1, "onnx.reference")])
+def test_a_model_that_divides_an_integer_by_zero_does_not_end_the_process(batch: int | None, runtime: str) -> None:
     net = Net()
     x = net.input("x", ("batch", 4, 6))
     size = net.node("Gather", net.node("Shape", x), net.constant(np.int64(0)))
     count = net.node("Div", size, net.node("Sub", size, net.constant(np.int64(1))))
     net.output(net.node("Add", x, net.node("Cast", count, to=1)))
-    _, report = legalize(net.model(), check=True)
+    _, report = legalize(net.model(), check=True, dims={"batch": batch} if batch else {})
     assert report.verification is not None
     assert report.verification.numeric is not None
-    assert report.verification.numeric.runtime == "onnx.reference"
+    assert report.verification.numeric.runtime == runtime
 
 
-@pytest.mark.parametrize(("kind", "may"), [("INT64", False), ("INT32", False), ("UINT8", True)])
-def test_an_extent_in_eight_bits_may_be_zero(kind: str, may: bool) -> None:
+def test_an_integer_divided_by_zero_is_the_fault_of_a_run_in_onnxruntime() -> None:
+    net = Net()
+    divisor = net.node("Sub", net.input("x", (2,), TensorProto.INT64), net.constant([1, 2]))
+    net.output(net.node("Mod", net.input("y", (2,), TensorProto.INT64), divisor), TensorProto.INT64)
+    session = Session(read_model(net.model()), "onnxruntime")
+    seven = np.array([7, 7])
+    (remainder,) = session.run({"x": np.array([6, 5]), "y": seven}).values()
+    assert remainder.tolist() == [2, 1]
+    with pytest.raises(ZeroDivisionError, match="an integer is divided by sub_0, which is 0"):
+        session.run({"x": np.array([6, 2]), "y": seven})
+
+
+@pytest.mark.parametrize(("kind", "is_safe"), [("INT64", True), ("INT32", True), ("UINT8", False)])
+def test_an_extent_in_eight_bits_may_be_zero(kind: str, is_safe: bool) -> None:
     net = Net()
     extent = net.node("Cast", net.node("Shape", net.input("x", ("n",))), to=getattr(TensorProto, kind))
     net.output(net.node("Div", net.input("y", (1,), getattr(TensorProto, kind)), extent), getattr(TensorProto, kind))
-    assert _may_divide_by_zero(read_model(net.model())) is may
+    model = read_model(net.model())
+    assert can_be_watched(model) is is_safe
+    assert watched(model) == {}
 
 
 def test_a_model_that_no_runtime_runs_has_the_fault_of_each() -> None:

@@ -76,13 +76,16 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     name_open_dims(inferred.graph, stated)
     hints: dict[str, onnx.ValueInfoProto] = {}
     learned: dict[str, onnx.ValueInfoProto] = {}
-    for _ in range(ROUNDS):
+    rounds_without_values = 0
+    # Each of a chain of layers that pad by what they compute from extents takes a round, however many they are.
+    while rounds_without_values < ROUNDS:
         found, better = _follow_symbols(inferred.graph, known)
         found |= _compute(inferred, known)
         fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
+        rounds_without_values += not found
         hints |= fresh
         if not is_better and not _adds_shapes(inferred.graph, found):
             continue

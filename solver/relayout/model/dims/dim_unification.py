@@ -92,6 +92,14 @@ def without_made_up_outputs(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, di
         and dim.dim_param.endswith(f"_dim_{place}")
         and dim.dim_param not in fed
     }
+    # It gives a made-up name to dims of other outputs too, in the wrong place where an operator has one more axis.
+    names = {*made_up.values()}
+    made_up |= {
+        (value.name, place): dim.dim_param
+        for value in open_
+        for place, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param in names
+    }
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for value in copy.graph.output:

@@ -2,7 +2,7 @@
 
 A node of an unknown operator replaces such a constant. Subgraphs get copies of the shapes, axes and scales that they
 read from enclosing graphs, because inference does not read constants outside a graph. If onnx would propagate the
-values of a matrix as those of a vector, they are hidden from it.
+values of a matrix as those of a vector, or slice values from a wrong start, they are hidden from it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from relayout.model.tensor_types import is_absent
 
 __all__ = [
     "LARGEST_KEPT",
+    "blind_slices",
     "carry_over",
     "hide",
     "insert_placeholders",
@@ -141,6 +142,28 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     return misread
 
 
+def blind_slices(graph: onnx.GraphProto) -> list[int]:
+    """The Slices, by index, of values that onnx propagates from a start that it does not know: it would take 0."""
+    computed = {index: node for index, node in enumerate(graph.node) if node.op_type == "Slice" and len(node.input) > 2}
+    if not computed:
+        return []
+    stored = {tensor.name for tensor in graph.initializer}
+    stored.update(node.output[0] for node in graph.node if node.op_type == "Constant")
+    computed = {index: node for index, node in computed.items() if node.input[1] not in stored}
+    if not computed:
+        return []
+    values = (*graph.input, *graph.value_info, *graph.output)
+    ranked = {v.name: v.type.tensor_type.shape.dim for v in values if v.type.tensor_type.HasField("shape")}
+    static = {name for name, dims in ranked.items() if all(dim.HasField("dim_value") for dim in dims)}
+    known, propagated = set(stored), set(stored)
+    for node in graph.node:
+        if node.op_type == "Shape" or node.op_type in _TELLING:
+            propagated.update(node.output)
+            if known.issuperset(node.input) or (node.op_type == "Shape" and node.input[0] in static):
+                known.update(node.output)
+    return [index for index, node in computed.items() if node.input[1] not in known and node.input[0] in propagated]
+
+
 def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> int:
     """The rank of the result of a node of `_ORDER_KEEPING` whose operand has `rank` dimensions. `lengths` are those of
     constant vectors."""
@@ -155,8 +178,9 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
 
 
 def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
-    """Hide the values of `misread_operands` from onnx's inference, in `graph` and those inside it. `has_graphs`: there
-    may be some."""
+    """Hide the values of `misread_operands` and the starts of `blind_slices` from onnx's inference, in `graph` and
+    those inside it. `has_graphs`: there may be some."""
+    blind = [graph.node[index] for index in blind_slices(graph)]
     for index, places in reversed(misread_operands(graph).items()):
         node = graph.node[index]
         for place in places:
@@ -164,6 +188,15 @@ def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
             hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
             graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
             node.input[place] = hidden
+    if blind:
+        kept = onnx.helper.make_tensor(f"{PLACEHOLDER}.kept", onnx.TensorProto.BOOL, [1], [True])
+        graph.initializer.append(kept)
+    for node in blind:
+        # onnx follows no value of an unknown length. To one of unknown numbers it gives zeros.
+        hidden = f"{PLACEHOLDER}.{node.output[0]}.1"
+        index = next(index for index, each in enumerate(graph.node) if each.output[:] == node.output[:])
+        graph.node.insert(index, onnx.helper.make_node("Compress", [node.input[1], kept.name], [hidden], PLACEHOLDER))
+        node.input[1] = hidden
     for inner in graphs_inside(graph.node) if has_graphs else ():
         hide(inner)
 

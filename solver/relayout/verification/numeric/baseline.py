@@ -6,7 +6,7 @@ an If is forced: a fault may show in one of these alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
-from relayout.verification.constants import RANDOM, constants_of
+from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
-from relayout.verification.numeric.inputs import Array, divides, draw_inputs
+from relayout.verification.numeric.divisors import can_be_watched
+from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import RUNTIMES, Session
-from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans, symbol_of
+from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
-from relayout.verification.operator_facts import constant_ints
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = [
@@ -46,12 +46,6 @@ _LIFTS = (0.5, 100.0, 0.001)
 
 # So many draws of integers, if the original refuses the first ones.
 _DRAWS = 24
-
-# Operators whose results are numbers of their first operand, or products of their operands.
-_SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
-
-# Integers that hold every extent.
-_WIDE = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 @dataclass(frozen=True)
@@ -78,63 +72,12 @@ def baseline_of(
     """Run the original in the first runtime, and with the first sizes, that it accepts; else the fault of each."""
     faults = []
     installed = [name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None]
-    for runtime in installed[-1:] if _may_divide_by_zero(original) else installed:
+    for runtime in installed if can_be_watched(original) else installed[-1:]:
         found = _in_runtime(runtime, original, inner, samples, seed, dims)
         if not isinstance(found, str):
             return found
         faults.append(f"{runtime}: {found}")
     return faults or ["no runtime is installed"]
-
-
-def _may_divide_by_zero(model: ir.Model) -> bool:
-    """Whether an integer is divided by a computed one, which may be 0."""
-    constants = constants_of(model.graph)
-    # The sizes that are drawn for dims of inputs are above 0.
-    dims = {symbol_of(value, axis) for value in model.graph.inputs for axis in range(len(value.shape or ()))}
-    return any(
-        divides(node, 1)
-        and len(node.inputs) > 1
-        and (by := node.inputs[1]) is not None
-        and (by.dtype is None or by.dtype.is_integer())
-        and not (by.is_graph_input() or by in constants or _is_extent(by, dims))
-        for node in model.graph.all_nodes()
-    )
-
-
-def _is_extent(value: ir.Value | None, dims: Set[str]) -> bool:
-    """Whether its numbers are positive extents or among `dims`, or products of such extents and positive constants."""
-    known = constant_tensor(value) if value is not None else None
-    if known is not None:
-        return bool((known.numpy() > 0).all())
-    node = value.producer() if value is not None else None
-    if node is None or not node.inputs or node.domain not in ("", "ai.onnx"):
-        return False
-    if node.op_type == "Cast" and node.outputs[0].dtype not in _WIDE:
-        return False  # 256 is 0 in eight bits
-    source = node.inputs[0]
-    if node.op_type == "Shape":
-        return source is not None and _are_drawn(source, dims)
-    reading = source.producer() if source is not None else None
-    if node.op_type == "Gather" and reading is not None and reading.op_type == "Shape" and not reading.attributes:
-        places = constant_ints(node, "", 1)
-        return reading.inputs[0] is not None and places is not None and _are_drawn(reading.inputs[0], dims, places)
-    return node.op_type in _SELECTS and all(
-        _is_extent(each, dims) for each in (node.inputs if node.op_type == "Mul" else [source])
-    )
-
-
-def _are_drawn(value: ir.Value, dims: Set[str], places: Iterable[int] | None = None) -> bool:
-    """Whether the extents at `places`, or all of them, are positive numbers or dims of inputs."""
-    if value.shape is None:
-        return False
-    rank = len(value.shape)
-    chosen = range(rank) if places is None else places
-    if any(not -rank <= place < rank for place in chosen):
-        return False
-    extents = [value.shape[place] for place in chosen]
-    if value.is_graph_input():
-        return 0 not in extents
-    return all(extent > 0 if isinstance(extent, int) else extent.value in dims for extent in extents)
 
 
 def _in_runtime(

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.model.runtime import plain_session
+from relayout.verification.numeric.divisors import check, watch, watched
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
@@ -36,23 +37,30 @@ class Session:
 
     def __init__(self, model: ir.Model | onnx.ModelProto, runtime: str, extra: Sequence[str] = ()) -> None:
         proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        # A model as it was given runs on inputs on which the model that was read divided by no 0.
+        divisors = watched(model) if isinstance(model, ir.Model) and runtime == "onnxruntime" else {}
+        watch(proto, divisors)
         declared = {info.name: info for info in proto.graph.value_info}
         present = {info.name for info in proto.graph.output}
-        for name in extra:
-            if name not in present:
-                proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
-        self.names = [info.name for info in proto.graph.output]
+        asked = [name for name in dict.fromkeys((*extra, *divisors)) if name not in present]
+        for name in asked:
+            proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
+        self._divisors = tuple(divisors)
+        self._run_names = [info.name for info in proto.graph.output]
+        self.names = [name for name in self._run_names if name not in asked or name in extra]
         # onnxruntime makes no session of a model without results, which is what is left where all of it was cut out.
-        self._run = RUNTIMES[runtime](proto) if self.names else _nothing
+        self._run = RUNTIMES[runtime](proto) if self._run_names else _nothing
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Return every output, and every extra value, by name.
+        """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0.
 
         The runtime is given copies: onnxruntime writes the new running mean over the old one where a function holds a
         BatchNormalization in training mode.
         """
         copies = {name: array.copy() for name, array in feeds.items()}
-        return dict(zip(self.names, self._run(self.names, copies), strict=True))
+        results = dict(zip(self._run_names, self._run(self._run_names, copies), strict=True))
+        check(self._divisors, results)
+        return {name: results[name] for name in self.names}
 
 
 def _nothing(names: list[str], feeds: Mapping[str, Array]) -> list[Any]:
