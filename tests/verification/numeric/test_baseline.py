@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -62,6 +63,14 @@ def test_an_extent_in_eight_bits_may_be_zero(kind: str, is_safe: bool) -> None:
     model = read_model(net.model())
     assert can_be_watched(model) is is_safe
     assert watched(model) == {}
+
+
+def test_a_model_whose_results_contradict_it_is_run_in_one_runtime() -> None:
+    source = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[n] x) => (int64[1,1000003] y) { y = NonZero (x) }""")
+    (fault,) = baseline_of(read_model(source), (), 1, 0, None)
+    assert fault.startswith("onnxruntime: y is declared as [1,1000003] and comes out as [1, ")
 
 
 def test_a_model_that_no_runtime_runs_has_the_fault_of_each() -> None:

@@ -66,6 +66,14 @@ class Baseline:
     untried: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Fault:
+    """Why a runtime gives no baseline. `has_run`: it ran the model, whose results contradict its declared shapes."""
+
+    text: str
+    has_run: bool = False
+
+
 def baseline_of(
     original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
 ) -> Baseline | list[str]:
@@ -74,21 +82,23 @@ def baseline_of(
     installed = [name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None]
     for runtime in installed if can_be_watched(original) else installed[-1:]:
         found = _in_runtime(runtime, original, inner, samples, seed, dims)
-        if not isinstance(found, str):
+        if isinstance(found, Baseline):
             return found
-        faults.append(f"{runtime}: {found}")
+        faults.append(f"{runtime}: {found.text}")
+        if found.has_run:
+            break  # any other runtime gives results of the same shapes
     return faults or ["no runtime is installed"]
 
 
 def _in_runtime(
     runtime: str, original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
-) -> Baseline | str:
+) -> Baseline | _Fault:
     """The same in one runtime; the fault is that of the first sizes."""
-    fault = ""
+    fault, has_run = "", False
     try:
         session = Session(original, runtime, inner)
     except Exception as error:  # a runtime may raise anything
-        return first_line(error)
+        return _Fault(first_line(error))
     for plan, shift in _draws(original, dims):
         feeds = []
         try:
@@ -99,7 +109,7 @@ def _in_runtime(
             continue
         strange = _contradiction(original, results)
         if strange is not None:
-            fault = fault or strange
+            fault, has_run = fault or strange, True
             continue
         first = Trial(None, feeds, results)
         untried = [*_add_samples(original, session, first, plan, seed, dims)]
@@ -111,7 +121,7 @@ def _in_runtime(
                 taken = "then" if forcing[0] else "else"
                 untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
         return Baseline(runtime, tuple(trials), tuple(untried))
-    return fault
+    return _Fault(fault, has_run)
 
 
 def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:
