@@ -179,9 +179,9 @@ def _findings(differences: Sequence[OutputDifference], outputs: set[str], float6
         yield Finding(
             rule="vacuous",
             severity="warning",
-            expected="a value that moves when the inputs are drawn again",
+            expected="a value that changes from one sample of the inputs to the next, in two samples or more",
             found="none",
-            message="no compared value depends on the inputs, so the comparison proves nothing",
+            message="no compared value was seen to depend on the inputs, so the comparison proves nothing",
         )
 
 
