@@ -28,7 +28,11 @@ Operator = Callable[[ir.Node], None] | None
 
 def named_results(node: ir.Node) -> int:
     """The number of results up to the last that has a name."""
-    return max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
+    outputs = node.outputs
+    count = len(outputs)
+    while count > 1 and not outputs[count - 1].name:
+        count -= 1
+    return max(count, 1)
 
 
 def onnx_operator(node: ir.Node) -> Operator:
