@@ -19,16 +19,19 @@ pytest.importorskip("onnxruntime")
 
 
 def convolutions(*, at_host: str = "") -> onnx.ModelProto:
-    """Two normalized convolutions, a Softmax that the vector unit does not have, a convolution and a pool."""
+    """Two normalized convolutions, a Softmax that the vector unit does not have, a convolution and a pool.
+
+    44 channels are no whole blocks, be they of 8 or of 16.
+    """
     net = Net()
     value, channels = net.input("x", (1, 3, 24, 24)), 3
-    for outputs in (32, 40):
+    for outputs in (32, 44):
         value = net.conv(value, channels, outputs)
         parameters = [net.weight(outputs) for _ in range(3)]
         parameters.append(net.constant(net.rng.uniform(0.5, 2, outputs).astype(np.float32)))
         value = net.node("Relu", net.node("BatchNormalization", value, *parameters))
         channels = outputs
-    value = net.conv(net.node("Softmax", value, axis=1), channels, 32)
+    value = net.conv(net.node("Softmax", value, axis=1), channels, 44)
     value = net.node("Relu", value)
     net.nodes[-1].name = at_host or net.nodes[-1].name
     net.output(net.node("GlobalAveragePool", net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])))

@@ -287,9 +287,10 @@ def test_a_second_run_changes_nothing(model: onnx.ModelProto) -> None:
 
 
 def test_an_activation_is_blocked_with_its_convolution_and_what_follows_is_as_in_the_source() -> None:
-    """The reorder costs as much behind any of them. Abs would have more to compute in blocks, which are padded."""
+    """The reorder costs as much behind any of them. Abs would have more to compute in blocks, which are padded: 44
+    channels are no whole blocks, be they of 8 or of 16."""
     net = Net()
-    x = net.node("Relu", conv(net, net.input("image", [1, 4 * BLOCK, 12, 12]), 4 * BLOCK, 3 * BLOCK - 4))
+    x = net.node("Relu", conv(net, net.input("image", [1, 64, 12, 12]), 64, 44))
     net.output(net.node("Abs", x))
     legal, report = relayout.legalize(net.model(), X86Nchwc())
     assert [node.op_type for node in legal.graph.node][1:] == ["Conv", "ReorderOutput", "Abs"]
@@ -337,7 +338,7 @@ def test_a_pooled_vector_in_blocks_is_read_as_the_vector_that_it_is() -> None:
 
 def test_a_single_block_of_as_many_channels_as_rows_is_the_picture_that_it_is() -> None:
     net = Net()
-    net.output(net.node("Relu", conv(net, net.input("image", [1, BLOCK, BLOCK, BLOCK]), BLOCK, BLOCK)))
+    net.output(net.node("Relu", conv(net, net.input("image", [1, BLOCK, BLOCK, BLOCK]), BLOCK, BLOCK, 7)))
     legal, _ = relayout.legalize(net.model(), "x86-nchwc", check=True)
     assert [node.op_type for node in legal.graph.node][:2] == ["Transpose", "Conv"]
 
