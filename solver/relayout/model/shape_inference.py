@@ -31,7 +31,7 @@ from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import graphs_inside, subgraphs_of
 from relayout.model.tensor_types import check_type, is_absent
 from relayout.model.typed_values import proto_of
-from relayout.ops import nested_graphs
+from relayout.ops import graphs_of, nested_graphs
 
 __all__ = [
     "LARGEST_KEPT",
@@ -80,9 +80,10 @@ def without_weights(model: ir.Model) -> Weightless:
     is_in_nodes = False
     weights = [value for value in model.graph.initializers.values() if _is_weight(value)]
     left_out = {value.name or "": _type_of(value.const_value) for value in weights}
-    graphs = list(all_graphs(model))
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    flat = len(graphs)
     try:
-        for graph in graphs:
+        for graph in graphs:  # those inside nodes join them
             for value in graph.initializers.values() if graph is not model.graph else ():
                 light = _weightless(value.const_value, value.name)
                 is_in_nodes |= _lacks_data(light)
@@ -90,7 +91,10 @@ def without_weights(model: ir.Model) -> Weightless:
                     stored.append((value, value.const_value))
                     value.const_value = light
             for node in graph:
-                for name, attribute in list(node.attributes.data.items()):
+                if not (given := node.attributes.data):
+                    continue
+                graphs += graphs_of(node)
+                for name, attribute in given.items():
                     if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
                         is_in_nodes |= _lacks_data(tensor)
@@ -103,7 +107,7 @@ def without_weights(model: ir.Model) -> Weightless:
             value.const_value = constant
         for node, name, attribute in attributes:
             node.attributes[name] = attribute
-    return Weightless(proto, left_out, len(graphs) > 1 + len(model.functions), is_in_nodes)
+    return Weightless(proto, left_out, len(graphs) > flat, is_in_nodes)
 
 
 def infer_shapes(
