@@ -89,7 +89,7 @@ class ModelIndex:
     @cached_property
     def ahead(self) -> frozenset[ir.Node]:
         """The operators on constants, which run before the model does."""
-        return frozenset(computed_ahead(self.model.graph, self.nesting))
+        return frozenset(computed_ahead(self.nodes, self.nesting, self._stored))
 
     @cached_property
     def made_ahead(self) -> frozenset[ir.Value]:
@@ -99,7 +99,11 @@ class ModelIndex:
     @cached_property
     def constants(self) -> frozenset[ir.Value]:
         """The values that are stored or computed ahead."""
-        return self.made_ahead.union(stored(self.model.graph, self.nesting))
+        return self.made_ahead | self._stored
+
+    @cached_property
+    def _stored(self) -> frozenset[ir.Value]:
+        return frozenset(stored(self.model.graph, self.nesting))
 
 
 class _Marks(dict[ir.Value, tuple[str | None, ...]]):
@@ -128,32 +132,37 @@ class _Classes(dict[ir.Node, OperatorClass]):
     def __init__(self, index: ModelIndex) -> None:
         self._index = index
         self._known: dict[Hashable, OperatorClass] = {}
+        # The nodes hold their attributes, and do not change, so the identity of one is a key.
+        self._attributes: dict[int, Hashable] = {}
 
     def __missing__(self, node: ir.Node) -> OperatorClass:
-        attributes: list[Hashable] = []
-        for name, attribute in node.attributes.data.items():
-            kind, given = attribute.type, attribute.value
-            if kind in _LISTS and given is not None:
-                given = tuple(given)
-            elif kind not in _SINGLE:
-                # A tensor or a graph is the same only where it is the same object. No fact reads the tensor of an
-                # operator on constants, and no backend is asked about such an operator.
-                given = None if kind is ir.AttributeType.TENSOR and node in self._index.ahead else id(given)
-            attributes.append((name, kind, given, attribute.ref_attr_name))
-        type_of = self._index.type_of
+        domain, type_of, attributes = node.domain, self._index.type_of, node.attributes.data
         signature = (
-            node.domain,
+            domain,
             node.op_type,
             node.overload,
-            tuple(attributes),
+            tuple([self._attributes.get(id(each)) or self._attribute(node, each) for each in attributes.values()]),
             tuple([type_of(value) if value is not None else None for value in node.inputs]),
             tuple([(type_of(value), bool(value.name)) for value in node.outputs]),
-            id(declared_facts(node)),
+            id(declared_facts(node)) if domain else None,
         )
         found = self._known.get(signature)
         if found is None:
             found = self._known[signature] = OperatorClass(node)
         self[node] = found
+        return found
+
+    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Hashable:
+        """All that tells attributes apart."""
+        kind, given = attribute.type, attribute.value
+        if kind in _LISTS and given is not None:
+            given = tuple(given)
+        elif kind is ir.AttributeType.TENSOR and node in self._index.ahead:
+            # No fact reads the tensor of an operator on constants, and no backend is asked about such an operator.
+            return attribute.name, kind, None, attribute.ref_attr_name
+        elif kind not in _SINGLE:
+            given = id(given)  # a tensor or a graph is the same only where it is the same object
+        found = self._attributes[id(attribute)] = attribute.name, kind, given, attribute.ref_attr_name
         return found
 
 
