@@ -178,7 +178,7 @@ def _carry_forward(
         if value not in made:
             _enter_from_edges(value, edges, made)
     nesting = rules.index.nesting
-    for node in graph:
+    for node in rules.index.nodes_of[graph]:
         inward: Sequence[RegionEdge] = ()
         if node in nesting:
             inward = list(region_edges(node))
@@ -229,7 +229,7 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], rul
             enter(source, frozenset(tuple(names) for names in known if any(names)))
 
     nesting = rules.index.nesting
-    for node in reversed(graph):
+    for node in reversed(rules.index.nodes_of[graph]):
         if node in nesting:
             edges, results = list(region_edges(node)), set(node.outputs)
             propagate([each for each in edges if each[1] in results])

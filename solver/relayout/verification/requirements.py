@@ -20,7 +20,7 @@ from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
+from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
 from relayout.verification.resize_axes import may_be_cut
 
 __all__ = ["Charges", "check_requirements", "known_extents", "node_label"]
@@ -170,7 +170,8 @@ def _unsatisfied(
 ) -> Finding | None:
     if n == 0 and _resizes_only_places(node, required):
         return None
-    own = own_names(node, side, n)
+    shared = known.index.class_of(node)
+    own = (shared.own_inputs if side == "input" else shared.own_results)[n]
     if own is None and value in known.index.made_ahead and not required.is_numbered:
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
