@@ -79,7 +79,8 @@ def without_weights(model: ir.Model) -> Weightless:
     attributes: list[tuple[ir.Node, str, ir.Attr]] = []
     is_in_nodes = False
     weights = [value for value in model.graph.initializers.values() if _is_weight(value)]
-    left_out = {value.name or "": _type_of(value.const_value) for value in weights}
+    types: dict[tuple[int, ...], onnx.TypeProto] = {}
+    left_out = {value.name or "": _type_of(value.const_value, types) for value in weights}
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     flat = len(graphs)
     try:
@@ -265,9 +266,16 @@ def _is_weight(value: ir.Value) -> bool:
     return _is_large(tensor) or (is_one_of(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
 
 
-def _type_of(tensor: ir.TensorProtocol | None) -> onnx.TypeProto:
+def _type_of(tensor: ir.TensorProtocol | None, known: dict[tuple[int, ...], onnx.TypeProto]) -> onnx.TypeProto:
+    """The type of a tensor; equal ones share it by `known`."""
     assert tensor is not None
-    return onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+    if is_one_of(tensor, ir.TensorProtoTensor):
+        key: tuple[int, ...] = (tensor.raw.data_type, *tensor.raw.dims)
+    else:
+        key = tensor.dtype.value, *tensor.shape.numpy()
+    if key not in known:
+        known[key] = onnx.helper.make_tensor_type_proto(key[0], key[1:])
+    return known[key]
 
 
 def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:

@@ -54,16 +54,17 @@ class _Known:
 
     def situation(self, node: ir.Node, asked: Sequence[tuple[bool, int, bool]]) -> Hashable:
         """All that decides, beside the operator class and the backend's answer, which implementations are met."""
-        inputs, results = node.inputs, node.outputs
+        index, inputs, results = self.index, node.inputs, node.outputs
+        marks_of = index.marks_of
         # The order of a Resize's operands counts for either of them.
-        found: list[Hashable] = [value and self.index.marks_of(value)[:2] for value in (*inputs, *results)]
-        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY))
+        found: list[Hashable] = [value and marks_of(value)[:2] for value in (*inputs, *results)]
+        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY) if node in index.noted else None)
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
                 found.append(self.boxes.get(value))
                 if not is_named:
-                    found += [value in self.index.made_ahead, *self.derivation.candidates(value)]
+                    found += [value in index.made_ahead, *self.derivation.candidates(value)]
                     found += [self.common.of(value), self.common.beside_pieces.of(value)]
         return tuple(found)
 
