@@ -232,13 +232,18 @@ class _Declarations:
         key = id(shape), kind.dtype, tuple(metadata.items()) if metadata else None
         written = self._known.get(key)
         if written is None:
-            serde.serialize_type_into(info.type, kind)
-            serde.serialize_shape_into(info.type, shape)
-            if metadata:
-                _write_metadata(info, metadata)
-            self._known[key] = info.SerializeToString()
-        else:
-            info.MergeFromString(written)
+            # Constants have a shape each. The rest of a shape are its denotations.
+            alike = shape.dims, *map(shape.get_denotation, range(len(shape))), *key[1:]
+            written = self._known.get(alike)
+            if written is None:
+                first = onnx.ValueInfoProto()
+                serde.serialize_type_into(first.type, kind)
+                serde.serialize_shape_into(first.type, shape)
+                if metadata:
+                    _write_metadata(first, metadata)
+                written = self._known[alike] = first.SerializeToString()
+            self._known[key] = written
+        info.MergeFromString(written)
         info.name = name
 
     def quantization(self, value: ir.Value) -> None:

@@ -22,6 +22,19 @@ __all__ = ["CommonNames"]
 _NONE: frozenset[str] = frozenset()
 
 
+class _Places(dict[ir.Value, int]):
+    """The number of the place of each value's first axis. An axis has one place; values get theirs when asked for."""
+
+    def __init__(self, same: list[int]) -> None:
+        self._same = same
+
+    def __missing__(self, value: ir.Value) -> int:
+        place = self[value] = len(self._same)
+        # A scalar has a place too, so that no two values start at one unless they share all.
+        self._same.extend(range(place, place + max(1, len(value.shape or ()))))
+        return place
+
+
 class CommonNames:
     """The names of all axes of a model, computed on first use."""
 
@@ -35,9 +48,9 @@ class CommonNames:
         self._given = given or {}
         self._silent = index.ahead if given is None else frozenset()
         self._beside_pieces = beside_pieces
-        # The places, one an axis, are numbered by value; each leads to another one that is the same axis, or to itself.
-        self._places: dict[ir.Value, int] = {}
+        # Each place leads to another one that is the same axis, or to itself.
         self._same: list[int] = []
+        self._places = _Places(self._same)
         self._ways: dict[OperatorClass, list[tuple[int, int, tuple[int | None, ...], bool]]] = {}
         self._single: dict[str, frozenset[str]] = {}
         self._written: set[ir.Value] = set()
@@ -45,7 +58,7 @@ class CommonNames:
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
         """For each axis of a value of known rank, the names that operators give it; empty where none names it."""
-        names, start = self._names, self._place(value)
+        names, start = self._names, self._places[value]
         found = self._found.get(start)
         if found is None:
             places = range(start, start + len(value.shape or ()))
@@ -90,7 +103,7 @@ class CommonNames:
                     continue
                 if is_whole and result not in places:
                     # All axes are the same ones: the two values share their places.
-                    places[result] = self._place(operand)
+                    places[result] = places[operand]
                 else:
                     self._join(operand, result, sources)
         for source, target, axes in region_edges(node) if node in self._index.nesting else ():
@@ -108,7 +121,7 @@ class CommonNames:
                     yield n, m, sources, sources == tuple(range(len(operand.shape)))
 
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
-        before, after = self._place(source), self._place(target)
+        before, after = self._places[source], self._places[target]
         for axis, own in enumerate(axes):
             if own is not None:
                 self._same[self._first(before + own)] = self._first(after + axis)
@@ -124,7 +137,7 @@ class CommonNames:
         found: dict[int, frozenset[str]] = {}
         by_place: list[list[tuple[ir.Value, AxisNames]]] = []
         for value, names in self._given.items():
-            self._enter(found, self._place(value), names)
+            self._enter(found, self._places[value], names)
         entered: set[tuple[int, AxisNames]] = set()
         for node, kind in naming:
             own = _named(node, kind)
@@ -133,38 +146,30 @@ class CommonNames:
                 continue
             for value, names in own:
                 # Values that share their places often have the same names too.
-                given = self._place(value), names
+                given = self._places[value], names
                 if given not in entered:
                     entered.add(given)
                     self._enter(found, *given)
         for own in by_place if not self._given else ():
             # The layout attribute of a position-wise node names only axes that have no other name.
-            places = [self._place(value) + axis for value, names in own for axis in range(len(names))]
+            places = [self._places[value] + axis for value, names in own for axis in range(len(names))]
             if not any(self._first(place) in found for place in places):
                 for value, names in own:
-                    self._enter(found, self._place(value), names)
+                    self._enter(found, self._places[value], names)
                     self._written.add(value)
         return found
 
     def _enter(self, found: dict[int, frozenset[str]], place: int, names: AxisNames) -> None:
+        same = self._same
         for axis, name in enumerate(names, place):
             if name is not None:
-                first = self._first(axis)
+                first = axis if same[axis] == axis else self._first(axis)
                 known = found.get(first)
                 if known is None:
                     # Most axes have one name, and those of one name share it.
                     found[first] = self._single.setdefault(name, frozenset((name,)))
                 elif name not in known:
                     found[first] = known | {name}
-
-    def _place(self, value: ir.Value) -> int:
-        """The number of the place of the value's first axis."""
-        place = self._places.get(value)
-        if place is None:
-            place = self._places[value] = len(self._same)
-            # A scalar has a place too, so that no two values start at one unless they share all.
-            self._same.extend(range(place, place + max(1, len(value.shape or ()))))
-        return place
 
     def _first(self, place: int) -> int:
         same = self._same
