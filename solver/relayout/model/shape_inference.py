@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from math import prod
 
 import onnx
@@ -87,7 +88,7 @@ def without_weights(model: ir.Model) -> Weightless:
         for graph in graphs:  # those inside nodes join them
             for value in graph.initializers.values() if graph is not model.graph else ():
                 light = _weightless(value.const_value, value.name)
-                is_in_nodes |= _lacks_data(light)
+                is_in_nodes = is_in_nodes or _lacks_data(light)
                 if light is not value.const_value:
                     stored.append((value, value.const_value))
                     value.const_value = light
@@ -98,7 +99,7 @@ def without_weights(model: ir.Model) -> Weightless:
                 for name, attribute in given.items():
                     if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
-                        is_in_nodes |= _lacks_data(tensor)
+                        is_in_nodes = is_in_nodes or _lacks_data(tensor)
                         if tensor is not attribute.value:
                             attributes.append((node, name, attribute))
                             node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
@@ -287,8 +288,14 @@ def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorPro
 def _is_large(tensor: ir.TensorProtocol) -> bool:
     # onnx_ir makes a shape anew for each question about an encoded tensor.
     if is_one_of(tensor, ir.TensorProtoTensor):
-        return bool(prod(tensor.raw.dims) * tensor.dtype.bitwidth > 8 * LARGEST_KEPT)
+        raw = tensor.raw
+        return bool(prod(raw.dims) * _bits(raw.data_type) > 8 * LARGEST_KEPT)
     return tensor.nbytes > LARGEST_KEPT
+
+
+@cache
+def _bits(element_type: int) -> int:
+    return ir.DataType(element_type).bitwidth
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:

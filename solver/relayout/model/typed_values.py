@@ -185,8 +185,8 @@ def _write_node(proto: onnx.NodeProto, node: ir.Node, version: int, known: dict[
             proto.overload = overload
         for attribute in attributes:
             _write_attribute(proto, attribute)
-        # A graph may be large, and no other node has the same one.
-        if not any(attribute.type in _GRAPHS for attribute in attributes):
+        # A graph or the tensor of a Constant may be large, and no other node has the same one.
+        if operator != "Constant" and not any(attribute.type in _GRAPHS for attribute in attributes):
             known[key] = proto.SerializeToString()
     if name := node.name:
         proto.name = name
