@@ -327,9 +327,7 @@ class Backend:
         """
         if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
             return False
-        return all(_dim_matches(required, current, i) for i in range(required.rank)) and (
-            not required.numbers or _numbers_met(tensor, required, current)
-        )
+        return _names_met(required, current) and (not required.numbers or _numbers_met(tensor, required, current))
 
 
 def is_backend(found: object) -> TypeGuard[Backend | type[Backend]]:
@@ -372,6 +370,12 @@ def _requirements(
             error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` adds the location of the error
             raise
     return tuple(layouts)
+
+
+@lru_cache(maxsize=4096)
+def _names_met(required: Layout, current: Layout | None) -> bool:
+    """Whether the names and black boxes of all dimensions match; the layouts have one rank."""
+    return all(_dim_matches(required, current, i) for i in range(required.rank))
 
 
 def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:

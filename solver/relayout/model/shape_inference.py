@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from math import prod
 
 import onnx
@@ -32,7 +33,7 @@ from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import graphs_inside, subgraphs_of
 from relayout.model.tensor_types import check_type, is_absent
 from relayout.model.typed_values import proto_of
-from relayout.ops import nested_graphs
+from relayout.ops import graphs_of, nested_graphs
 
 __all__ = [
     "LARGEST_KEPT",
@@ -80,21 +81,26 @@ def without_weights(model: ir.Model) -> Weightless:
     attributes: list[tuple[ir.Node, str, ir.Attr]] = []
     is_in_nodes = False
     weights = [value for value in model.graph.initializers.values() if _is_weight(value)]
-    left_out = {value.name or "": _type_of(value.const_value) for value in weights}
-    graphs = list(all_graphs(model))
+    types: dict[tuple[int, ...], onnx.TypeProto] = {}
+    left_out = {value.name or "": _type_of(value.const_value, types) for value in weights}
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    flat = len(graphs)
     try:
-        for graph in graphs:
+        for graph in graphs:  # those inside nodes join them
             for value in graph.initializers.values() if graph is not model.graph else ():
                 light = _weightless(value.const_value, value.name)
-                is_in_nodes |= _lacks_data(light)
+                is_in_nodes = is_in_nodes or _lacks_data(light)
                 if light is not value.const_value:
                     stored.append((value, value.const_value))
                     value.const_value = light
             for node in graph:
-                for name, attribute in list(node.attributes.data.items()):
+                if not (given := node.attributes.data):
+                    continue
+                graphs += graphs_of(node)
+                for name, attribute in given.items():
                     if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         tensor = _weightless(attribute.value, attribute.value.name)
-                        is_in_nodes |= _lacks_data(tensor)
+                        is_in_nodes = is_in_nodes or _lacks_data(tensor)
                         if tensor is not attribute.value:
                             attributes.append((node, name, attribute))
                             node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
@@ -104,7 +110,7 @@ def without_weights(model: ir.Model) -> Weightless:
             value.const_value = constant
         for node, name, attribute in attributes:
             node.attributes[name] = attribute
-    return Weightless(proto, left_out, len(graphs) > 1 + len(model.functions), is_in_nodes)
+    return Weightless(proto, left_out, len(graphs) > flat, is_in_nodes)
 
 
 def infer_shapes(
@@ -262,9 +268,16 @@ def _is_weight(value: ir.Value) -> bool:
     return _is_large(tensor) or (is_one_of(tensor, ir.TensorProtoTensor) and is_absent(tensor.raw))
 
 
-def _type_of(tensor: ir.TensorProtocol | None) -> onnx.TypeProto:
+def _type_of(tensor: ir.TensorProtocol | None, known: dict[tuple[int, ...], onnx.TypeProto]) -> onnx.TypeProto:
+    """The type of a tensor; equal ones share it by `known`."""
     assert tensor is not None
-    return onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+    if is_one_of(tensor, ir.TensorProtoTensor):
+        key: tuple[int, ...] = (tensor.raw.data_type, *tensor.raw.dims)
+    else:
+        key = tensor.dtype.value, *tensor.shape.numpy()
+    if key not in known:
+        known[key] = onnx.helper.make_tensor_type_proto(key[0], key[1:])
+    return known[key]
 
 
 def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
@@ -276,8 +289,14 @@ def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorPro
 def _is_large(tensor: ir.TensorProtocol) -> bool:
     # onnx_ir makes a shape anew for each question about an encoded tensor.
     if is_one_of(tensor, ir.TensorProtoTensor):
-        return bool(prod(tensor.raw.dims) * tensor.dtype.bitwidth > 8 * LARGEST_KEPT)
+        raw = tensor.raw
+        return bool(prod(raw.dims) * _bits(raw.data_type) > 8 * LARGEST_KEPT)
     return tensor.nbytes > LARGEST_KEPT
+
+
+@cache
+def _bits(element_type: int) -> int:
+    return ir.DataType(element_type).bitwidth
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:

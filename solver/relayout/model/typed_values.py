@@ -23,6 +23,8 @@ _NUMBERS = {
     ir.AttributeType.FLOATS: "floats",
 }
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
 SMALL = 128
 """Nodes share equal tensors up to this many bytes as attributes."""
 
@@ -150,10 +152,12 @@ def _write_graph(proto: onnx.GraphProto, model: ir.Model, is_stored: Callable[[i
         if tensor is not None and is_stored(value):
             tensor.name = value.name
             serde.serialize_tensor_into(proto.initializer.add(), tensor)
+    known: dict[object, bytes] = {}
+    outputs = {*graph.outputs}
     for node in graph:
-        _write_node(proto.node.add(), node, version)
+        _write_node(proto.node.add(), node, version, known)
         for value in node.outputs:
-            if not value.is_graph_output():
+            if value not in outputs:
                 declare.quantization(value)
                 declare.type(value)
     for value in graph.outputs:
@@ -162,14 +166,32 @@ def _write_graph(proto: onnx.GraphProto, model: ir.Model, is_stored: Callable[[i
     _write_metadata(proto, graph.metadata_props)
 
 
-def _write_node(proto: onnx.NodeProto, node: ir.Node, version: int) -> None:
+def _write_node(proto: onnx.NodeProto, node: ir.Node, version: int, known: dict[object, bytes]) -> None:
+    """Write a node. `known` are the operators with their attributes as they were written for the nodes so far."""
     if node.device_configurations:
         serde.serialize_node_into(proto, node, model_ir_version=version)
         return
-    proto.op_type = node.op_type
-    for field in ("domain", "name", "overload", "doc_string"):
-        if text := getattr(node, field):
-            setattr(proto, field, text)
+    operator, domain, overload = node.op_type, node.domain, node.overload
+    attributes = node.attributes.data.values()
+    # The nodes hold their attributes, and nothing changes them meanwhile, so the identity of one is a key.
+    key = operator, domain, overload, *map(id, attributes)
+    if key in known:
+        proto.MergeFromString(known[key])
+    else:
+        proto.op_type = operator
+        if domain:
+            proto.domain = domain
+        if overload:
+            proto.overload = overload
+        for attribute in attributes:
+            _write_attribute(proto, attribute)
+        # A graph or the tensor of a Constant may be large, and no other node has the same one.
+        if operator != "Constant" and not any(attribute.type in _GRAPHS for attribute in attributes):
+            known[key] = proto.SerializeToString()
+    if name := node.name:
+        proto.name = name
+    if doc_string := node.doc_string:
+        proto.doc_string = doc_string
     if node.metadata_props:
         _write_metadata(proto, node.metadata_props)
     proto.input.extend([value.name if value is not None else "" for value in node.inputs])
@@ -177,46 +199,52 @@ def _write_node(proto: onnx.NodeProto, node: ir.Node, version: int) -> None:
     while results and not results[-1]:
         results.pop()
     proto.output.extend(results)
-    for attribute in node.attributes.data.values():
-        number = _NUMBERS.get(attribute.type)
-        if attribute.is_ref():
-            serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
-        elif number is None or attribute.doc_string:
-            serde.serialize_attribute_into(proto.attribute.add(), attribute)
-        else:
-            proto.attribute.add(**{"name": attribute.name, "type": attribute.type.value, number: attribute.value})
+
+
+def _write_attribute(proto: onnx.NodeProto, attribute: ir.Attr) -> None:
+    number = _NUMBERS.get(attribute.type)
+    if attribute.is_ref():
+        serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
+    elif number is None or attribute.doc_string:
+        serde.serialize_attribute_into(proto.attribute.add(), attribute)
+    else:
+        proto.attribute.add(**{"name": attribute.name, "type": attribute.type.value, number: attribute.value})
 
 
 class _Declarations:
-    """The declared types of a graph's values. Values that share a shape share the protobuf of their type."""
+    """The declared types of a graph's values. One that several values have, with the same metadata, is written once."""
 
     def __init__(self, proto: onnx.GraphProto) -> None:
         self._infos, self._annotations = proto.value_info, proto.quantization_annotation
-        self._known: dict[tuple[int, ir.DataType], onnx.TypeProto] = {}
+        self._known: dict[object, bytes] = {}
 
     def type(self, value: ir.Value) -> None:
         """Declare the value's type, as far as it is known."""
-        kind, shape, metadata = value.type, value.shape, value.metadata_props
-        if not value.name or (kind is None and shape is None and not metadata and not value.doc_string):
+        name, kind, shape = value.name, value.type, value.shape
+        metadata, doc_string = value.metadata_props, value.doc_string
+        if not name or (kind is None and shape is None and not metadata and not doc_string):
             return
         info = self._infos.add()
-        if type(kind) is not ir.TensorType or kind.denotation or shape is None:
+        if type(kind) is not ir.TensorType or kind.denotation or shape is None or doc_string:
             serde.serialize_value_into(info, value)
             return
-        info.name = value.name
         # Nothing changes the model meanwhile, so the identity of a shape is a key.
-        key = id(shape), kind.dtype
+        key = id(shape), kind.dtype, tuple(metadata.items()) if metadata else None
         written = self._known.get(key)
         if written is None:
-            serde.serialize_type_into(info.type, kind)
-            serde.serialize_shape_into(info.type, shape)
-            self._known[key] = info.type
-        else:
-            info.type.CopyFrom(written)
-        if metadata:
-            _write_metadata(info, metadata)
-        if value.doc_string:
-            info.doc_string = value.doc_string
+            # Constants have a shape each. The rest of a shape are its denotations.
+            alike = shape.dims, *map(shape.get_denotation, range(len(shape))), *key[1:]
+            written = self._known.get(alike)
+            if written is None:
+                first = onnx.ValueInfoProto()
+                serde.serialize_type_into(first.type, kind)
+                serde.serialize_shape_into(first.type, shape)
+                if metadata:
+                    _write_metadata(first, metadata)
+                written = self._known[alike] = first.SerializeToString()
+            self._known[key] = written
+        info.MergeFromString(written)
+        info.name = name
 
     def quantization(self, value: ir.Value) -> None:
         """Add the value's quantization parameters, if it has any."""

@@ -36,8 +36,10 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     `ir.convenience.get_const_tensor` gives the same, and names the tensor of a Constant after its result: a model that
     was only read would be written with other names.
     """
+    if (stored := value.const_value) is not None:
+        return stored
     producer = value.producer()
-    if value.const_value is None and producer is not None and producer.op_type == "Constant":
+    if producer is not None and producer.op_type == "Constant":
         data = producer.attributes.get("value")
         if data is not None and not data.is_ref() and producer.domain == "":
             return data.as_tensor()

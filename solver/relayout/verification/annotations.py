@@ -13,8 +13,8 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation
 from relayout.verification.memory_format import MemoryFormat, memory_format_of
-from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, is_pooled, with_whole_parts
+from relayout.verification.model_index import ModelIndex, OperatorClass
+from relayout.verification.operator_facts import OURS, AxisNames, with_whole_parts
 from relayout.verification.requirements import known_extents, node_label
 
 __all__ = ["check_annotations"]
@@ -213,11 +213,17 @@ def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: M
 def _stated(value: ir.Value, index: ModelIndex) -> Iterator[AxisNames]:
     """The names that the operators that make and read the value give its axes, also those that do not pass them on."""
     maker = value.producer()
-    ends = [] if maker is None else [(maker, index.class_of(maker).results[maker.outputs.index(value)])]
-    ends += [(reader, index.class_of(reader).inputs[n]) for reader, n in value.uses()]
-    for node, names in ends:
+    ends: list[tuple[OperatorClass, AxisNames | None]] = []
+    if maker is not None:
+        kind = index.class_of(maker)
+        ends.append((kind, kind.results[maker.outputs.index(value)]))
+    for reader, n in value.uses():
+        kind = index.class_of(reader)
+        ends.append((kind, kind.inputs[n]))
+    for kind, names in ends:
         if names is not None:
-            yield from _exchanged(names) if is_pooled(node) and node.domain != OURS else [names]
+            is_open = kind.facts is not None and kind.facts.pooled and kind.node.domain != OURS
+            yield from _exchanged(names) if is_open else [names]
 
 
 def _exchanged(names: AxisNames) -> Iterator[AxisNames]:

@@ -22,6 +22,19 @@ __all__ = ["CommonNames"]
 _NONE: frozenset[str] = frozenset()
 
 
+class _Places(dict[ir.Value, int]):
+    """The number of the place of each value's first axis. An axis has one place; values get theirs when asked for."""
+
+    def __init__(self, same: list[int]) -> None:
+        self._same = same
+
+    def __missing__(self, value: ir.Value) -> int:
+        place = self[value] = len(self._same)
+        # A scalar has a place too, so that no two values start at one unless they share all.
+        self._same.extend(range(place, place + max(1, len(value.shape or ()))))
+        return place
+
+
 class CommonNames:
     """The names of all axes of a model, computed on first use."""
 
@@ -35,16 +48,17 @@ class CommonNames:
         self._given = given or {}
         self._silent = index.ahead if given is None else frozenset()
         self._beside_pieces = beside_pieces
-        # The places, one an axis, are numbered by value; each leads to another one that is the same axis, or to itself.
-        self._places: dict[ir.Value, int] = {}
+        # Each place leads to another one that is the same axis, or to itself.
         self._same: list[int] = []
-        self._ways: dict[OperatorClass, list[tuple[int, int, tuple[int | None, ...]]]] = {}
+        self._places = _Places(self._same)
+        self._ways: dict[OperatorClass, list[tuple[int, int, tuple[int | None, ...], bool]]] = {}
+        self._single: dict[str, frozenset[str]] = {}
         self._written: set[ir.Value] = set()
         self._found: dict[int, tuple[frozenset[str], ...]] = {}
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
         """For each axis of a value of known rank, the names that operators give it; empty where none names it."""
-        names, start = self._names, self._place(value)
+        names, start = self._names, self._places[value]
         found = self._found.get(start)
         if found is None:
             places = range(start, start + len(value.shape or ()))
@@ -77,91 +91,85 @@ class CommonNames:
         found = [_towards(value, own, required) for own in dict.fromkeys((near, every))]
         return [names for names in found if names is not None]
 
-    def _join_node(self, node: ir.Node) -> None:
-        kind = self._index.class_of(node)
-        for n, m, sources in self._passed(kind):
-            operand = node.inputs[n]
-            if operand is not None:
-                self._join(operand, node.outputs[m], sources)
+    def _join_node(self, node: ir.Node, kind: OperatorClass) -> None:
+        ways = self._ways.get(kind)
+        if ways is None:
+            ways = self._ways[kind] = list(self._passed(kind))
+        if ways:
+            operands, results, places = node.inputs, node.outputs, self._places
+            for n, m, sources, is_whole in ways:
+                operand, result = operands[n], results[m]
+                if operand is None:
+                    continue
+                if is_whole and result not in places:
+                    # All axes are the same ones: the two values share their places.
+                    places[result] = places[operand]
+                else:
+                    self._join(operand, result, sources)
         for source, target, axes in region_edges(node) if node in self._index.nesting else ():
             self._join(source, target, axes)
 
-    def _passed(self, kind: OperatorClass) -> Sequence[tuple[int, int, tuple[int | None, ...]]]:
-        """The operands and results, by number, between which the operators of a class pass axes on."""
-        found = self._ways.get(kind)
-        if found is None:
-            found = self._ways[kind] = []
-            for m in range(len(kind.node.outputs)):
-                for n, operand in enumerate(kind.node.inputs):
-                    sources = kind.path(n, m) if operand is not None else None
-                    if sources is None and self._beside_pieces and kind.node.op_type == "Reshape" and (n, m) == (0, 0):
-                        sources = beside_reshaped(kind.node)
-                    if sources is not None:
-                        found.append((n, m, sources))
-        return found
+    def _passed(self, kind: OperatorClass) -> Iterator[tuple[int, int, tuple[int | None, ...], bool]]:
+        """The operands and results, by number, between which the operators of a class pass axes on, and whether all
+        axes stay where they are."""
+        for m in range(len(kind.node.outputs)):
+            for n, operand in enumerate(kind.node.inputs):
+                sources = kind.path(n, m) if operand is not None else None
+                if sources is None and self._beside_pieces and kind.node.op_type == "Reshape" and (n, m) == (0, 0):
+                    sources = beside_reshaped(kind.node)
+                if sources is not None and operand is not None and operand.shape is not None:
+                    yield n, m, sources, sources == tuple(range(len(operand.shape)))
 
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
-        if target not in self._places and source.shape is not None and axes == tuple(range(len(source.shape))):
-            # All axes are the same ones: the two values share their places.
-            self._places[target] = self._place(source)
-            return
-        before, after = self._place(source), self._place(target)
+        before, after = self._places[source], self._places[target]
         for axis, own in enumerate(axes):
             if own is not None:
                 self._same[self._first(before + own)] = self._first(after + axis)
 
     @cached_property
     def _names(self) -> dict[int, frozenset[str]]:
+        naming: list[tuple[ir.Node, OperatorClass]] = []
         for node in self._index.nodes:
-            self._join_node(node)
-        found: dict[int, set[str]] = {}
-        by_place: list[ir.Node] = []
+            kind = self._index.class_of(node)
+            self._join_node(node, kind)
+            if kind.names and node not in self._silent:
+                naming.append((node, kind))
+        found: dict[int, frozenset[str]] = {}
+        by_place: list[list[tuple[ir.Value, AxisNames]]] = []
         for value, names in self._given.items():
-            self._enter(found, self._place(value), names)
+            self._enter(found, self._places[value], names)
         entered: set[tuple[int, AxisNames]] = set()
-        for node in self._index.nodes:
-            facts = self._index.class_of(node).facts
-            if facts is None or node in self._silent:
+        for node, kind in naming:
+            own = _named(node, kind)
+            if kind.facts is not None and kind.facts.by_place:
+                by_place.append(own)
                 continue
-            if facts.by_place:
-                by_place.append(node)
-                continue
-            for value, names in self._named(node):
+            for value, names in own:
                 # Values that share their places often have the same names too.
-                given = self._place(value), names
+                given = self._places[value], names
                 if given not in entered:
                     entered.add(given)
                     self._enter(found, *given)
-        for node in by_place if not self._given else ():
+        for own in by_place if not self._given else ():
             # The layout attribute of a position-wise node names only axes that have no other name.
-            own = list(self._named(node))
-            places = [self._place(value) + axis for value, names in own for axis in range(len(names))]
+            places = [self._places[value] + axis for value, names in own for axis in range(len(names))]
             if not any(self._first(place) in found for place in places):
                 for value, names in own:
-                    self._enter(found, self._place(value), names)
+                    self._enter(found, self._places[value], names)
                     self._written.add(value)
-        return {place: frozenset(names) for place, names in found.items()}
+        return found
 
-    def _named(self, node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
-        """The names of the operands' axes by the node itself."""
-        for is_result, n, names in self._index.class_of(node).names:
-            value = (node.outputs if is_result else node.inputs)[n]
-            if value is not None:
-                yield value, names
-
-    def _enter(self, found: dict[int, set[str]], place: int, names: AxisNames) -> None:
-        for axis, name in enumerate(names):
+    def _enter(self, found: dict[int, frozenset[str]], place: int, names: AxisNames) -> None:
+        same = self._same
+        for axis, name in enumerate(names, place):
             if name is not None:
-                found.setdefault(self._first(place + axis), set()).add(name)
-
-    def _place(self, value: ir.Value) -> int:
-        """The number of the place of the value's first axis."""
-        place = self._places.get(value)
-        if place is None:
-            place = self._places[value] = len(self._same)
-            # A scalar has a place too, so that no two values start at one unless they share all.
-            self._same.extend(range(place, place + max(1, len(value.shape or ()))))
-        return place
+                first = axis if same[axis] == axis else self._first(axis)
+                known = found.get(first)
+                if known is None:
+                    # Most axes have one name, and those of one name share it.
+                    found[first] = self._single.setdefault(name, frozenset((name,)))
+                elif name not in known:
+                    found[first] = known | {name}
 
     def _first(self, place: int) -> int:
         same = self._same
@@ -169,6 +177,12 @@ class CommonNames:
             same[place] = same[other]
             place = other
         return place
+
+
+def _named(node: ir.Node, kind: OperatorClass) -> list[tuple[ir.Value, AxisNames]]:
+    """The names of the operands' axes by the node itself."""
+    found = [((node.outputs if is_result else node.inputs)[n], names) for is_result, n, names in kind.names]
+    return [(value, names) for value, names in found if value is not None]
 
 
 def _towards(value: ir.Value, own: Sequence[frozenset[str]], required: Layout) -> AxisNames | None:

@@ -30,6 +30,7 @@ class Derivation:
 
     def __init__(self, made: Mapping[ir.Value, AxisNames], read: Mapping[ir.Value, frozenset[AxisNames]]) -> None:
         self._made, self._read = made, read
+        self._candidates: dict[tuple[AxisNames | None, frozenset[AxisNames]], list[AxisNames]] = {}
 
     def made(self, value: ir.Value) -> AxisNames | None:
         """The names of the value's axes by its producer."""
@@ -39,12 +40,14 @@ class Derivation:
         """The names that readers give the value's axes: one tuple for each distinct reading."""
         return self._read.get(value, _NONE)
 
-    def candidates(self, value: ir.Value) -> list[AxisNames]:
+    def candidates(self, value: ir.Value) -> Sequence[AxisNames]:
         """Every naming of the value with at least one name, the producer's first."""
-        made = self._made.get(value)
-        read = self._read.get(value, _NONE)
-        namings = [*([made] if made else ()), *(read if len(read) < 2 else sorted(read, key=str))]
-        return [naming for naming in namings if any(naming)]
+        key = made, read = self._made.get(value), self._read.get(value, _NONE)
+        found = self._candidates.get(key)
+        if found is None:
+            namings = [*([made] if made else ()), *(read if len(read) < 2 else sorted(read, key=str))]
+            found = self._candidates[key] = [naming for naming in namings if any(naming)]
+        return found
 
 
 def fed(model: ir.Model) -> list[ir.Value]:
@@ -178,7 +181,7 @@ def _carry_forward(
         if value not in made:
             _enter_from_edges(value, edges, made)
     nesting = rules.index.nesting
-    for node in graph:
+    for node in rules.index.nodes_of[graph]:
         inward: Sequence[RegionEdge] = ()
         if node in nesting:
             inward = list(region_edges(node))
@@ -229,7 +232,7 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], rul
             enter(source, frozenset(tuple(names) for names in known if any(names)))
 
     nesting = rules.index.nesting
-    for node in reversed(graph):
+    for node in reversed(rules.index.nodes_of[graph]):
         if node in nesting:
             edges, results = list(region_edges(node)), set(node.outputs)
             propagate([each for each in edges if each[1] in results])

@@ -8,7 +8,7 @@ as the operand's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -85,8 +85,9 @@ def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
     return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
 
 
-def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
-    """The sizes of the extents of a model; `dims` has sizes by name."""
+def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.Node] | None = None) -> ExtentOf:
+    """The sizes of the extents of a model; `dims` has sizes by name. `nodes` are its nodes, each before those inside
+    it, where the caller has them."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     sizes = {name: 1 for name in batches if name is not None} | {**dims}
@@ -107,11 +108,12 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
     # Values share shapes, and a shape that was met has no new name.
     shapes: set[int] = set()
-    for node in model.graph.all_nodes():
+    for node in model.graph.all_nodes() if nodes is None else nodes:
         for value in node.outputs:
-            if id(value.shape) in shapes:
+            shape = id(value.shape)
+            if shape in shapes:
                 continue
-            shapes.add(id(value.shape))
+            shapes.add(shape)
             new = [name for name in _names(value) if name not in met]
             if not new:
                 continue
@@ -124,8 +126,8 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
             if len(new) != 1 or not new[0].isidentifier() or read is None or read.shape is None:
                 continue
             whole = math.prod(map(extent_of, read.shape, range(len(read.shape))))
-            shape = [(dim, place) for place, dim in enumerate(value.shape or ()) if _name(dim) != new[0]]
-            rest = math.prod(extent_of(dim, place) for dim, place in shape)
+            others = [(dim, place) for place, dim in enumerate(value.shape or ()) if _name(dim) != new[0]]
+            rest = math.prod(extent_of(dim, place) for dim, place in others)
             if rest and whole % rest == 0:
                 sizes[new[0]] = whole // rest
                 formulas.clear()

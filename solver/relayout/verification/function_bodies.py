@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import onnx
@@ -12,7 +12,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.body_execution import MOVES, fault_in_body
-from relayout.verification.model_index import ModelIndex, checked_once
+from relayout.verification.model_index import ModelIndex, OperatorClass, checked_once
 from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
@@ -20,14 +20,11 @@ from relayout.verification.operator_facts import (
     is_contributed,
     kernel_names,
     named,
-    own_names,
     standard_names,
 )
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_functions"]
-
-Identifier = tuple[str, str, str]
 
 Tried = dict[object, str | None]
 """The faults found so far, by operand and format."""
@@ -39,10 +36,10 @@ def check_functions(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
     custom operator without a body."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
-    yield from checked_once(index, index.nodes, partial(_check_node, index.model.functions, {}))
+    yield from checked_once(index, index.nodes, partial(_check_node, index, {}))
     custom: dict[str, list[ir.Node]] = {}
     for node in index.nodes:
-        if not _is_known(node) and node.op_identifier() not in index.model.functions:
+        if node.domain and not _is_known(node) and node.op_identifier() not in index.model.functions:
             custom.setdefault(f"{node.domain}::{node.op_type}", []).append(node)
     for operator, nodes in custom.items():
         yield Finding(
@@ -54,13 +51,13 @@ def check_functions(index: ModelIndex) -> Iterator[Finding]:
         )
 
 
-def _check_node(functions: Mapping[Identifier, ir.Function], tried: Tried, node: ir.Node) -> Iterator[Finding]:
+def _check_node(index: ModelIndex, tried: Tried, node: ir.Node) -> Iterator[Finding]:
     if node.domain == OURS:
-        function = functions.get(node.op_identifier())
+        function = index.model.functions.get(node.op_identifier())
         if function is None:
             yield _finding(node, "function-missing", "a function with this operator's body", "none")
         else:
-            yield from _check_body(node, function, tried)
+            yield from _check_body(node, index.class_of(node), function, tried)
 
 
 def _is_known(node: ir.Node) -> bool:
@@ -68,7 +65,7 @@ def _is_known(node: ir.Node) -> bool:
     return is_standard or is_contributed(node) or named(node) is not None
 
 
-def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:
+def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function, tried: Tried) -> Iterator[Finding]:
     """Yield a finding unless the body is Transposes of inputs, the standard operator and Transposes of results.
 
     If layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes are allowed too.
@@ -81,18 +78,20 @@ def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[
         return
     (operator,) = work
     for side in ("input", "result"):
-        yield from _check_side(node, function, operator, side, tried)
+        yield from _check_side(node, kind, function, operator, side, tried)
     yield from _check_attributes(node, function, operator)
 
 
-def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: str, tried: Tried) -> Iterator[Finding]:
+def _check_side(
+    node: ir.Node, kind: OperatorClass, function: ir.Function, operator: ir.Node, side: str, tried: Tried
+) -> Iterator[Finding]:
     inner = operator.inputs if side == "input" else operator.outputs
     outer = list(function.inputs) if side == "input" else list(function.outputs)
     count = len(node.inputs) if side == "input" else len(node.outputs)
     for n in range(count):
         value = inner[n] if n < len(inner) else None
         end = outer[n] if n < len(outer) else None
-        expected = _expected_perm(node, side, n)
+        expected = _expected_perm(kind, side, n)
         if value is None or end is None:
             operand = node.inputs[n] if side == "input" else node.outputs[n]
             if operand is not None and (side == "input" or operand.name):
@@ -169,9 +168,10 @@ def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
     return tuple(before[axis] for axis in perm) if before else tuple(perm)
 
 
-def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
+def _expected_perm(kind: OperatorClass, side: str, n: int) -> tuple[int, ...] | None:
     """The permutation between the standard operator's operand and this one's; None where they are the same."""
-    facts, names = named(node), own_names(node, side, n)
+    node, facts = kind.node, kind.facts
+    names = (kind.own_inputs if side == "input" else kind.own_results)[n]
     if facts is None or names is None:
         return None
     is_kernel = side == "input" and n == facts.kernel

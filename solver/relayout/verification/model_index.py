@@ -7,7 +7,7 @@ verifier's own notion: the one in `relayout.ops`, by which candidates are shared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -19,13 +19,14 @@ from relayout.verification.operator_facts import (
     OURS,
     AxisNames,
     Named,
-    axis_names,
     axis_path,
     declared_facts,
     named,
+    own_names,
     small_constant,
+    with_whole_parts,
 )
-from relayout.verification.subgraph_values import nesting_of, walk
+from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["MARKS", "ModelIndex", "OperatorClass", "checked_once"]
 
@@ -41,13 +42,17 @@ _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRIN
 class OperatorClass:
     """The facts about all nodes of one class; `node` is one of them."""
 
-    __slots__ = ("_paths", "facts", "inputs", "names", "node", "results")
+    __slots__ = ("_paths", "facts", "inputs", "names", "node", "own_inputs", "own_results", "results")
 
     def __init__(self, node: ir.Node) -> None:
         self.node = node
         self.facts: Named | None = named(node)
-        self.inputs: tuple[AxisNames | None, ...] = self._names("input", len(node.inputs))
-        self.results: tuple[AxisNames | None, ...] = self._names("result", len(node.outputs))
+        inputs, results = node.inputs, node.outputs
+        # The names by the operator itself, and with those of tiles that are all of an axis.
+        self.own_inputs: tuple[AxisNames | None, ...] = self._own("input", len(inputs))
+        self.own_results: tuple[AxisNames | None, ...] = self._own("result", len(results))
+        self.inputs: tuple[AxisNames | None, ...] = tuple(map(_whole, self.own_inputs, inputs))
+        self.results: tuple[AxisNames | None, ...] = tuple(map(_whole, self.own_results, results))
         # The names that the operator itself gives, and the operands that have them. ONNX's global pools determine none.
         tells = self.facts is not None and (not self.facts.pooled or node.domain == OURS)
         own = [(False, *each) for each in enumerate(self.inputs)] + [(True, *each) for each in enumerate(self.results)]
@@ -61,10 +66,12 @@ class OperatorClass:
             self._paths[key] = axis_path(self.node, n, m)
         return self._paths[key]
 
-    def _names(self, side: str, count: int) -> tuple[AxisNames | None, ...]:
-        if self.facts is None:
-            return (None,) * count
-        return tuple([axis_names(self.node, side, n) for n in range(count)])
+    def _own(self, side: str, count: int) -> tuple[AxisNames | None, ...]:
+        return (None,) * count if self.facts is None else tuple([own_names(self.node, side, n) for n in range(count)])
+
+
+def _whole(names: AxisNames | None, value: ir.Value | None) -> AxisNames | None:
+    return names if names is None or value is None or value.shape is None else with_whole_parts(names, value.shape)
 
 
 class ModelIndex:
@@ -72,14 +79,26 @@ class ModelIndex:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nesting = nesting_of(model.graph)
-        self.nodes = tuple(walk(model.graph, self.nesting))
+        self.nesting: dict[ir.Node, Sequence[ir.Graph]] = {}
+        """The graphs inside each node that has any; an outer node comes before those inside it."""
+        self.nodes_of: dict[ir.Graph, tuple[ir.Node, ...]] = {}
+        """The nodes of each graph, in its order."""
+        self._enter(model.graph)
+        self.nodes = tuple(walk(model.graph, self.nesting)) if self.nesting else self.nodes_of[model.graph]
         self.type_of: Callable[[ir.Value], int] = _Types().__getitem__
-        """The number of a value's type: values of one type are alike in all that `_type` lists."""
+        """The number of a value's type: values of one type are alike in all that a fact reads of them."""
         self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self).__getitem__
         """A node's operator class."""
         self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = _Marks().__getitem__
         """A value's annotations by `MARKS`, () where it has none."""
+
+    def _enter(self, graph: ir.Graph) -> None:
+        nodes = self.nodes_of[graph] = tuple(graph)
+        for node in nodes:
+            if inside := graphs_of(node):
+                self.nesting[node] = inside
+                for inner in inside:
+                    self._enter(inner)
 
     @cached_property
     def noted(self) -> frozenset[ir.Node]:
@@ -89,7 +108,7 @@ class ModelIndex:
     @cached_property
     def ahead(self) -> frozenset[ir.Node]:
         """The operators on constants, which run before the model does."""
-        return frozenset(computed_ahead(self.model.graph, self.nesting))
+        return frozenset(computed_ahead(self.nodes, self.nesting, self._stored))
 
     @cached_property
     def made_ahead(self) -> frozenset[ir.Value]:
@@ -99,7 +118,11 @@ class ModelIndex:
     @cached_property
     def constants(self) -> frozenset[ir.Value]:
         """The values that are stored or computed ahead."""
-        return self.made_ahead.union(stored(self.model.graph, self.nesting))
+        return self.made_ahead | self._stored
+
+    @cached_property
+    def _stored(self) -> frozenset[ir.Value]:
+        return frozenset(stored(self.model.graph, self.nesting))
 
 
 class _Marks(dict[ir.Value, tuple[str | None, ...]]):
@@ -112,13 +135,27 @@ class _Marks(dict[ir.Value, tuple[str | None, ...]]):
 
 
 class _Types(dict[ir.Value, int]):
-    """The number of each value's type, in order of appearance."""
+    """The number of each value's type, in order of appearance.
+
+    The type is all that a fact, or a backend that answers by type, reads of an operand: shape and element type, whether
+    it is a constant, and the numbers of one that may list axes.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
     def __missing__(self, value: ir.Value) -> int:
-        number = self[value] = self._numbers.setdefault(_type(value), len(self._numbers))
+        shape, kind, producer = value.shape, value.type, value.producer()
+        is_constant = value.const_value is not None or (producer is not None and producer.op_type == "Constant")
+        type_ = (
+            None if shape is None else shape.dims,
+            None if kind is None else kind.dtype,
+            type(kind),
+            is_constant,
+            value.is_graph_input(),
+            small_constant(value) if is_constant else None,
+        )
+        number = self[value] = self._numbers.setdefault(type_, len(self._numbers))
         return number
 
 
@@ -128,27 +165,19 @@ class _Classes(dict[ir.Node, OperatorClass]):
     def __init__(self, index: ModelIndex) -> None:
         self._index = index
         self._known: dict[Hashable, OperatorClass] = {}
+        # The nodes hold their attributes, and do not change, so the identity of one is a key.
+        self._attributes: dict[int, Hashable] = {}
 
     def __missing__(self, node: ir.Node) -> OperatorClass:
-        attributes: list[Hashable] = []
-        for name, attribute in node.attributes.data.items():
-            kind, given = attribute.type, attribute.value
-            if kind in _LISTS and given is not None:
-                given = tuple(given)
-            elif kind not in _SINGLE:
-                # A tensor or a graph is the same only where it is the same object. No fact reads the tensor of an
-                # operator on constants, and no backend is asked about such an operator.
-                given = None if kind is ir.AttributeType.TENSOR and node in self._index.ahead else id(given)
-            attributes.append((name, kind, given, attribute.ref_attr_name))
-        type_of = self._index.type_of
+        domain, type_of, attributes = node.domain, self._index.type_of, node.attributes.data
         signature = (
-            node.domain,
+            domain,
             node.op_type,
             node.overload,
-            tuple(attributes),
+            tuple([self._attributes.get(id(each)) or self._attribute(node, each) for each in attributes.values()]),
             tuple([type_of(value) if value is not None else None for value in node.inputs]),
             tuple([(type_of(value), bool(value.name)) for value in node.outputs]),
-            id(declared_facts(node)),
+            id(declared_facts(node)) if domain else None,
         )
         found = self._known.get(signature)
         if found is None:
@@ -156,20 +185,18 @@ class _Classes(dict[ir.Node, OperatorClass]):
         self[node] = found
         return found
 
-
-def _type(value: ir.Value) -> Hashable:
-    """All that a fact, or a backend that answers by type, reads of an operand: its type, whether it is a constant, and
-    the numbers of one that may list axes."""
-    shape, dtype, constant, producer = value.shape, value.dtype, value.const_value, value.producer()
-    is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-    return (
-        None if shape is None else shape.dims,
-        dtype,
-        type(value.type),
-        is_constant,
-        value.is_graph_input(),
-        small_constant(value) if is_constant else None,
-    )
+    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Hashable:
+        """All that tells attributes apart."""
+        kind, given = attribute.type, attribute.value
+        if kind in _LISTS and given is not None:
+            given = tuple(given)
+        elif kind is ir.AttributeType.TENSOR and node in self._index.ahead:
+            # No fact reads the tensor of an operator on constants, and no backend is asked about such an operator.
+            return attribute.name, kind, None, attribute.ref_attr_name
+        elif kind not in _SINGLE:
+            given = id(given)  # a tensor or a graph is the same only where it is the same object
+        found = self._attributes[id(attribute)] = attribute.name, kind, given, attribute.ref_attr_name
+        return found
 
 
 def checked_once(

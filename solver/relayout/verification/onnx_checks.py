@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import partial
 
 import onnx
 import onnx_ir as ir
@@ -18,7 +19,6 @@ from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once
-from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
@@ -135,14 +135,15 @@ def _extents(shape: ir.Shape) -> Extents:
 
 def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    return checked_once(index, index.nodes, _check_channels)
+    return checked_once(index, index.nodes, partial(_check_channels, index))
 
 
-def _check_channels(node: ir.Node) -> Iterator[Finding]:
-    facts = named(node)
+def _check_channels(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
+    kind = index.class_of(node)
+    facts = kind.facts
     if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
         return
-    data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
+    data, kernel = kind.own_inputs[0], kind.own_inputs[facts.kernel]
     channels = _channels(node, "data_layout", node.inputs[0], data, "C")
     inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
     if channels is None or inner is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import onnx_ir as ir
 
@@ -15,6 +16,7 @@ from relayout.backend.calls import operator_layouts_of
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.layout.relaid_constant import is_one_of
 from relayout.ops.node_reader import constant_tensor
 
 __all__ = [
@@ -403,7 +405,11 @@ def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...
 def small_constant(value: ir.Value) -> tuple[int, ...] | None:
     """The numbers of a constant of up to 64 integers, such as a list of axes; None for any other value."""
     tensor = constant_tensor(value)
-    if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 64:
+    if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return None
+    # onnx_ir makes a shape anew for each question about an encoded tensor.
+    size = prod(tensor.raw.dims) if is_one_of(tensor, ir.TensorProtoTensor) else tensor.size
+    if size > 64:
         return None
     try:
         return tuple(tensor.numpy().reshape(-1).tolist())

@@ -20,7 +20,7 @@ from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
+from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
 from relayout.verification.resize_axes import may_be_cut
 
 __all__ = ["Charges", "check_requirements", "known_extents", "node_label"]
@@ -54,16 +54,17 @@ class _Known:
 
     def situation(self, node: ir.Node, asked: Sequence[tuple[bool, int, bool]]) -> Hashable:
         """All that decides, beside the operator class and the backend's answer, which implementations are met."""
-        inputs, results = node.inputs, node.outputs
+        index, inputs, results = self.index, node.inputs, node.outputs
+        marks_of = index.marks_of
         # The order of a Resize's operands counts for either of them.
-        found: list[Hashable] = [value and self.index.marks_of(value)[:2] for value in (*inputs, *results)]
-        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY))
+        found: list[Hashable] = [value and marks_of(value)[:2] for value in (*inputs, *results)]
+        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY) if node in index.noted else None)
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
                 found.append(self.boxes.get(value))
                 if not is_named:
-                    found += [value in self.index.made_ahead, *self.derivation.candidates(value)]
+                    found += [value in index.made_ahead, *self.derivation.candidates(value)]
                     found += [self.common.of(value), self.common.beside_pieces.of(value)]
         return tuple(found)
 
@@ -170,7 +171,8 @@ def _unsatisfied(
 ) -> Finding | None:
     if n == 0 and _resizes_only_places(node, required):
         return None
-    own = own_names(node, side, n)
+    shared = known.index.class_of(node)
+    own = (shared.own_inputs if side == "input" else shared.own_results)[n]
     if own is None and value in known.index.made_ahead and not required.is_numbered:
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required

@@ -20,9 +20,12 @@ RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 
 def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs inside a node."""
-    found: list[ir.Graph] = []
     # Every pass asks every node; the dict inside is read faster than through the mapping.
-    for attribute in node.attributes.data.values():
+    attributes = node.attributes.data
+    if not attributes:
+        return ()
+    found: list[ir.Graph] = []
+    for attribute in attributes.values():
         kind = attribute.type
         if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
             found.append(attribute.as_graph())

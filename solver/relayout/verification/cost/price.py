@@ -217,7 +217,8 @@ class _Bill:
     ) -> None:
         self.in_bytes = objective == "bytes"
         self._index, self._backend = index, backend
-        self._extent_of, self._constants = extent_counter(index.model, dims), index.constants
+        self._extent_of = extent_counter(index.model, dims, None if index.nesting else index.nodes)
+        self._constants = index.constants
         self._operators = conversion_operators_of(backend)
         converting = dict.fromkeys(filter(self._converts, index.nodes))
         self.charges = {node: cost for node, cost in charges.items() if node not in converting}
@@ -307,10 +308,12 @@ class _Bill:
         return "".join(f"; {text}" for text in [*self.contradictions, *own][:1])
 
     def _converts(self, node: ir.Node) -> bool:
-        kind = node.domain, node.op_type
-        may_convert = kind in self._operators or (node in self._index.noted and CONVERSION_KEY in node.metadata_props)
-        if not may_convert and node.op_type == "Transpose":
-            may_convert = node.domain in _ONNX and moves_axes(node)
+        domain, operator = node.domain, node.op_type
+        may_convert = (domain, operator) in self._operators or (
+            node in self._index.noted and CONVERSION_KEY in node.metadata_props
+        )
+        if not may_convert and operator == "Transpose":
+            may_convert = domain in _ONNX and moves_axes(node)
         read = node.inputs[0] if may_convert and node.inputs else None
         return read is not None and read not in self._constants
 
