@@ -276,7 +276,7 @@ def _data_of(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorPro
 def _is_large(tensor: ir.TensorProtocol) -> bool:
     # onnx_ir makes a shape anew for each question about an encoded tensor.
     if is_one_of(tensor, ir.TensorProtoTensor):
-        return bool(prod(tensor.raw.dims) * tensor.dtype.bitwidth > 8 * LARGEST_KEPT)
+        return bool(prod(tensor.raw.dims[:]) * tensor.dtype.bitwidth > 8 * LARGEST_KEPT)
     return tensor.nbytes > LARGEST_KEPT
 
 
