@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 from msgspec import Struct, field
@@ -57,22 +57,20 @@ def check_graph(
             found="a sparse_initializer",
         )
     values = (*graph.input, *graph.value_info, *graph.output)
-    described = (graph, *values, *graph.initializer)
-    for part in described:
-        check_text((part.name, part.doc_string), where)
-        if part.metadata_props:
-            check_text((text for entry in part.metadata_props for text in (entry.key, entry.value)), where)
+    tensors = graph.initializer[:]
+    check_text(_texts_of((graph, *values, *tensors)), where)
     names: dict[str, str | int] = {}
     for info in graph.input:
         declare(names, info.name, "an input", where)
     constants: set[str] = set()
-    for tensor in graph.initializer:
-        if tensor.name in constants or not names.get(tensor.name, "an input") == "an input":
-            raise duplicate(tensor.name, "two constants", where)
-        constants.add(tensor.name)
-        check_tensor(tensor, f"{where}, constant '{tensor.name}'")
-        names.setdefault(tensor.name, "a constant")
-        if not tensor.name:
+    for tensor in tensors:
+        name = tensor.name
+        if name in constants or not names.get(name, "an input") == "an input":
+            raise duplicate(name, "two constants", where)
+        constants.add(name)
+        check_tensor(tensor, f"{where}, constant '{name}'")
+        names.setdefault(name, "a constant")
+        if not name:
             raise InputError("a constant has no name", where=where, expected="a name", found="''")
     for info in values:
         written = info.type.SerializeToString()
@@ -80,6 +78,15 @@ def check_graph(
             check_type(info.type, f"{where}, value '{info.name}'")
             around.types.add(written)
     return check_body(graph.node, names, [info.name for info in graph.output], outer, around, where, depth)
+
+
+def _texts_of(parts: Iterable[onnx.GraphProto | onnx.ValueInfoProto | onnx.TensorProto]) -> Iterator[str]:
+    for part in parts:
+        yield part.name
+        yield part.doc_string
+        for entry in part.metadata_props if part.metadata_props else ():
+            yield entry.key
+            yield entry.value
 
 
 def check_body(
@@ -95,11 +102,11 @@ def check_body(
     each value, or the index of its node."""
     ready = {"", *names}
     texts: list[str] = []
-    operands: list[tuple[list[str], list[str]]] = []
+    parts: list[tuple[onnx.NodeProto, str, str, list[str], list[str]]] = []
     for index, node in enumerate(nodes):
-        inputs, results = [*node.input], [*node.output]
-        operands.append((inputs, results))
-        texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *inputs, *results)
+        domain, operator, inputs, results = node.domain, node.op_type, node.input[:], node.output[:]
+        parts.append((node, domain, operator, inputs, results))
+        texts += (node.name, operator, domain, node.overload, node.doc_string, *inputs, *results)
         if node.metadata_props:
             check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
         for output in results:
@@ -112,10 +119,10 @@ def check_body(
     visible = outer | names.keys()
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
-    for index, (node, (inputs, results)) in enumerate(zip(nodes, operands, strict=True)):
-        attributes = [*node.attribute]
+    for index, (node, domain, operator, inputs, results) in enumerate(parts):
+        attributes = node.attribute[:]
         given = tuple([(attribute.name, attribute.type) for attribute in attributes])
-        kind = node.domain, node.op_type, len(inputs), len(results), given
+        kind = domain, operator, len(inputs), len(results), given
         is_known = kind in around.kinds
         if not is_known:
             try:

@@ -290,7 +290,7 @@ def _is_large(tensor: ir.TensorProtocol) -> bool:
     # onnx_ir makes a shape anew for each question about an encoded tensor.
     if is_one_of(tensor, ir.TensorProtoTensor):
         raw = tensor.raw
-        return bool(prod(raw.dims) * _bits(raw.data_type) > 8 * LARGEST_KEPT)
+        return bool(prod(raw.dims[:]) * _bits(raw.data_type) > 8 * LARGEST_KEPT)
     return tensor.nbytes > LARGEST_KEPT
 
 

@@ -20,8 +20,9 @@ _FIELDS = {
     "uint64_data": {"UINT64": 1.0, "UINT32": 1.0},
     "string_data": {"STRING": 1.0},
 }
+_ALL_FIELDS = (*_FIELDS, "int32_data")
 _PACKED = {2: 0.25, 4: 0.5}
-_NUMBERS = frozenset(dtype.value for dtype in ir.DataType)
+_BY_NUMBER = {dtype.value: dtype for dtype in ir.DataType}
 _BY_NAME = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
 
@@ -51,8 +52,8 @@ def is_absent(tensor: onnx.TensorProto) -> bool:
     return (
         tensor.data_location != onnx.TensorProto.EXTERNAL
         and not tensor.HasField("raw_data")
-        and not any(len(getattr(tensor, field)) for field in (*_FIELDS, "int32_data"))
-        and math.prod(tensor.dims) > 0
+        and not any(len(getattr(tensor, field)) for field in _ALL_FIELDS)
+        and math.prod(tensor.dims[:]) > 0
     )
 
 
@@ -81,7 +82,7 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
-        if tensor.elem_type not in _NUMBERS:
+        if tensor.elem_type not in _BY_NUMBER:
             name_of_dtype(tensor.elem_type, where)
         for axis, dim in enumerate(tensor.shape.dim):
             check_text((dim.dim_param, dim.denotation), where)
@@ -106,21 +107,22 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
 
 def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     """Check that a tensor's data fits its type and shape, or is absent."""
-    if tensor.data_type not in _NUMBERS:
+    dtype = _BY_NUMBER.get(tensor.data_type)
+    if dtype is None:
         name_of_dtype(tensor.data_type, where)
-    dtype = ir.DataType(tensor.data_type)
-    if dtype == ir.DataType.UNDEFINED:
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
         raise InputError("a tensor has no dtype", where=where, expected="an element type", found="undefined")
-    if any(extent < 0 for extent in tensor.dims):
-        raise InputError("a negative extent", where=where, expected="0 or more", found=str(list(tensor.dims)))
-    count = math.prod(tensor.dims)
+    dims = tensor.dims[:]
+    if min(dims, default=0) < 0:
+        raise InputError("a negative extent", where=where, expected="0 or more", found=str(dims))
+    count = math.prod(dims)
     if count >= 1 << 62:
-        raise InputError("a tensor too large for any memory", where=where, found=f"shape {list(tensor.dims)}")
+        raise InputError("a tensor too large for any memory", where=where, found=f"shape {dims}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
     if tensor.HasField("segment"):
         raise InputError("tensors in segments are not supported", where=where, expected="the whole tensor")
-    filled = {field: held for field in (*_FIELDS, "int32_data") if (held := len(getattr(tensor, field)))}
+    filled = {field: held for field in _ALL_FIELDS if (held := len(getattr(tensor, field)))}
     is_raw = tensor.HasField("raw_data")
     if is_raw and dtype == ir.DataType.STRING:
         raise InputError("strings are no raw bytes", where=where, expected="string_data", found="raw_data")
@@ -135,7 +137,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
         raise InputError(
             "a tensor's data does not fit its shape",
             where=where,
-            expected=f"{wanted} {unit} for {dtype.name.lower()} of shape {list(tensor.dims)}",
+            expected=f"{wanted} {unit} for {dtype.name.lower()} of shape {dims}",
             found=f"{found} {unit}" + (f" and {', '.join(filled)}" if filled else ""),
         )
 

@@ -38,57 +38,83 @@ def model_of(proto: onnx.ModelProto, *, has_graphs: bool) -> ir.Model:
     """The model of a protobuf, which is used up. Its nodes are in topological order. `has_graphs`: a node may have
     graphs inside. Values of equal type share one frozen shape, as onnx_ir makes them, and nodes share attributes."""
     graph = proto.graph
-    if has_graphs or graph.quantization_annotation or any(node.device_configurations for node in graph.node):
+    nodes = graph.node[:]
+    if has_graphs or graph.quantization_annotation or any(node.device_configurations for node in nodes):
         return serde.deserialize_model(proto)
-    given = {each.name for field in (graph.input, graph.initializer) for each in field}
-    nodes, outputs, described = [*graph.node], [*graph.output], [*graph.value_info]
-    for field in ("node", "output", "value_info"):
+    described = {info.name: info for info in graph.value_info}
+    values = {info.name: serde.deserialize_value_info_proto(info, None) for info in graph.input}
+    inputs = [*values.values()]
+    constants = [*_constants(graph.initializer, described, values)]
+    made = [*_nodes(nodes, described, values)]
+    outputs = [serde.deserialize_value_info_proto(info, values[info.name]) for info in graph.output]
+    for field in ("input", "output", "initializer", "node", "value_info"):
         graph.ClearField(field)
-    graph.value_info.extend([info for info in described if info.name in given])
-    declared = {info.name for field in (graph.input, graph.value_info) for info in field}
     model = serde.deserialize_model(proto)
-    # A shape that is declared may have denotations, one that is a tensor's has extents alone.
-    shapes: dict[tuple[int | ir.SymbolicDim, ...], ir.Shape] = {}
-    for value in model.graph.initializers.values():
-        if value.name not in declared and value.shape is not None:
-            value.shape = shapes.setdefault(value.shape.dims, value.shape)
-    values = {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
-    model.graph.extend(_nodes(nodes, {info.name: info for info in described}, values))
-    model.graph.outputs.extend([serde.deserialize_value_info_proto(info, values[info.name]) for info in outputs])
+    rest = model.graph
+    model.graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=made,
+        initializers=constants,
+        doc_string=rest.doc_string,
+        opset_imports=rest.opset_imports,
+        name=rest.name,
+        metadata_props=rest.metadata_props,
+    )
     return model
 
 
+def _constants(
+    tensors: Iterable[onnx.TensorProto], described: Mapping[str, onnx.ValueInfoProto], values: dict[str, ir.Value]
+) -> Iterator[ir.Value]:
+    """The values with data; those that are no inputs are entered into `values`."""
+    shapes: dict[tuple[int, ...], ir.Shape] = {}
+    for proto in tensors:
+        name, tensor = proto.name, serde.deserialize_tensor(proto)
+        value = values.get(name)
+        if value is None:
+            extents = tuple(proto.dims[:])
+            shape = shapes.get(extents)
+            if shape is None:
+                shape = shapes[extents] = ir.Shape(extents, frozen=True)
+            value = values[name] = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype))
+            if name in described:
+                serde.deserialize_value_info_proto(described[name], value)
+        value.const_value = tensor
+        yield value
+
+
 def _nodes(
-    nodes: Iterable[onnx.NodeProto], described: dict[str, onnx.ValueInfoProto], values: dict[str | None, ir.Value]
+    nodes: Iterable[onnx.NodeProto], described: Mapping[str, onnx.ValueInfoProto], values: dict[str, ir.Value]
 ) -> Iterator[ir.Node]:
     """The nodes one after the other; their results are entered into `values`."""
     types = _Types()
     attributes: dict[bytes, ir.Attr] = {}
     for node in nodes:
         operator, results = node.op_type, []
-        for name in node.output:
+        for name in node.output[:]:
             info = described.get(name)
-            value = ir.Value(name=name) if info is None else types.value(info)
+            value = ir.Value(name=name) if info is None else types.value(name, info)
             if name:
                 values[name] = value
             results.append(value)
         given = []
-        for attribute in node.attribute:
+        for attribute in node.attribute[:]:
             # The name of a Constant's tensor follows that of its value.
-            is_shared = attribute.type in _PLAIN or (
-                attribute.type == onnx.AttributeProto.TENSOR and operator != "Constant" and attribute.ByteSize() < SMALL
-            )
-            if not is_shared:
+            kind = attribute.type
+            is_tensor = kind == onnx.AttributeProto.TENSOR and operator != "Constant"
+            written = attribute.SerializeToString() if is_tensor or kind in _PLAIN else b""
+            if not written or (is_tensor and len(written) >= SMALL):
                 given.append(serde.deserialize_attribute(attribute))
                 continue
-            written = attribute.SerializeToString()
-            if written not in attributes:
-                attributes[written] = serde.deserialize_attribute(attribute)
-            given.append(attributes[written])
+            shared = attributes.get(written)
+            if shared is None:
+                shared = attributes[written] = serde.deserialize_attribute(attribute)
+            given.append(shared)
         yield ir.Node(
             node.domain,
             operator,
-            [values[name] if name else None for name in node.input],
+            [values[name] if name else None for name in node.input[:]],
             given,
             overload=node.overload,
             outputs=results,
@@ -102,21 +128,23 @@ class _Types:
     """The types and shapes of the values so far."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[ir.Shape | None, ir.TypeProtocol | None]] = {}
+        self._known: dict[bytes, tuple[ir.Shape | None, ir.DataType | None]] = {}
 
-    def value(self, info: onnx.ValueInfoProto) -> ir.Value:
+    def value(self, name: str, info: onnx.ValueInfoProto) -> ir.Value:
         """A value of this name, type and shape."""
         if info.metadata_props or info.doc_string:
             return serde.deserialize_value_info_proto(info, None)
-        written = info.type.SerializeToString()
-        if written not in self._known:
+        kind = info.type
+        written = kind.SerializeToString()
+        known = self._known.get(written)
+        if known is None:
             made = serde.deserialize_value_info_proto(info, None)
-            self._known[written] = made.shape, made.type
-        shape, type_ = self._known[written]
+            is_plain = isinstance(made.type, ir.TensorType) and made.type.denotation is None
+            known = self._known[written] = made.shape, made.dtype if is_plain else None
+        shape, dtype = known
         # A type can be changed in place, so each value has its own.
-        if isinstance(type_, ir.TensorType) and type_.denotation is None:
-            return ir.Value(name=info.name, shape=shape, type=ir.TensorType(type_.dtype))
-        return ir.Value(name=info.name, shape=shape, type=serde.deserialize_type_proto_for_type(info.type))
+        type_ = serde.deserialize_type_proto_for_type(kind) if dtype is None else ir.TensorType(dtype)
+        return ir.Value(name=name, shape=shape, type=type_)
 
 
 def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.ModelProto:

@@ -62,7 +62,7 @@ def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[on
         else:
             inside.append(tensor)
         light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    if sum(math.prod(tensor.dims) for tensor in inside) <= FEW_ELEMENTS * len(light.graph.node):
+    if sum(math.prod(tensor.dims[:]) for tensor in inside) <= FEW_ELEMENTS * len(light.graph.node):
         # A tensor keeps the whole protobuf in memory that it is a part of. Here the graph is the larger part.
         inside = [*onnx.GraphProto(initializer=inside).initializer]
     weights |= {tensor.name: share(serde.TensorProtoTensor(tensor)) for tensor in inside}
@@ -151,7 +151,7 @@ def _adopt(tensor: Any, folder: Folder, where: str, kept: onnx.GraphProto) -> ir
     if is_one_of(tensor, serde.TensorProtoTensor):
         if is_absent(tensor.raw):
             return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
-        if math.prod(tensor.raw.dims) <= LARGEST_KEPT:
+        if math.prod(tensor.raw.dims[:]) <= LARGEST_KEPT:
             kept.initializer.append(tensor.raw)
             tensor = serde.TensorProtoTensor(kept.initializer[-1])
         # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.
@@ -180,7 +180,9 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
-    return tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor) or _is_small(tensor.data_type, tensor.dims)
+    return (
+        tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor) or _is_small(tensor.data_type, tensor.dims[:])
+    )
 
 
 def _is_small(data_type: int, dims: Sequence[int]) -> bool:

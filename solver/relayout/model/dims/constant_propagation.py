@@ -8,7 +8,7 @@ is not changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,9 +40,21 @@ ARITHMETIC = frozenset(
     "Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
+_ASKING = frozenset(["Shape", "Size"])
+
 SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
 TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "Transpose"])
+
+
+class _Computing(NamedTuple):
+    """A node of ARITHMETIC or a Constant, its operator and its operands. All passes look at these: to read a field of a
+    protobuf takes as long as five looks into a tuple."""
+
+    node: onnx.NodeProto
+    operator: str
+    operands: list[str]
+
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -65,10 +77,12 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     proto, made_up = without_made_up_outputs(proto)
     stated = shaped_values(proto.graph, has_graphs=has_graphs) - {value for value, _ in made_up}
     inferred = infer(proto)
-    known = _stored(proto.graph)
+    computing = _computing(proto.graph)
+    known = _stored(proto.graph, computing)
     stored = set(known)
     if _is_static(inferred.graph, has_graphs):
-        return Inferred(inferred, {name: known[name] for name in _compute(inferred, known)}, is_ranked=True)
+        found = _compute(inferred, computing, known)
+        return Inferred(inferred, {name: known[name] for name in found}, is_ranked=True)
     for _ in range(ROUNDS):
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
@@ -79,8 +93,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     rounds_without_values = 0
     # Each of a chain of layers that pad by what they compute from extents takes a round, however many they are.
     while rounds_without_values < ROUNDS:
-        found, better = _follow_symbols(inferred.graph, known)
-        found |= _compute(inferred, known)
+        found, better = _follow_symbols(inferred.graph, computing, known)
+        found |= _compute(inferred, computing, known)
         fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
@@ -110,56 +124,57 @@ def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:
     shapes = _shapes(graph)
     names = [value.name for value in graph.input]
     for node in graph.node:
-        names += node.output
+        names += node.output[:]
     if not {*names} - {""} <= shapes.keys():
         return False
     return not has_graphs or not graphs_inside(graph.node)
 
 
-def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    read: set[str] = set()
-    constants = []
-    for node in graph.node:
-        operator = node.op_type
-        if operator in ARITHMETIC:
-            read.update(node.input)
-        elif operator == "Constant":
-            constants.append(node)
+def _computing(graph: onnx.GraphProto) -> list[_Computing]:
+    return [
+        _Computing(node, operator, node.input[:])
+        for node in graph.node[:]
+        if (operator := node.op_type) in ARITHMETIC or operator == "Constant"
+    ]
+
+
+def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str, np.ndarray]:
+    read = {name for _, operator, operands in computing if operator in ARITHMETIC for name in operands}
     read -= {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
         (node.output[0], node.attribute[0].t)
-        for node in constants
-        if node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
+        for node, operator, _ in computing
+        if operator == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
-        small = math.prod(tensor.dims) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        small = math.prod(tensor.dims[:]) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
         if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
             known[name] = numpy_helper.to_array(tensor)
     return known
 
 
-def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
+def _compute(model: onnx.ModelProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]) -> set[str]:
     """Compute every value whose inputs are known, into `known`; return the new names."""
     # Most models have no Shape or Size, and then the list of all shapes is not needed.
-    shapes = _shapes(model.graph) if _asks_for_shapes(model.graph, known) else {}
+    shapes = _shapes(model.graph) if _asks_for_shapes(computing, known) else {}
     found: set[str] = set()
-    for node in model.graph.node:
+    for node, operator, names in computing:
         # Most nodes compute no constant: their first operand tells it, and Shape and Size are few.
-        asks = node.op_type in ("Shape", "Size")
-        if not asks and not (node.input and (node.input[0] in known or not node.input[0])):
+        asks = operator in _ASKING
+        if not asks and not (names and (names[0] in known or not names[0])):
             continue
-        if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
+        if operator not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
-        if asks and node.input[0] in shapes and node.input[0] not in known:
-            if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
+        if asks and names[0] in shapes and names[0] not in known:
+            if math.prod(shapes[names[0]]) > LARGEST_VIEW:
                 continue
             # The operator reads only the shape, so an array without memory suffices.
-            operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
-        elif node.input and all(name in known or not name for name in node.input):
-            operands = [known[name] for name in node.input if name]
-            if node.op_type in ("ConstantOfShape", "Expand", "Tile", "Range") and _grows(node, operands):
+            operands = [np.broadcast_to(np.zeros((), np.float32), shapes[names[0]])]
+        elif names and all(name in known or not name for name in names):
+            operands = [known[name] for name in names if name]
+            if operator in ("ConstantOfShape", "Expand", "Tile", "Range") and _grows(node, operands):
                 continue
         else:
             continue
@@ -170,8 +185,8 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     return found
 
 
-def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    return any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in graph.node)
+def _asks_for_shapes(computing: Sequence[_Computing], known: Mapping[str, np.ndarray]) -> bool:
+    return any(operator in _ASKING and node.output[0] not in known for node, operator, _ in computing)
 
 
 def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
@@ -186,10 +201,12 @@ def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
     return is_renamed or bool(numbers)
 
 
-def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:
+def _follow_symbols(
+    graph: onnx.GraphProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]
+) -> tuple[set[str], list[onnx.ValueInfoProto]]:
     """Enter the constants that dims of partly unknown shapes determine into `known`; return their names, and the shapes
     of Reshapes that become better known."""
-    if not _asks_for_shapes(graph, known):
+    if not _asks_for_shapes(computing, known):
         return set(), []
     symbols = Symbols(graph, known)
     found = {name: array for name, array in symbols.constants().items() if name not in known}
@@ -283,7 +300,7 @@ def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.Mode
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
-    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    found = {tensor.name: tuple(tensor.dims[:]) for tensor in graph.initializer}
     # Each type is read once: a network has few of them.
     of_type: dict[bytes, tuple[int, ...] | None] = {}
     for value in (*graph.input, *graph.output, *graph.value_info):

@@ -57,7 +57,7 @@ def _is_missed(tensor: onnx.TensorProto) -> bool:
 def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for each in subgraphs_of(graph):
         yield from each.initializer
-        yield from (attribute.t for node in each.node for attribute in node.attribute if attribute.HasField("t"))
+        yield from (attribute.t for node in each.node for attribute in node.attribute[:] if attribute.HasField("t"))
 
 
 def _insert(graph: onnx.GraphProto) -> None:

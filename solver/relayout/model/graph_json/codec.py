@@ -48,7 +48,7 @@ def _model(graph: GraphJson) -> onnx.ModelProto:
         if name not in _MODEL_FIELDS:
             raise InputError("no such field", where="graph JSON, model", expected=", ".join(_MODEL_FIELDS), found=name)
         setattr(proto, name, text)
-    _put(proto.metadata_props, graph.properties)
+    _put(proto, graph.properties)
     proto.graph.CopyFrom(_graph(graph, _Made(versions), "graph JSON", 0))
     for function in graph.functions:
         proto.functions.append(_function(function, versions))
@@ -61,10 +61,12 @@ def _oldest_ir_version(opset: int) -> int:
 
 
 class _Made(Struct, frozen=True):
-    """The opset versions, and the short attributes so far by operator, name and JSON: a network repeats them."""
+    """The opset versions, and what a network repeats: the short attributes so far by operator, name and JSON, and the
+    types by dtype and shape."""
 
     versions: Mapping[str, int]
     attributes: dict[tuple[str, str, str, str] | None, onnx.AttributeProto] = field(default_factory=dict)
+    types: dict[tuple[str, tuple[int | str | None, ...] | None], onnx.TypeProto] = field(default_factory=dict)
 
 
 def _graph(body: GraphBody, made: _Made, where: str, depth: int) -> onnx.GraphProto:
@@ -78,31 +80,35 @@ def _graph(body: GraphBody, made: _Made, where: str, depth: int) -> onnx.GraphPr
                     expected="layouts of the graph's inputs and outputs only: the solver chooses the others",
                     found=repr(value.layout)[:80],
                 )
-            getattr(proto, kind).append(_value(value, f"{where}, {kind} '{value.name}'"))
+            _write_value(getattr(proto, kind).add(), value, made, f"{where}, {kind} '{value.name}'")
     inputs = {value.name for value in body.inputs}
     for constant in body.constants:
         proto.initializer.append(constant_to_proto(constant, f"{where}, constant '{constant.name}'"))
         metadata = constant.metadata | ({SOURCE_KEY: constant.source} if constant.source else {})
         if metadata and constant.name not in inputs:
             shown = ValueJson(name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=metadata)
-            proto.value_info.append(_value(shown, where))
+            _write_value(proto.value_info.add(), shown, made, where)
     for index, node in enumerate(body.nodes):
         _write_node(proto.node.add(), node, index, made, where, depth)
-    _put(proto.metadata_props, body.metadata)
+    _put(proto, body.metadata)
     return proto
 
 
-def _value(value: ValueJson, where: str) -> onnx.ValueInfoProto:
-    proto = onnx.ValueInfoProto(name=value.name)
+def _write_value(proto: onnx.ValueInfoProto, value: ValueJson, made: _Made, where: str) -> None:
+    proto.name = value.name
     if value.dtype is not None:
-        proto.type.CopyFrom(type_proto(value.dtype, value.shape, where))
+        # The schema lets no boolean or number with a point pass for an extent.
+        key = value.dtype, None if value.shape is None else tuple(value.shape)
+        kind = made.types.get(key)
+        if kind is None:
+            kind = made.types[key] = type_proto(value.dtype, value.shape, where)
+        proto.type.CopyFrom(kind)
     elif value.shape is not None:
         raise InputError("a shape without a dtype", where=where, expected="a dtype", found=f"shape {value.shape}")
     if value.doc:
         proto.doc_string = value.doc
     layout = {} if value.layout is None else {BOUNDARY_LAYOUT_KEY: value.layout}
-    _put(proto.metadata_props, {**value.metadata, **layout})
-    return proto
+    _put(proto, {**value.metadata, **layout})
 
 
 def _write_node(proto: onnx.NodeProto, node: NodeJson, index: int, made: _Made, where: str, depth: int) -> None:
@@ -133,7 +139,7 @@ def _write_node(proto: onnx.NodeProto, node: NodeJson, index: int, made: _Made, 
             if key is not None:
                 made.attributes[key] = attribute
         proto.attribute.append(attribute)
-    _put(proto.metadata_props, node.metadata)
+    _put(proto, node.metadata)
 
 
 def _is_short(given: Any) -> bool:
@@ -168,16 +174,40 @@ def _no_graph(where: str) -> onnx.GraphProto:
     raise InputError("a graph cannot be a function's default", where=where)
 
 
-def _put(entries: Any, texts: Mapping[str, str]) -> None:
-    for key, text in texts.items():
-        entries.add(key=key, value=text)
+def _put(proto: Any, metadata: Mapping[str, str]) -> None:
+    for key, text in metadata.items():
+        proto.metadata_props.add(key=key, value=text)
 
 
 # --- onnx_ir.Model to JSON -------------------------------------------------------------------------------------------
 
 
+class _Writer(Struct, frozen=True):
+    """Whether constants above 1 KiB have their data, and the JSON of the tensors that are attributes so far, by the
+    identity of these: nodes share them."""
+
+    weights: bool
+    tensors: dict[int, tuple[ir.Attr, Any]] = field(default_factory=dict)
+
+    def attribute(self, attribute: ir.Attr) -> Any:
+        """The JSON of an attribute, which no other node has."""
+        if attribute.type is not ir.AttributeType.TENSOR:
+            return attribute_to_json(attribute, lambda graph: _body(graph, self))
+        shared = self.tensors.get(id(attribute))
+        if shared is None:
+            shared = self.tensors[id(attribute)] = attribute, attribute_to_json(attribute, lambda graph: {})
+        return _copy(shared[1])
+
+
+def _copy(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _copy(value) for key, value in told.items()}
+    return [_copy(value) for value in told] if isinstance(told, list) else told
+
+
 def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:
     """`model` as graph JSON, version 1; without `weights` only constants up to 1 KiB have their data."""
+    writer = _Writer(weights)
     fields = {name: text for name in _MODEL_FIELDS if (text := getattr(model, name))}
     return _filled(
         {
@@ -185,23 +215,23 @@ def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:
             "opset": model.opset_imports[""],
             "opsets": {domain: version for domain, version in model.opset_imports.items() if domain},
             "ir_version": model.ir_version,
-            **_body(model.graph, weights),
-            "functions": [_function_json(function, weights) for function in model.functions.values()],
+            **_body(model.graph, writer),
+            "functions": [_function_json(function, writer) for function in model.functions.values()],
             "model": fields,
             "properties": dict(model.metadata_props),
         }
     )
 
 
-def _body(graph: ir.Graph, weights: bool) -> dict[str, Any]:
+def _body(graph: ir.Graph, writer: _Writer) -> dict[str, Any]:
     outputs = set(graph.outputs)
     return _filled(
         {
             "name": graph.name or "graph",
             "inputs": [_value_json(value) for value in graph.inputs],
             "outputs": [_value_json(value) for value in graph.outputs],
-            "constants": [_constant_json(value, weights) for value in graph.initializers.values()],
-            "nodes": [_node_json(node, weights) for node in graph],
+            "constants": [_constant_json(value, writer.weights) for value in graph.initializers.values()],
+            "nodes": [_node_json(node, writer) for node in graph],
             "values": _values(graph, outputs),
             "metadata": dict(graph.metadata_props),
             "doc": graph.doc_string,
@@ -235,7 +265,7 @@ def _constant_json(value: ir.Value, weights: bool) -> dict[str, Any]:
     return _filled({"name": value.name, "source": source, "metadata": metadata}) | tensor
 
 
-def _node_json(node: ir.Node, weights: bool) -> dict[str, Any]:
+def _node_json(node: ir.Node, writer: _Writer) -> dict[str, Any]:
     return _filled(
         {
             "name": node.name,
@@ -244,17 +274,14 @@ def _node_json(node: ir.Node, weights: bool) -> dict[str, Any]:
             "overload": node.overload,
             "inputs": [value.name if value is not None else "" for value in node.inputs],
             "outputs": [value.name for value in node.outputs],
-            "attributes": {
-                name: attribute_to_json(attribute, lambda graph: _body(graph, weights))
-                for name, attribute in node.attributes.items()
-            },
+            "attributes": {name: writer.attribute(given) for name, given in node.attributes.data.items()},
             "metadata": dict(node.metadata_props),
             "doc": node.doc_string,
         }
     ) | ({} if node.outputs else {"outputs": []})
 
 
-def _function_json(function: ir.Function, weights: bool) -> dict[str, Any]:
+def _function_json(function: ir.Function, writer: _Writer) -> dict[str, Any]:
     graph = function.graph
     given = function.attributes.values()
     return _filled(
@@ -266,13 +293,11 @@ def _function_json(function: ir.Function, weights: bool) -> dict[str, Any]:
             "outputs": [value.name for value in graph.outputs],
             "attributes": [attribute.name for attribute in given if attribute.value is None],
             "defaults": {
-                attribute.name: attribute_to_json(attribute, lambda graph: _body(graph, weights))
-                for attribute in given
-                if attribute.value is not None
+                attribute.name: writer.attribute(attribute) for attribute in given if attribute.value is not None
             },
             "opset": graph.opset_imports.get(""),
             "opsets": {domain: version for domain, version in graph.opset_imports.items() if domain},
-            "nodes": [_node_json(node, weights) for node in graph],
+            "nodes": [_node_json(node, writer) for node in graph],
             "values": _values(graph, set()),
             "metadata": dict(graph.metadata_props),
             "doc": graph.doc_string,
@@ -282,4 +307,4 @@ def _function_json(function: ir.Function, weights: bool) -> dict[str, Any]:
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields that are not empty; empty fields are not written."""
-    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+    return {key: value for key, value in fields.items() if value or value == 0}

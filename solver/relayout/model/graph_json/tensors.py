@@ -77,7 +77,8 @@ def type_proto(name: str, shape: Sequence[int | str | None] | None, where: str) 
 def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[str, Any]:
     """`dtype`, `shape` and data of a tensor; without `weights` only data up to 1 KiB, else the steps of `transform`."""
     # onnx_ir makes the type and the shape of an encoded tensor anew for each question.
-    dtype, shape = tensor.dtype, list(tensor.shape.numpy())
+    dtype = tensor.dtype
+    shape = tensor.raw.dims[:] if is_one_of(tensor, ir.TensorProtoTensor) else list(tensor.shape.numpy())
     given: dict[str, Any] = {"dtype": dtype.name.lower(), "shape": shape}
     if tensor.doc_string:
         given["doc"] = tensor.doc_string
@@ -150,9 +151,11 @@ def _pack(elements: list[Any], dtype: ir.DataType, where: str) -> bytes:
         whole = _of_kind(elements, (int,), dtype, where)
         signed = dtype.is_signed()
         span = range(-(1 << dtype.bitwidth - 1) if signed else 0, 1 << dtype.bitwidth - signed)
-        if any(element not in span for element in whole):
+        if whole and not (min(whole) in span and max(whole) in span):
             raise _out_of_range(dtype, where)
         wide = np.array(whole, dtype=np.int64 if signed else np.uint64)
+        if dtype.bitwidth >= 8:
+            return wide.astype(dtype.numpy().newbyteorder("<")).tobytes()
         return ir.Tensor(wide.astype(dtype.numpy()), dtype=dtype).tobytes()
     named = [number_of(element, where) if isinstance(element, str) else element for element in elements]
     try:
