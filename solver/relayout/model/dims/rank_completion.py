@@ -165,7 +165,7 @@ def _complete_channels(node: ir.Node, value: ir.Value) -> None:
     if node.op_type in _POOLS and not node.domain:
         other = node.inputs[0] if value is node.outputs[0] else node.outputs[0]
         known = other.shape if other is not None else None
-        if known is not None and isinstance(known[1], int):
+        if known is not None and len(known) > 1 and isinstance(known[1], int):
             assert value.shape is not None
             value.shape[1] = known[1]
         return

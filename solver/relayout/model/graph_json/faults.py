@@ -71,7 +71,7 @@ def _written(value: object) -> str:
 
 
 def expectation(fault: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors expects."""
+    """The expectation of one of pydantic's errors."""
     message: str = fault["msg"]
     return _KINDS.get(fault["type"], (message[:1].lower() + message[1:]).removeprefix("input should be "))
 
