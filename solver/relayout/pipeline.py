@@ -115,7 +115,8 @@ def _drawn(answer: Answer) -> Mapping[str, DrawnChoice]:
 def candidates(model: ir.Model, backend: Backend, options: Options, elements: DimSizes) -> Requirements:
     """Every node's alternatives, with the graph's inputs and outputs as the options or the model declare them."""
     inputs, outputs = boundary_layouts(model.graph, options.input_layouts, options.output_layouts)
-    tensors = collect_tensors(model.graph, model.opset_imports)
+    # A tensor may be on another device.
+    tensors = collect_tensors(model.graph, model.opset_imports, reads_extents=not backend.devices())
     return collect_requirements(
         model.graph, backend, tensors, input_layouts=inputs, output_layouts=outputs, elements=elements
     )

@@ -30,7 +30,7 @@ def walks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, View]:
             found = factor(array.shape, target)
             if found is None:
                 continue
-            axes, array = found, array.reshape(target)
+            axes, array = found.axes, array.reshape(target)
         following = view.then(axes, array.shape)
         if following is None:
             break
@@ -84,18 +84,53 @@ def test_an_order_of_a_view_carried_to_the_root_is_the_same_memory(  # type: ign
 
 def test_formats_whose_factors_do_not_nest_have_no_counterpart() -> None:
     view = View.of(((Atom(0, 4),), (Atom(0, 1, 4),)), (3, 4), (12,))
-    assert view is not None
     assert view.from_base((Atom(0, 4), Atom(0, 1, 4))) == source_order(2)
     assert view.from_base((Atom(0, 6), Atom(0, 1, 6))) is None
 
 
 def test_padding_of_a_factor_is_not_padding_of_the_axis() -> None:
     view = View.of(((Atom(0, 4),), (Atom(0, 1, 4),)), (3, 4), (12,))
-    assert view is not None
     assert view.to_base((Atom(0), Atom(1, 1, 8))) is None
 
 
-def test_a_split_of_a_symbolic_axis_needs_known_inner_factors() -> None:
-    fused = (Atom(0), Atom(1))
-    assert View.of((fused,), (None,), ("N", 4)) is not None
-    assert View.of((fused,), (None,), (4, "N")) is None
+def test_an_axis_of_unknown_extents_is_whole_where_they_are_adjacent() -> None:
+    """N, C, H, W with rows and columns that are one axis: C, H, W is two axes of the view, H, C, W is none."""
+    view = View.of(((Atom(0),), (Atom(1),), (Atom(2), Atom(3))), ("N", 8, "H*W"), ("N", 8, "H", "W"))
+    assert view.to_base(order_of((0, 2, 1))) == order_of((0, 2, 3, 1))
+    assert view.from_base(order_of((0, 2, 3, 1))) == order_of((0, 2, 1))
+    assert view.from_base(order_of((0, 2, 1, 3))) is None
+    assert view.from_base(order_of((0, 1, 3, 2))) is None
+    channels = (Atom(0), Atom(1, 4), Atom(2), Atom(3), Atom(1, 1, 4))
+    assert view.from_base(channels) == (Atom(0), Atom(1, 4), Atom(2), Atom(1, 1, 4))
+
+
+def test_an_axis_of_unknown_extents_has_the_tiles_of_its_known_inner_factor() -> None:
+    view = View.of(((Atom(0), Atom(1), Atom(2)),), ("4*H*W",), ("H", "W", 4))
+    assert view.to_base((Atom(0, 4), Atom(0, 1, 4))) == source_order(3)
+    assert view.from_base((Atom(2), Atom(0), Atom(1))) == (Atom(0, 1, 4), Atom(0, 4))
+    for tile in (2, 3, 8, 12):
+        tiles = (Atom(0, 1, tile), Atom(0, tile))
+        assert (view.to_base(tiles) is None) == (tile != 2)
+
+
+@given(walks(), st.randoms(), st.data())
+def test_a_view_of_unknown_extents_gives_the_formats_of_every_size(  # type: ignore[no-untyped-def]
+    walk: tuple[np.ndarray, np.ndarray, View], random, data: st.DataObject
+) -> None:
+    """What a view carries where extents are not known, it carries at their sizes too, and alike."""
+    root, _, view = walk
+    hidden = data.draw(st.sets(st.integers(0, root.ndim - 1)))
+    extents = tuple(f"d{axis}" if axis in hidden else size for axis, size in enumerate(root.shape))
+    split = {a.axis for group in view.axes for a in group if not a.is_whole}
+    if split & hidden:
+        return
+    own = [
+        None if any(a.axis in hidden for a in group) else size
+        for group, size in zip(view.axes, view.extents, strict=True)
+    ]
+    open_view = View.of(view.axes, tuple(own), extents)
+    axes = list(range(root.ndim))
+    random.shuffle(axes)
+    carried = open_view.from_base(order_of(tuple(axes)))
+    if carried is not None:
+        assert view.from_base(order_of(tuple(axes))) == normal_form(carried, view.extents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -10,9 +11,12 @@ import onnx.reference
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
+from hypothesis import given
+from hypothesis import strategies as st
 from memory_oracle import lay_out
 
 from relayout.layout.memory_format import Atom, MemoryFormat, source_order
+from relayout.layout.terms import extent_term
 from relayout.layout.view import View
 from relayout.legalization import legalize
 from relayout.ops.node_reader import Reading
@@ -26,8 +30,14 @@ from relayout.ops.view_ops import blocks, factor
         ((6, 4), (2, 3, 4), ((Atom(0, 3),), (Atom(0, 1, 3),), (Atom(1),))),
         (("N", 8, 1, 1), ("N", 8), ((Atom(0),), (Atom(1),))),
         (("N", 8, 7), (None, 56), ((Atom(0),), (Atom(1), Atom(2)))),
+        (("N", "C", "H", "W"), ("N", "C", "H*W"), ((Atom(0),), (Atom(1),), (Atom(2), Atom(3)))),
+        (("N", "C", "H", "W"), ("N", "C", None), ((Atom(0),), (Atom(1),), (Atom(2), Atom(3)))),
+        (("N", "4*H"), ("N", "H", 4), ((Atom(0),), (Atom(1, 4),), (Atom(1, 1, 4),))),
+        (("W*H", 3), ("H*W", 3), ((Atom(0),), (Atom(1),))),
         ((4, 3), (6, 2), None),
         (("N", "M"), ("M", "N"), None),
+        (("N", "H*W"), ("N", "W", None, "H"), None),
+        (("C", "H*W", 5), ("C", None, "U", "W", 5), None),
         ((0, 3), (3, 0), None),
     ],
 )
@@ -36,7 +46,83 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
     target: tuple[int | str | None, ...],
     expected: tuple[MemoryFormat, ...] | None,
 ) -> None:
-    assert factor(source, target) == expected
+    found = factor(source, target)
+    assert (found and found.axes) == expected
+    assert not found or not found.pieces
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pieces", "axes"),
+    [
+        (("N", "H*W", 3), ("N", "H", "W", 3), ((0, "N"), (1, "H"), (1, "W"), (2, 3)), (0, 1, 2, 3)),
+        (("N", None, 3), ("N", "H", "W", 3), ((0, "N"), (1, "H"), (1, "W"), (2, 3)), (0, 1, 2, 3)),
+        (("N", 2, "4*H*W"), ("N", 8, "H", "W"), ((0, "N"), (1, 2), (2, 4), (2, "H"), (2, "W")), (0, (1, 2), 3, 4)),
+        (("4*W", 1), (4, "W"), ((0, 4), (0, "W"), (1, 1)), (0, 1)),
+    ],
+)
+def test_an_axis_that_is_split_at_an_unknown_extent_is_several(
+    source: tuple[int | str | None, ...],
+    target: tuple[int | str | None, ...],
+    pieces: tuple[tuple[int, int | str], ...],
+    axes: tuple[int | tuple[int, ...], ...],
+) -> None:
+    found = factor(source, target)
+    assert found is not None
+    assert found.pieces == pieces
+    assert found.axes == tuple(tuple(map(Atom, (each,) if isinstance(each, int) else each)) for each in axes)
+
+
+SIZES = {"a": 2, "b": 3, "c": 5, "d": 7}
+
+
+def grouped(draw: st.DrawFn, factors: list[int | str]) -> tuple[tuple[int | str | None, ...], tuple[int, ...]]:
+    """Adjacent factors as axes: the extents as a model has them, one perhaps without a name, and their sizes."""
+    ends = sorted(draw(st.sets(st.integers(1, len(factors) - 1)))) if len(factors) > 1 else []
+    groups = [factors[low:high] for low, high in pairwise([0, *ends, len(factors)])]
+    extents: list[int | str | None] = []
+    for group in groups:
+        numbers = [each for each in group if isinstance(each, int)]
+        names = sorted(each for each in group if isinstance(each, str))
+        whole = [str(math.prod(numbers)), *names] if numbers and math.prod(numbers) > 1 else names
+        extents.append("*".join(whole) if names else math.prod(numbers))
+    unnamed = draw(st.sampled_from([None, *range(len(groups))]))
+    if unnamed is not None and isinstance(extents[unnamed], str):
+        extents[unnamed] = None
+    sizes = [math.prod(each if isinstance(each, int) else SIZES[each] for each in group) for group in groups]
+    return tuple(extents), tuple(sizes)
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> tuple[list[tuple[int | str | None, ...]], list[tuple[int, ...]]]:
+    factors = draw(st.lists(st.sampled_from([2, 3, 4, *SIZES]), min_size=1, max_size=5, unique=True))
+    (one, sizes), (other, others) = grouped(draw, factors), grouped(draw, factors)
+    return [one, other], [sizes, others]
+
+
+@given(reshapes())
+def test_a_view_by_names_is_the_view_at_every_size(
+    reshape: tuple[list[tuple[int | str | None, ...]], list[tuple[int, ...]]],
+) -> None:
+    """The view that is found for extents with names reads what the Reshape gives at the sizes of these names."""
+    (source, target), (sizes, others) = reshape
+    found = factor(source, target)
+    if None not in (*source, *target):
+        assert found is not None
+    if found is None:
+        return
+    root = np.arange(math.prod(sizes))
+    pieces = sizes
+    if found.pieces:
+        extents = [extent for _, extent in found.pieces]
+        terms = [extent_term(extent) for extent in extents]
+        assert None not in terms
+        pieces = tuple(int(t.factor) * math.prod(SIZES[name] for name in t.names) for t in terms if t is not None)
+        for axis, size in enumerate(sizes):
+            assert math.prod(p for p, (own, _) in zip(pieces, found.pieces, strict=True) if own == axis) == size
+    view = View.of(found.axes, others, pieces)
+    format_ = view.to_base(source_order(len(others)))
+    assert format_ is not None
+    np.testing.assert_array_equal(lay_out(root.reshape(pieces), format_), root)
 
 
 @pytest.mark.parametrize("mode", ["DCR", "CRD", None])
@@ -57,7 +143,6 @@ def test_space_to_depth_is_a_view(letters: str, channels: int, block: int, opera
     relabel = blocks(Reading(ir.Node("", operator, [value], attribute_list), 28), letters)
     assert relabel is not None
     view = View.of(relabel.axes, expected.shape, laid.shape)
-    assert view is not None
     format_ = view.to_base(source_order(4))
     assert format_ is not None
     np.testing.assert_array_equal(lay_out(laid, format_), expected.ravel())

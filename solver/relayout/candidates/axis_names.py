@@ -233,7 +233,7 @@ class AxisNames:
             return
         # A unit axis has no atom, but a Transpose moves its name: the rule tells which axis it was.
         read = self._axes_of(source)
-        kept = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
+        kept = rule.kept
         fresh = iter(self._new_axes(kept.count(None)))
         self._axes[result] = [next(fresh) if axis is None else read[axis] for axis in kept]
 

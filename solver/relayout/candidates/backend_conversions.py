@@ -75,7 +75,10 @@ def conversion_end(
     if base is None or not base.view.extents:
         return None
     extents = base.view.extents
-    whole = with_units(order, extents)
+    own = order if base.view.is_plain else base.view.from_base(order)
+    if own is None:
+        return None
+    whole = with_units(own, extents)
     if len(whole) > MAX_RANK or not _stands_in_full(whole, extents):
         return None
     tensor = TensorType(element_size(base.value), tuple([atom_extent(atom, sizes or extents) for atom in whole]))

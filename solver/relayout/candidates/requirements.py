@@ -76,7 +76,8 @@ def collect_requirements(
     layouts = input_layouts or {}, output_layouts or {}
     seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
     while seeded.blocking_views:
-        tensors = collect_tensors(graph, tensors.opsets, tensors.materialized | seeded.blocking_views)
+        materialized = tensors.materialized | seeded.blocking_views
+        tensors = collect_tensors(graph, tensors.opsets, materialized, reads_extents=tensors.reads_extents)
         seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
     context = seeded.context
     candidates = _propagated(seeded)

@@ -6,7 +6,7 @@ tensor's memory format is given in the axes of its **base**: the value that a no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -14,7 +14,17 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.layout.memory_format import Atom, Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import (
+    Atom,
+    Box,
+    Extent,
+    MemoryFormat,
+    atom_extent,
+    boxes_of,
+    normal_form,
+    source_order,
+)
+from relayout.layout.terms import Term, extent_term, product
 from relayout.layout.view import View
 from relayout.model.constants import gives_constants, known_result
 from relayout.ops import (
@@ -91,6 +101,7 @@ class Tensors(Struct, frozen=True, eq=False):
     """Results of view ops that are materialized as tensors; their nodes may be elided."""
     opsets: Mapping[str, int]
     constants: AbstractSet[ir.Value]
+    reads_extents: bool
 
     def is_constant(self, value: ir.Value | None) -> bool:
         return value is None or value in self.constants
@@ -113,7 +124,7 @@ class Tensors(Struct, frozen=True, eq=False):
         """
         node = value.producer()
         while node is not None and isinstance(rule := self.rules.get(node), Relabel):
-            if any(len(group) > 1 or not all(atom.is_whole for atom in group) for group in rule.axes):
+            if any(len(group) > 1 or not all(atom.is_whole for atom in group) for group in rule.axes) or rule.pieces:
                 return node.outputs[0]
             source = node.inputs[0]
             node = source.producer() if source is not None else None
@@ -121,10 +132,18 @@ class Tensors(Struct, frozen=True, eq=False):
 
 
 def collect_tensors(
-    graph: ir.Graph, opsets: Mapping[str, int], materialized: frozenset[ir.Value] = frozenset()
+    graph: ir.Graph,
+    opsets: Mapping[str, int],
+    materialized: frozenset[ir.Value] = frozenset(),
+    *,
+    reads_extents: bool = True,
 ) -> Tensors:
-    """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views."""
-    found = _Collector(dict(opsets), materialized)
+    """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views.
+
+    `reads_extents`: the legal model may read the extent of an axis off another tensor at run time. It then may split
+    and merge axes of unknown extents. In a graph with regions it may not, for not every tensor is visible everywhere.
+    """
+    found = _Collector(dict(opsets), materialized, reads_extents and not any(map(graphs_of, graph)))
     found.collect_graph(graph)
     found.find_dead(graph, set(graph.outputs))
     return Tensors(
@@ -140,6 +159,7 @@ def collect_tensors(
         materialized,
         found.opsets,
         found.constants,
+        reads_extents,
     )
 
 
@@ -149,6 +169,7 @@ class _Collector:
 
     opsets: dict[str, int]
     materialized: frozenset[ir.Value]
+    reads_extents: bool
     tensors: list[Tensor] = field(default_factory=list)
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
@@ -163,6 +184,10 @@ class _Collector:
     constants: set[ir.Value] = field(default_factory=set)
     # Nodes of one class share all results that depend on their operands' types alone.
     _views: dict[object, View | None] = field(default_factory=dict)
+    # Operands of tensors that have been split; their views' identities are in `_views`.
+    _replaced: list[Operand] = field(default_factory=list)
+    _readable: set[str] = field(default_factory=set)
+    _seen: int = 0
     _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
     _classes: OperatorClasses = field(init=False)
 
@@ -256,6 +281,8 @@ class _Collector:
         read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
+        if rule.pieces:
+            return None
         axes = tuple(range(len(read) + len(given)))
         return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)
 
@@ -272,6 +299,8 @@ class _Collector:
     def _cancels(self, node: ir.Node, rule: Relabel) -> bool:
         """Whether the node cancels elidable nodes before it; its result is then entered as their input."""
         source, result = node.inputs[0], node.outputs[0]
+        if rule.pieces:
+            return False
         view = self._view(node, rule, self.through_elidable) if source in self.through_elidable else None
         if view is None:
             view = self._view(node, rule, self.operands) if node.op_type in _ELIDABLE else None
@@ -293,11 +322,100 @@ class _Collector:
         extents = self._classes.extents_of(result)
         if operand is None or extents is None or len(extents) != len(rule.axes):
             return None
+        if rule.pieces:
+            return self._split_view(operand, rule, result, extents) if self.reads_extents else None
         key = (id(operand.view), rule.axes, extents)
         if key not in self._views:
-            self._views[key] = _composed(operand.view, rule, extents)
+            self._views[key] = _composed(operand.view, rule.axes, extents, self._can_read)
         view = self._views[key]
         return Operand(operand.tensor, view, result) if view is not None else None
+
+    def _can_read(self, extent: Extent) -> bool:
+        """Whether the legal model can read this extent off a tensor as soon as the last one is there."""
+        known = self._readable
+        for tensor in self.tensors[self._seen :]:
+            self._seen = tensor.index + 1
+            known.update(each for each in tensor.extents if isinstance(each, str) and not tensor.constant)
+        return self.reads_extents and extent in known
+
+    def _split_view(
+        self, operand: Operand, rule: Relabel, result: ir.Value, extents: tuple[Extent, ...]
+    ) -> Operand | None:
+        """The result of a Reshape that splits axes at extents that are no numbers. The tensor gets an axis for each
+        piece, so that all its views have whole axes."""
+        groups: list[MemoryFormat] = []
+        split: dict[int, list[Extent]] = {}
+        for axis, atoms in enumerate(operand.view.axes):
+            pieces = [extent for own, extent in rule.pieces if own == axis]
+            if len(pieces) == 1:
+                groups.append(atoms)
+                continue
+            parts = _in_pieces(atoms, operand.view.base_extents, pieces)
+            if parts is None and len(atoms) == 1 and atoms[0].is_whole:
+                split[atoms[0].axis] = pieces
+                parts = [atoms] * len(pieces)
+            if parts is None:
+                return None
+            groups += parts
+        if split:
+            if not self._may_split(operand.tensor, split):
+                return None
+            operand = self._split(operand, split)
+            return self._split_view(operand, rule, result, extents)
+        through = View.of(groups, tuple(extent for _, extent in rule.pieces), operand.view.base_extents)
+        view = _composed(through, rule.axes, extents, self._can_read)
+        return Operand(operand.tensor, view, result) if view is not None else None
+
+    def _may_split(self, tensor: Tensor, split: Mapping[int, Sequence[Extent]]) -> bool:
+        """Whether these axes of a tensor may become several, whose extents then have to be read off earlier tensors."""
+        if any(each is not None and each.tensor is tensor for each in self.through_elidable.values()):
+            return False
+        before = {each for other in self.tensors[: tensor.index] if not other.constant for each in other.extents}
+        wanted = {extent for pieces in split.values() for extent in pieces if not isinstance(extent, int)}
+        views = [operand.view for operand in self._views_of(tensor)]
+        are_whole = all(a.is_whole or a.axis not in split for view in views for group in view.axes for a in group)
+        return not tensor.constant and wanted <= before and are_whole
+
+    def _views_of(self, tensor: Tensor) -> list[Operand]:
+        """The operands that are views of the tensor so far."""
+        found = [self.operands[tensor.base]]
+        reached = [tensor.base]
+        for value in reached:
+            for node, _ in value.uses():
+                view = self.operands.get(node.outputs[0]) if isinstance(self.rules.get(node), Relabel) else None
+                if view is not None and view.tensor is tensor and node.inputs[0] is value:
+                    found.append(view)
+                    reached.append(view.value)
+        return [operand for operand in found if operand is not None]
+
+    def _split(self, operand: Operand, split: Mapping[int, Sequence[Extent]]) -> Operand:
+        """The operand after each of these axes of its tensor has become several, in all views of the tensor."""
+        old = operand.tensor
+        places: list[int] = []
+        extents: list[Extent] = []
+        for axis, extent in enumerate(old.extents):
+            places.append(len(extents))
+            extents += split.get(axis, [extent])
+        tensor = Tensor(old.index, old.base, tuple(extents), old.constant)
+        views: dict[int, View] = {}
+        for each in self._views_of(old):
+            self._replaced.append(each)
+            view = views.get(id(each.view))
+            if view is None:
+                groups = [
+                    [
+                        Atom(places[atom.axis] + place, atom.inner, atom.outer)
+                        for atom in group
+                        for place in range(len(split.get(atom.axis, "1")))
+                    ]
+                    for group in each.view.axes
+                ]
+                view = views[id(each.view)] = View.of(map(tuple, groups), each.view.extents, tensor.extents)
+            self.operands[each.value] = Operand(tensor, view, each.value)
+        self.tensors[tensor.index] = tensor
+        found = self.operands[operand.value]
+        assert found is not None
+        return found
 
 
 def _ranks_known(node: ir.Node, rule: Rule) -> bool:
@@ -317,15 +435,38 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
     return True
 
 
-def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View | None:
-    """The result as a view of the operand's tensor; None where factors do not nest or no Reshape expresses it."""
+def _in_pieces(
+    atoms: MemoryFormat, extents: tuple[Extent, ...], pieces: Sequence[Extent]
+) -> list[MemoryFormat] | None:
+    """The atoms of an axis by the pieces that the axis is split into; None where an atom would be split."""
+
+    def term(atom: Atom) -> Term | None:
+        return extent_term(atom_extent(atom, extents))
+
+    found: list[MemoryFormat] = []
+    left = list(atoms)
+    for extent in pieces:
+        wanted, several = extent_term(extent), range(1, len(left) + 1)
+        taken = next((n for n in several if product(map(term, left[:n])) == wanted), None)
+        if taken is None:
+            return None
+        found.append(tuple(left[:taken]))
+        del left[:taken]
+    return None if left else found
+
+
+def _composed(
+    through: View, axes: tuple[MemoryFormat, ...], extents: tuple[Extent, ...], can_read: Callable[[Extent], bool]
+) -> View | None:
+    """The result, whose `axes` are in atoms of the operand, as a view of the operand's tensor. None where factors do
+    not nest or no Reshape expresses it."""
     # A model may declare extent 1 where its input has a symbol: an axis that has an atom in the view keeps it.
     extents = tuple(
         through.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent
-        for extent, group in zip(extents, rule.axes, strict=True)
+        for extent, group in zip(extents, axes, strict=True)
     )
-    view = through.then(rule.axes, extents)
-    if view is None or not _can_be_reshaped(view, through.base_extents):
+    view = through.then(axes, extents)
+    if view is None or not _can_be_reshaped(view, through.base_extents, can_read):
         return None
     # An axis declared as 1 may have an unknown extent in the input: a format has no position for it.
     placed = {atom.axis for group in view.axes for atom in group}
@@ -334,11 +475,13 @@ def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View
     return view
 
 
-def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...]) -> bool:
+def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], can_read: Callable[[Extent], bool]) -> bool:
     """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
-    run time where each is a dimension of its own on both sides. So one axis of unknown extent may merge with others."""
+    run time where each is a dimension of its own on both sides, or of another tensor. So one axis of unknown extent may
+    merge with others, and several if their extents can be read."""
     unknown = [Atom(axis) for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
     if view.is_plain or len(unknown) < 2:
         return True
     merged = [atom for atom in unknown if (atom,) not in view.axes]
-    return len(merged) < 2 and all(any(atom in group for group in view.axes) for atom in merged)
+    may_merge = len(merged) < 2 or all(can_read(base_extents[atom.axis]) for atom in merged)
+    return may_merge and all(any(atom in group for group in view.axes) for atom in merged)

@@ -87,10 +87,12 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
 
 class _Size(NamedTuple):
     """The properties of a tensor that costs depend on. If a backend states its own costs, `layout` names the axes, and
-    `sizes` are the extents with a size assumed for each that is not known."""
+    `sizes` are the extents with a size assumed for each that is not known. `rank` is that of the base value, some of
+    whose axes may be several in the tensor."""
 
     elements: int
     dtype: ir.DataType | None
+    rank: int
     extents: tuple[Extent, ...]
     layout: Layout | None
     sizes: tuple[Extent, ...]
@@ -193,11 +195,12 @@ class ConversionCosts:
         if size is None:
             count, layout, sizes = self._elements(tensor.base.shape), None, tensor.extents
             base = self._operands[tensor.base]
+            rank = len(base.view.axes) if base is not None else 0
             if self._own and base is not None:
-                layout = self._names.layout(base, source_order(len(sizes)))
+                layout = self._names.layout(base, source_order(rank))
                 if not all(isinstance(extent, int) for extent in sizes):
-                    sizes = self._sizes_of(tensor.base.shape)
-            size = _Size(count, tensor.base.dtype, tensor.extents, layout, sizes)
+                    sizes = self._sizes_of(tensor.base.shape if rank == len(sizes) else ir.Shape(sizes))
+            size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
         return size
 
@@ -221,8 +224,9 @@ class ConversionCosts:
         size = self._size_of(tensor)
         key = size, order, assumed
         if key not in self._query_ends:
+            sizes = size.sizes if size.rank == len(size.sizes) else self._sizes_of(tensor.base.shape)
             operand = self._operands[tensor.base]
-            self._query_ends[key] = conversion_end(self._names, operand, order, size.sizes if assumed else None)
+            self._query_ends[key] = conversion_end(self._names, operand, order, sizes if assumed else None)
         return self._query_ends[key]
 
     def _stated(

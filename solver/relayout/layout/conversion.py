@@ -361,14 +361,19 @@ def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tup
     ends = _cuts_of(left) | _cuts_of(right)
     fine_left, fine_right = _split(left, ends, extents), _split(right, ends, extents)
     follower = dict(pairwise(fine_right))
+    joint = set(chain.from_iterable(map(pairwise, source))) & set(chain.from_iterable(map(pairwise, target)))
     groups: list[list[Atom]] = []
     before: Atom | None = None
     for atom in fine_left:
-        # A Reshape can infer only one product of unknown extents, so these are not fused.
+        # A Reshape can infer only one product of unknown extents. These are fused only where both sides have them so.
         if (
             before is not None
             and follower.get(before) == atom
-            and (before.axis == atom.axis or all(isinstance(atom_extent(a, extents), int) for a in (before, atom)))
+            and (
+                before.axis == atom.axis
+                or (before, atom) in joint
+                or all(isinstance(atom_extent(a, extents), int) for a in (before, atom))
+            )
         ):
             groups[-1].append(atom)
         else:

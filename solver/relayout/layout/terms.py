@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-__all__ = ["GENERATED", "NAME", "Term", "is_name", "product", "quotient", "term_of"]
+__all__ = ["GENERATED", "NAME", "Term", "extent_term", "is_name", "product", "quotient", "term_of"]
 
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
@@ -68,6 +68,11 @@ def term_of(text: str) -> Term:
     if len(factors) < len(parts) or not names:
         return Term(Fraction(1), (text,))
     return Term(Fraction(prod(int(each) for each in factors if each.isdecimal())), names)
+
+
+def extent_term(extent: int | str | None) -> Term | None:
+    """The term of an extent; None for one that has no name."""
+    return Term(Fraction(extent)) if isinstance(extent, int) else term_of(extent) if extent is not None else None
 
 
 def product(terms: Iterable[Term | None]) -> Term | None:

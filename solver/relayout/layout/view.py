@@ -30,6 +30,10 @@ class _Range(NamedTuple):
 
 _Ranges = tuple[tuple[_Range, ...], ...]
 
+_UNKNOWN = (1 << 61) - 1
+"""The unknown extent of an inner atom in the strides of an axis. As a prime, no number divides it, so that no tile of
+the axis nests with an atom that it cuts. No format has such strides."""
+
 
 class View(Struct, frozen=True):
     """An index map from the axes of a tensor to the memory of a base tensor.
@@ -48,8 +52,8 @@ class View(Struct, frozen=True):
     @classmethod
     def of(
         cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]
-    ) -> View | None:
-        """The view with these atoms; None if the extent of an inner atom is unknown, since strides need it."""
+    ) -> View:
+        """The view with these atoms. An axis with an inner atom of unknown extent has no tiles that cut that atom."""
         axes = tuple(axes)
         down: list[tuple[_Range, ...]] = []
         up: list[list[_Range]] = [[] for _ in base_extents]
@@ -61,9 +65,7 @@ class View(Struct, frozen=True):
                     high = 0
                 else:
                     extent = atom_extent(atom, base_extents)
-                    if not isinstance(extent, int):
-                        return None
-                    high = stride * extent
+                    high = stride * (extent if isinstance(extent, int) else _UNKNOWN)
                 ranges.append(_Range(stride, high, atom.axis, atom.inner, atom.outer))
                 up[atom.axis].append(_Range(atom.inner, atom.outer, j, stride, high))
                 stride = high
@@ -74,9 +76,7 @@ class View(Struct, frozen=True):
     @classmethod
     def identity(cls, extents: tuple[Extent, ...]) -> View:
         """The view of a base tensor by itself."""
-        view = _identity(extents)
-        assert view is not None
-        return view
+        return _identity(extents)
 
     def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
         """The format of the base, in normal form, for a format of the view; None if the factors do not nest."""
@@ -86,7 +86,8 @@ class View(Struct, frozen=True):
 
     def from_base(self, format_: MemoryFormat) -> MemoryFormat | None:
         """The inverse of `to_base`, without the unit axes that the base lacks."""
-        return _mapped(format_, self._up, self.base_extents, self.extents)
+        found = _mapped(format_, self._up, self.base_extents, self.extents)
+        return None if found is None or any(max(a.inner, a.outer) >= _UNKNOWN for a in found) else found
 
     def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
         """The view of this view, whose `axes` are given in this view's atoms; None if the factors do not nest."""
@@ -105,7 +106,7 @@ class View(Struct, frozen=True):
 
 
 @cache
-def _identity(extents: tuple[Extent, ...]) -> View | None:
+def _identity(extents: tuple[Extent, ...]) -> View:
     return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 from relayout.layout.metadata_keys import CONVERSION_KEY
+from relayout.layout.terms import term_of
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -58,6 +59,15 @@ class Emitter:
         self.opset = opset
         self._names = names
         self._in_function = in_function
+        # Dims that the names of extents can be read off at run time, and the extents that have been read.
+        self._dims: dict[str, tuple[ir.Value, int]] = {}
+        self._read: dict[str, ir.Value] = {}
+
+    def know(self, value: ir.Value) -> None:
+        """Let later nodes read the extents of this value that have names."""
+        for place, dim in enumerate(value.shape or ()):
+            if not isinstance(dim, int) and dim.value is not None:
+                self._dims.setdefault(dim.value, (value, place))
 
     def fresh(self, stem: str) -> str:
         """A value or node name that the model does not have yet."""
@@ -175,28 +185,27 @@ class Emitter:
         parts = [
             self.integers(f"{stem}_extent", [extent])
             if isinstance(extent, int)
-            else self._extent_of(group, own, whole, extents, stem)
+            else self._extent_of(group, own, whole, extents, stem) or self._extent_named(extent, stem)
             for group, extent in zip(target, shape, strict=True)
         ]
-        given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
+        given = [part for part in parts if part is not None]
+        if len(given) < len(parts):
+            raise ValueError(f"no extents of {target} in {own}")
+        given_value = self.node("Concat", given, {"axis": 0}, whole, [len(given)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
 
     def _extent_of(
         self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
-    ) -> ir.Value:
-        """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
-
-        def gather(places: Sequence[int]) -> ir.Value:
-            read = [whole, self.integers(f"{stem}_places", places)]
-            return self.node("Gather", read, {"axis": 0}, whole, [len(places)], f"{stem}_extent")
-
+    ) -> ir.Value | None:
+        """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits.
+        None where the dimensions do not tell."""
         if not group:
-            raise ValueError(f"an unknown extent of a dimension that is not a whole axis in {own}")
+            return None
         for first in range(len(own)):
             for last in range(first + 1, len(own) + 1):
                 if normal_form(tuple(chain.from_iterable(own[first:last])), extents) == normal_form(group, extents):
                     places = [place for place in range(first, last) if own[place]]
-                    read = gather(places)
+                    read = self._gathered(whole, places, stem)
                     if len(places) == 1:
                         return read
                     return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
@@ -206,8 +215,34 @@ class Emitter:
             sizes = [extent for extent in others if isinstance(extent, int)]
             if len(group) == 1 and len(cut) == 1 and cut[0].inner == 1 and len(sizes) == len(others):
                 divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
-                return self.node("Div", [gather([place]), divisor], {}, whole, [1], f"{stem}_extent")
-        raise ValueError(f"no extent of {group} in {own}")
+                read = self._gathered(whole, [place], stem)
+                return self.node("Div", [read, divisor], {}, whole, [1], f"{stem}_extent")
+        return None
+
+    def _extent_named(self, extent: Extent, stem: str) -> ir.Value | None:
+        """The extent of this name at run time, read off the first value that has it; None where no value has."""
+        if not isinstance(extent, str):
+            return None
+        if extent in self._read:
+            return self._read[extent]
+        if extent in self._dims:
+            value, place = self._dims[extent]
+            whole = self.node("Shape", [value], {}, None, [len(value.shape or ())], f"{stem}_extents")
+            self._read[extent] = self._gathered(whole, [place], stem)
+            return self._read[extent]
+        term = term_of(extent)
+        factors = [self._extent_named(name, stem) if name != extent else None for name in term.names]
+        if None in factors or term.factor.denominator != 1:
+            return None
+        found = self.integers(f"{stem}_extent", [int(term.factor)])
+        for each in factors:
+            found = self.node("Mul", [found, each], {}, each, [1], f"{stem}_extent")
+        self._read[extent] = found
+        return found
+
+    def _gathered(self, whole: ir.Value, places: Sequence[int], stem: str) -> ir.Value:
+        read = [whole, self.integers(f"{stem}_places", places)]
+        return self.node("Gather", read, {"axis": 0}, whole, [len(places)], f"{stem}_extent")
 
     def _reshape_to(self, value: ir.Value, given: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
         return self.node("Reshape", [value, self.integers(f"{stem}_shape", given)], {}, value, shape, stem)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+from operator import mul
+
 import numpy as np
 from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
+from relayout.layout.terms import extent_term, quotient
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.registry import row
@@ -87,10 +91,10 @@ def reshape(node: Reading) -> Relabel:
     target = extents_of(wanted) if node.has(1) and (wanted := node.node.inputs[1]) is not None else None
     if target is not None and None not in target and target != (len(node.result_extents()),):
         raise NoRuleError
-    atoms = factor(node.extents(0), node.result_extents())
-    if atoms is None:
+    relabel = factor(node.extents(0), node.result_extents())
+    if relabel is None:
         raise NoRuleError
-    return Relabel(atoms)
+    return relabel
 
 
 def blocks(node: Reading, axis_names: str) -> Relabel | None:
@@ -126,69 +130,97 @@ def blocks(node: Reading, axis_names: str) -> Relabel | None:
 
 
 class _Part(Struct):
-    """The unmatched rest of an axis: its extent and its stride."""
+    """The unmatched rest of an axis."""
 
     axis: int
     extent: Extent
-    inner: int = 1
 
 
-def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[MemoryFormat, ...] | None:
+class _Matched(Struct):
+    """The factors that are matched so far: the extents of each source axis's, innermost first, and each target axis's
+    as (source axis, number of the factor), innermost first."""
+
+    factors: list[list[Extent]]
+    found: list[list[tuple[int, int]]]
+
+    def enter(self, axis: int, extent: Extent, goal: int) -> None:
+        self.found[goal].append((axis, len(self.factors[axis])))
+        self.factors[axis].append(extent)
+
+
+def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | None:
     """The target's axes as factors of the source's, or None where they may not nest.
 
-    Both are matched from the innermost axis outwards; an axis is split where one of the other side ends. A symbolic
-    extent only matches the same symbol. The outermost rests of both sides need not match, since the totals are equal.
+    Equal outermost axes are matched first, and then both sides from the innermost axis outwards; an axis is split where
+    one of the other side ends. Symbolic extents are terms: `4*h` ends where 4 and `h` do. The outermost rests of both
+    sides need not match, since the totals are equal.
     """
     if 0 in source or 0 in target:
         return None
     left = [_Part(axis, extent) for axis, extent in enumerate(source) if extent != 1]
     right = [_Part(axis, extent) for axis, extent in enumerate(target) if extent != 1]
-    found: list[list[Atom]] = [[] for _ in target]
+    matched = _Matched([[] for _ in source], [[] for _ in target])
+    while left and right and left[0].extent is not None and left[0].extent == right[0].extent:
+        part = left.pop(0)
+        matched.enter(part.axis, part.extent, right.pop(0).axis)
     while left and right:
-        if not _take(left, right, found):
+        if not _take(left, right, matched):
             return None
-    if left or right:
-        return None
-    return tuple(tuple(reversed(atoms)) for atoms in found)
+    return None if left or right else _relabelled(source, matched)
 
 
-def _take(left: list[_Part], right: list[_Part], found: list[list[Atom]]) -> bool:
+def _take(left: list[_Part], right: list[_Part], matched: _Matched) -> bool:
     """Match the innermost parts of both sides; False where they may not nest."""
     part, goal = left[-1], right[-1]
-    if not isinstance(part.extent, int) or not isinstance(goal.extent, int):
-        same = part.extent == goal.extent and part.extent is not None
-        if same or (len(left) == 1 and len(right) == 1):
-            found[goal.axis].append(Atom(part.axis, part.inner))
-            left.pop()
-            right.pop()
-        elif isinstance(goal.extent, int) and len(left) == 1 and _unknown(right) <= 1:
-            # If an unknown axis alone is the rest of the target, it is divided by each known axis.
-            found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
-            left[-1] = _Part(part.axis, None, part.inner * goal.extent)
-            right.pop()
-        elif isinstance(part.extent, int) and len(right) == 1:
-            # An unknown axis of the target matches the whole rest of the source.
-            found[goal.axis].append(Atom(part.axis, part.inner))
-            left.pop()
-        else:
-            return False
-        return True
-    if part.extent == goal.extent:
-        found[goal.axis].append(Atom(part.axis, part.inner))
+    if (len(left) == 1 and len(right) == 1) or _quotient(part.extent, goal.extent) == 1:
+        matched.enter(part.axis, goal.extent if part.extent is None else part.extent, goal.axis)
         left.pop()
         right.pop()
-    elif part.extent % goal.extent == 0:
-        found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
-        left[-1] = _Part(part.axis, part.extent // goal.extent, part.inner * goal.extent)
-        right.pop()
-    elif goal.extent % part.extent == 0:
-        found[goal.axis].append(Atom(part.axis, part.inner))
-        right[-1] = _Part(goal.axis, goal.extent // part.extent)
+    elif (rest := _quotient(goal.extent, part.extent)) is not None or len(right) == 1:
+        # The last axis of the target has the whole rest of the source.
+        matched.enter(part.axis, part.extent, goal.axis)
         left.pop()
+        right[-1] = _Part(goal.axis, rest)
+    elif (rest := _quotient(part.extent, goal.extent)) is not None or (len(left) == 1 and _divides(goal, part)):
+        matched.enter(part.axis, goal.extent, goal.axis)
+        left[-1] = _Part(part.axis, rest)
+        right.pop()
     else:
         return False
     return True
 
 
-def _unknown(parts: list[_Part]) -> int:
-    return sum(not isinstance(part.extent, int) for part in parts)
+def _divides(goal: _Part, part: _Part) -> bool:
+    """Whether the last axis of the source, of which the target has the whole rest, is divided by this one of it."""
+    return goal.extent is not None and not isinstance(part.extent, int)
+
+
+def _quotient(one: Extent, other: Extent) -> Extent:
+    """The first extent by the second, where it is a multiple of it; else None."""
+    if isinstance(one, int) and isinstance(other, int):
+        return None if one % other else one // other
+    found = quotient(extent_term(one), extent_term(other))
+    if found is None or found.factor.denominator != 1:
+        return None
+    return str(found) if found.names else int(found.factor)
+
+
+def _relabelled(source: tuple[Extent, ...], matched: _Matched) -> Relabel | None:
+    """The view with these factors. Those of an axis are its digits where the inner ones are numbers; else they become
+    axes of their own. None if one of those has an unknown extent without a name."""
+    pieces: list[tuple[int, Extent]] = []
+    atoms: list[list[Atom]] = []
+    for axis, extent in enumerate(source):
+        factors = matched.factors[axis]
+        inner = [each for each in factors[:-1] if isinstance(each, int)]
+        if len(inner) >= len(factors) - 1:
+            ends = list(accumulate(inner, mul, initial=1))
+            atoms.append([Atom(len(pieces), low, high) for low, high in pairwise([*ends, 0])])
+            pieces.append((axis, extent))
+            continue
+        if None in factors:
+            return None
+        atoms.append([Atom(len(pieces) + place) for place in reversed(range(len(factors)))])
+        pieces += [(axis, each) for each in reversed(factors)]
+    axes = tuple(tuple(atoms[axis][number] for axis, number in reversed(group)) for group in matched.found)
+    return Relabel(axes, tuple(pieces) if len(pieces) > len(source) else ())

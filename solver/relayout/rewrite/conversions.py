@@ -12,6 +12,7 @@ from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, normal_form, with_units
+from relayout.layout.view import View
 from relayout.ops import Free
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
@@ -60,10 +61,10 @@ def _write(context: RewriteContext, conversion: PlannedConversion) -> None:
     # A consumer of other dimensions reads the value before the final Reshape.
     same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
     context.copies.add(tensor, conversion.target, copy, *same, emitted=True)
-    axes = _axes_of(copy.dims, len(tensor.extents))
+    base = context.tensors.operands[tensor.base]
+    assert base is not None
+    axes = _axes_of(copy.dims, base.view)
     if axes is not None:
-        base = context.tensors.operands[tensor.base]
-        assert base is not None
         context.annotate(copy.value, base, tuple((Atom(axis),) for axis in axes), conversion.target)
 
 
@@ -111,7 +112,7 @@ def _dims_for(context: RewriteContext, use: TensorUse) -> Dims:
     return port_dims(planned, planned.ports[use.port])
 
 
-def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:
-    """The base tensor's axis in each dimension; None unless every dimension is one whole axis."""
-    axes = tuple([group[0].axis for group in dims if len(group) == 1 and group[0].is_whole])
-    return axes if len(axes) == len(dims) == rank else None
+def _axes_of(dims: Dims, view: View) -> tuple[int, ...] | None:
+    """The axis of the tensor's base value in each dimension; None unless every dimension is one whole axis."""
+    axes = tuple([view.axes.index(group) for group in dims if len(group) and group in view.axes])
+    return axes if len(axes) == len(dims) == len(view.axes) else None

@@ -125,6 +125,7 @@ class Copies:
                 self._symbols[tensor, group] = self._unused_symbol()
             dims.append(self._symbols.get((tensor, group)))
         physical.value.shape = ir.Shape(dims)
+        self._emitter.know(physical.value)
 
     def _unused_symbol(self) -> str:
         if self._unused is None:

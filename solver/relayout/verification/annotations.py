@@ -145,6 +145,7 @@ def _check_layout(value: ir.Value, key: str, namings: Sequence[AxisNames], names
         and not _is_part_and_whole(layout, name, known, candidates)
         and not _is_joined(layout, i, known, candidates, extents)
         and not _is_scrambled(layout, i, known, memory_format_of(value))
+        and not _is_split_off(layout, i, known, memory_format_of(value))
     ]
     # The annotation may give any of the names of an axis.
     clash = [i for i in clash if layout.names[i] not in common[i]]
@@ -208,6 +209,16 @@ def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: M
         return False
     other = layout.names[place].swapcase()
     return other in layout.names and known == {other} and len(format_.dims[place]) == 1
+
+
+def _is_split_off(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
+    """Whether the graph names the tile of an axis as an axis of its own, which the layout does not have: the source
+    splits it off by a Reshape that the legal model does not need."""
+    if layout.outer(place) is None or format_ is None or len(format_.dims) != layout.rank:
+        return False
+    (tile, *others), is_free = format_.dims[place] or (None,), known.isdisjoint(layout.names)
+    is_tile = tile is not None and not others and not tile.is_whole
+    return is_tile and is_free and not _has_parts_exchanged(layout, format_)
 
 
 def _stated(value: ir.Value, index: ModelIndex) -> Iterator[AxisNames]:

@@ -1,0 +1,154 @@
+"""Reshapes that merge and split axes of unknown extents, as in models of images of any size, stand in the way of no
+layout: the legal model has no more Transposes than with known extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_close, run
+from random_named_extents import BACKENDS, SIZES, NamedNet, faults_of_named
+
+from relayout import legalize, verify
+
+Part = Callable[[NamedNet, str], str]
+
+
+def patches(net: NamedNet, image: str) -> str:
+    """The pixels as rows of a matrix, a linear layer, and the image again."""
+    rows = net.transpose(net.reshape(image, [["n"], [8], ["h", "w"]]), 0, 2, 1)
+    columns = net.transpose(net.node("MatMul", rows, net.weight(8, 8)), 0, 2, 1)
+    return net.reshape(columns, [["n"], [8], ["h"], ["w"]])
+
+
+def group_norm(net: NamedNet, image: str) -> str:
+    """GroupNormalization as exporters write it before opset 18: groups as channels, the rest as one axis."""
+    groups = net.reshape(image, [["n"], [2], [4, "h", "w"]], infers=2)
+    groups = net.node("InstanceNormalization", groups, net.weight(2), net.weight(2))
+    return net.reshape(groups, [["n"], [8], ["h"], ["w"]])
+
+
+def columns_last(net: NamedNet, image: str) -> str:
+    """Rows and batch as one axis, as attention along the rows of an image has it."""
+    pixels = net.reshape(net.transpose(image, 0, 2, 3, 1), [["n", "h"], ["w"], [8]])
+    pixels = net.node("Softmax", net.node("MatMul", pixels, net.weight(8, 8)), axis=1)
+    return net.transpose(net.reshape(pixels, [["n"], ["h"], ["w"], [8]]), 0, 3, 1, 2)
+
+
+PARTS = {"patches": patches, "group norm": group_norm, "columns": columns_last}
+
+
+def around(part: Part, opset: int = 17) -> onnx.ModelProto:
+    """The part between two convolutions."""
+    net = NamedNet(opset)
+    net.output(net.conv(part(net, net.conv(net.image, 8, 8)), 8, 8))
+    return net.model()
+
+
+def at(model: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
+    """The model for one size of its inputs."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for dim in fixed.graph.input[0].type.tensor_type.shape.dim:
+        if dim.dim_param:
+            dim.dim_value = sizes[dim.dim_param]
+    fixed.graph.output[0].type.tensor_type.ClearField("shape")
+    return fixed
+
+
+# The batch and rows of `columns` are one axis, which only stays whole: where a backend takes any layout, known extents
+# are cheaper, for they let the two apart.
+@pytest.mark.parametrize(
+    ("part", "backend"),
+    [(part, backend) for part in PARTS for backend in ("nhwc", "tpu", "x86-nchwc", "onnx")][:-2],
+)
+def test_axes_of_unknown_extents_cost_as_many_transposes_as_known_ones(part: str, backend: str) -> None:
+    model = around(PARTS[part])
+    legal, report = legalize(model, backend)
+    _, known = legalize(at(model, {"n": 1, "h": 64, "w": 64}), backend)
+    assert report.status == known.status == "optimal"
+    assert (report.after.transposes, report.cost) == (known.after.transposes, known.cost)
+    again, second = legalize(legal, backend)
+    assert second.cost == report.cost
+    assert again.SerializeToString() == legal.SerializeToString()
+    assert verify(legal, backend, model, dims={"h": 5, "w": 3}).passed
+    for sizes in SIZES:
+        shape = [sizes["n"], 8, sizes["h"], sizes["w"]]
+        x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+        assert_close(run(model, {"x": x}), run(legal, {"x": x}))
+
+
+@pytest.mark.parametrize("opset", [8, 11, 13, 18])
+def test_the_legal_model_reads_extents_at_run_time_in_every_opset(opset: int) -> None:
+    model = around(patches, opset)
+    legal, report = legalize(model, "nhwc")
+    assert report.after.transposes == 2
+    x = np.random.default_rng(7).standard_normal((2, 8, 3, 5)).astype(np.float32)
+    assert_close(run(model, {"x": x}), run(legal, {"x": x}))
+
+
+def test_two_reshapes_may_split_one_axis_alike() -> None:
+    net = NamedNet()
+    pixels = net.node("Relu", net.reshape(net.image, [["n"], [8], ["h", "w"]]))
+    for _ in range(2):
+        net.output(net.conv(net.reshape(pixels, [["n"], [8], ["h"], ["w"]]), 8, 8))
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.after.transposes == 3  # the input and both outputs
+    x = np.random.default_rng(7).standard_normal((2, 8, 3, 5)).astype(np.float32)
+    assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
+
+
+def test_reshapes_that_split_one_axis_differently_are_not_both_views() -> None:
+    """Rows and columns, and then their numbers exchanged: 3 x 5 and 5 x 3 have no common pieces."""
+    net = NamedNet()
+    pixels = net.node("Relu", net.reshape(net.image, [["n"], [8], ["h", "w"]]))
+    net.output(net.conv(net.reshape(pixels, [["n"], [8], ["h"], ["w"]]), 8, 8))
+    net.output(net.conv(net.reshape(pixels, [["n"], [8], ["w"], ["h"]]), 8, 8))
+    legal, _ = legalize(net.model(), "nhwc")
+    assert verify(legal, "nhwc", net.model(), dims={"h": 5, "w": 3}).passed
+    x = np.random.default_rng(7).standard_normal((2, 8, 3, 5)).astype(np.float32)
+    assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
+
+
+def test_an_extent_that_no_other_tensor_has_is_not_split_off() -> None:
+    """The rows are an input of their own, so that no tensor tells how many there are before the Reshape runs."""
+    net = Net()
+    x, rows = net.input("x", ("n", 8, "p")), net.input("rows", (1,), onnx.TensorProto.INT64)
+    image = net.node("Concat", net.constant([1, 8]), rows, net.constant([-1]), axis=0)
+    net.output(net.conv(net.node("Reshape", net.node("Relu", x), image), 8, 8))
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.status == "optimal"
+    feeds = {"x": np.random.default_rng(7).standard_normal((1, 8, 15)).astype(np.float32), "rows": np.array([5])}
+    assert_close(run(net.model(), feeds), run(legal, feeds))
+
+
+def test_an_input_may_be_split_too() -> None:
+    """The extents of its pieces are read off another input."""
+    net = NamedNet()
+    pixels = net.input("pixels", ("n", "h*w", 8))
+    image = net.reshape(net.transpose(pixels, 0, 2, 1), [["n"], [8], ["h"], ["w"]])
+    net.output(net.node("Add", net.conv(image, 8, 8), net.image))
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.after.transposes <= 2
+    x = np.random.default_rng(7).standard_normal((2, 8, 3, 5)).astype(np.float32)
+    feeds = {"x": x, "pixels": np.ascontiguousarray(x.reshape(2, 8, 15).transpose(0, 2, 1))}
+    assert_close(run(net.model(), feeds), run(legal, feeds))
+
+
+def test_a_tile_may_be_an_axis_of_its_own_behind_a_reshape() -> None:
+    """The verifier takes the tile of the channels, which a reader calls depth, for what it is."""
+    net = Net()
+    value = net.input("x", (1, 8, 6, 4))
+    for _ in range(2):
+        value = net.node("InstanceNormalization", net.node("Sigmoid", value), net.weight(8), net.weight(8))
+    value = net.node("Reshape", net.node("Tanh", value), net.constant([1, 2, 4, 6, 4]))
+    net.output(net.node("InstanceNormalization", value, net.weight(2), net.weight(2)))
+    legal, _ = legalize(net.model(), "tpu")
+    assert verify(legal, "tpu", net.model()).passed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_graphs_of_named_extents(seed: int) -> None:
+    assert list(faults_of_named(seed, BACKENDS[seed % len(BACKENDS)])) == []

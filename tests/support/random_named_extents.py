@@ -1,0 +1,151 @@
+"""Random graphs whose Reshapes merge and split axes of unknown extents, as those of image models of any size do."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from graphs import Net, assert_close, run
+
+from relayout.errors import RelayoutError
+from relayout.legalization import legalize
+from relayout.verification.verifier import verify
+
+__all__ = ["BACKENDS", "NamedNet", "draw_named", "faults_of_named"]
+
+BACKENDS = ("nhwc", "onnx", "tpu", "auto-nhwc", "x86-nchwc", "nchw", "xla-cpu")
+SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 3, "w": 5}, {"n": 3, "h": 1, "w": 2})
+
+Axes = list[list[int | str]]
+"""The axes of a value, each as its factors: `[["n"], [4, "h"]]` is a matrix of n rows and 4*h columns."""
+
+
+class NamedNet(Net):
+    """A graph of one image (n, 8, h, w), whose values are known by the factors of their axes."""
+
+    def __init__(self, opset: int = 17) -> None:
+        super().__init__(opset)
+        self.image = self.input("x", ("n", 8, "h", "w"))
+        self.whole = ""
+        self.read: dict[str, str] = {}
+
+    def extent(self, factors: list[int | str]) -> str:
+        """The extent of an axis, as a vector of one element that is computed from the image's shape."""
+        self.whole = self.whole or self.node("Shape", self.image)
+        known = self.constant(np.array([math.prod(f for f in factors if isinstance(f, int))]))
+        for name in (f for f in factors if isinstance(f, str)):
+            if name not in self.read:
+                place = {"n": 0, "h": 2, "w": 3}[name]
+                self.read[name] = self.node("Gather", self.whole, self.constant([place]))
+            known = self.node("Mul", known, self.read[name])
+        return known
+
+    def reshape(self, value: str, axes: Axes, *, infers: int | None = None) -> str:
+        """A Reshape to these axes; that of number `infers` is -1."""
+        if all(isinstance(f, int) for axis in axes for f in axis):
+            return str(self.node("Reshape", value, self.constant([math.prod(map(int, axis)) for axis in axes])))
+        parts = [self.constant([-1]) if p == infers else self.extent(axis) for p, axis in enumerate(axes)]
+        return str(self.node("Reshape", value, self.node("Concat", *parts, axis=0)))
+
+
+def draw_named(seed: int) -> onnx.ModelProto:
+    """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes."""
+    draw = random.Random(seed)
+    net = NamedNet()
+    value, axes = net.image, [["n"], [8], ["h"], ["w"]]
+    kept: list[tuple[str, Axes]] = []
+    for _ in range(draw.randint(4, 12)):
+        value, axes = _step(draw, net, value, axes, kept)
+        if draw.random() < 0.4:
+            kept.append((value, axes))
+    net.output(value)
+    if kept and draw.random() < 0.3:
+        net.output(net.node("Relu", draw.choice(kept)[0]))
+    return net.model()
+
+
+def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: list[tuple[str, Axes]]) -> tuple[str, Axes]:
+    kind = draw.choice(["Transpose", "Reshape", "Reshape", "Conv", "Conv", "MatMul", "norm", "Add", "Relu"])
+    same = [other for other, own in kept if own == axes and other != value]
+    if kind == "Transpose" and len(axes) > 1:
+        perm = draw.sample(range(len(axes)), len(axes))
+        if draw.random() < 0.6 and len(axes) > 2:
+            perm = draw.choice([[0, *range(2, len(axes)), 1], [0, len(axes) - 1, *range(1, len(axes) - 1)]])
+        return net.transpose(value, *perm), [axes[place] for place in perm]
+    if kind == "Reshape":
+        target = _grouped(draw, [factor for axis in axes for factor in axis])
+        infers = draw.randrange(len(target)) if draw.random() < 0.5 else None
+        return net.reshape(value, target, infers=infers), target
+    if kind == "Conv" and len(axes) == 4 and all(isinstance(f, int) for f in axes[1]):
+        channels = math.prod(map(int, axes[1]))
+        kernel = draw.choice([1, 3])
+        return net.conv(value, channels, channels, kernel, group=draw.choice([1, channels])), axes
+    if kind == "MatMul" and len(axes) > 1 and all(isinstance(f, int) for f in axes[-1]):
+        columns = math.prod(map(int, axes[-1]))
+        return str(net.node("MatMul", value, net.weight(columns, columns))), axes
+    if kind == "norm" and len(axes) > 2 and all(isinstance(f, int) for f in axes[1]):
+        channels = math.prod(map(int, axes[1]))
+        scale, shift = net.weight(channels), net.weight(channels)
+        return str(net.node("InstanceNormalization", value, scale, shift)), axes
+    if kind == "norm":
+        return str(net.node("Softmax", value, axis=draw.randrange(len(axes)))), axes
+    if kind == "Add" and same:
+        return str(net.node("Add", value, draw.choice(same))), axes
+    return str(net.node(draw.choice(["Relu", "Tanh", "Sigmoid"]), value)), axes
+
+
+def _grouped(draw: random.Random, factors: list[int | str]) -> Axes:
+    """The factors in their order as other axes; a number may become two."""
+    split: list[int | str] = []
+    for factor in factors:
+        parts = draw.choice([2, 4]) if isinstance(factor, int) and factor > 4 and draw.random() < 0.4 else 1
+        split += [parts, int(factor) // parts] if parts > 1 else [factor]
+    axes: Axes = [[split[0]]]
+    for factor in split[1:]:
+        joins = draw.random() < (0.35 if len(axes) < 5 else 1)
+        axes = [*axes[:-1], [*axes[-1], factor]] if joins else [*axes, [factor]]
+    return [_merged(axis) for axis in axes]
+
+
+def _merged(axis: list[int | str]) -> list[int | str]:
+    """The axis with adjacent numbers as one."""
+    found: list[int | str] = []
+    for factor in axis:
+        if found and isinstance(factor, int) and isinstance(last := found[-1], int):
+            found[-1] = last * factor
+        else:
+            found.append(factor)
+    return found
+
+
+def faults_of_named(seed: int, backend: str) -> Iterator[str]:
+    """What is wrong with the legal model of one graph."""
+    model = draw_named(seed)
+    try:
+        legal, report = legalize(model, backend)
+        again, second = legalize(legal, backend)
+    except RelayoutError as error:
+        yield f"{error}"
+        return
+    if report.status != "optimal":
+        yield report.status
+    if second.cost > report.cost:
+        yield f"cost {report.cost}, then {second.cost}"
+    elif second.cost == report.cost and again.SerializeToString() != legal.SerializeToString():
+        yield "the second run gives another model"
+    if backend == "onnx" and report.after.bytes > report.before.bytes:
+        yield f"{report.before.bytes} bytes became {report.after.bytes}"
+    for finding in verify(legal, backend, model, run=False).findings:
+        if finding.severity == "error":
+            yield f"{finding}"
+    for number, sizes in enumerate(SIZES):
+        shape = [sizes["n"], 8, sizes["h"], sizes["w"]]
+        drawn = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
+        for name, one in (("legal", legal), ("again", again)):
+            try:
+                assert_close(run(model, {"x": drawn}), run(one, {"x": drawn}))
+            except Exception as error:
+                yield f"{name} model at {sizes}: {str(error)[:300]}"
