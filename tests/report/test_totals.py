@@ -48,6 +48,16 @@ def test_a_transpose_without_a_perm_reverses(totals: Count) -> None:
     assert totals(model, {}) == expected
 
 
+def test_an_axis_that_merges_two_has_the_size_of_both(totals: Count) -> None:
+    """A pool's result counts as many rows as its operand, `h//2` among other formulas, and so in a product."""
+    net = Net()
+    pooled = net.node("MaxPool", net.input("x", (1, 8, "h", "w")), kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.transpose(pooled, 0, 2, 3, 1))
+    net.output(net.transpose(net.node("Reshape", pooled, net.constant([1, 8, -1])), 0, 2, 1))
+    found = totals(read_model(net.model()), {"h": 10, "w": 6})
+    assert (found.transposes, found.bytes) == (2, 2 * 2 * 4 * 8 * 10 * 6)
+
+
 def test_transposes_of_constants_do_not_run(totals: Count) -> None:
     model = parse(
         """g (float[2,3] x) => (float[2,3] y) <float[3,2] w = {1,2,3,4,5,6}> {

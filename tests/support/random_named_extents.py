@@ -29,17 +29,23 @@ class NamedNet(Net):
     def __init__(self, opset: int = 17) -> None:
         super().__init__(opset)
         self.image = self.input("x", ("n", 8, "h", "w"))
-        self.whole = ""
+        self.places = {"n": (self.image, 0), "h": (self.image, 2), "w": (self.image, 3)}
         self.read: dict[str, str] = {}
 
+    def pool(self, value: str, axes: Axes) -> tuple[str, Axes]:
+        """Every second row and column of an image whose rows and columns are axes of their own."""
+        pooled = str(self.node("MaxPool", value, kernel_shape=[1, 1], strides=[2, 2]))
+        names = [f"{axis[0]}/2" for axis in axes[2:]]
+        self.places.update({name: (pooled, place) for place, name in enumerate(names, 2)})
+        return pooled, [*axes[:2], *([name] for name in names)]
+
     def extent(self, factors: list[int | str]) -> str:
-        """The extent of an axis, as a vector of one element that is computed from the image's shape."""
-        self.whole = self.whole or self.node("Shape", self.image)
+        """The extent of an axis, as a vector of one element that is computed from the shape of an image."""
         known = self.constant(np.array([math.prod(f for f in factors if isinstance(f, int))]))
         for name in (f for f in factors if isinstance(f, str)):
             if name not in self.read:
-                place = {"n": 0, "h": 2, "w": 3}[name]
-                self.read[name] = self.node("Gather", self.whole, self.constant([place]))
+                value, place = self.places[name]
+                self.read[name] = self.node("Gather", self.node("Shape", value), self.constant([place]))
             known = self.node("Mul", known, self.read[name])
         return known
 
@@ -57,7 +63,7 @@ def draw_named(seed: int) -> onnx.ModelProto:
     net = NamedNet()
     value, axes = net.image, [["n"], [8], ["h"], ["w"]]
     kept: list[tuple[str, Axes]] = []
-    for _ in range(draw.randint(4, 12)):
+    for _ in range(draw.randint(4, 14)):
         value, axes = _step(draw, net, value, axes, kept)
         if draw.random() < 0.4:
             kept.append((value, axes))
@@ -79,6 +85,9 @@ def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: list
         target = _grouped(draw, [factor for axis in axes for factor in axis])
         infers = draw.randrange(len(target)) if draw.random() < 0.5 else None
         return net.reshape(value, target, infers=infers), target
+    is_image = len(axes) == 4 and all(axis in (["h"], ["w"]) for axis in axes[2:])
+    if kind == "Conv" and is_image and draw.random() < 0.3:
+        return net.pool(value, axes)
     if kind == "Conv" and len(axes) == 4 and all(isinstance(f, int) for f in axes[1]):
         channels = math.prod(map(int, axes[1]))
         kernel = draw.choice([1, 3])

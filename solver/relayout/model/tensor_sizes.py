@@ -8,12 +8,14 @@ a Slice, Pad or pool that of the operand. Any other counts 64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
+from relayout.layout.terms import term_of
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.ops import all_nodes
 
@@ -126,7 +128,11 @@ class DimSizes:
         return size
 
     def _evaluated(self, dim: ir.SymbolicDim, name: str) -> int:
-        """The size of a dim such as `2*height`, or the dynamic default."""
+        """The size of a dim such as `2*height`, or the dynamic default. A product is one of sizes, as that of dims is:
+        a factor may be a formula that has a size of its own."""
+        term = term_of(name)
+        if term.names != (name,):
+            return int(term.factor * prod(self._extent(ir.SymbolicDim(each), 1) for each in term.names))
         try:
             names = symbols_of(dim)
             result = evaluated(dim, {each: self._sizes.get(each, DYNAMIC) for each in names})

@@ -14,6 +14,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
+from relayout.layout.terms import term_of
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
@@ -102,7 +103,10 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
         if dim.value in sizes:
             return sizes[dim.value]
         if dim.value not in formulas:
-            formulas[dim.value] = _evaluated(dim, sizes)
+            factor, names = term_of(dim.value)
+            is_product = names != (dim.value,)
+            each = [extent_of(ir.SymbolicDim(name), 1) for name in names] if is_product else []
+            formulas[dim.value] = int(factor * math.prod(each)) if is_product else _evaluated(dim, sizes)
         return formulas[dim.value]
 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
