@@ -59,9 +59,10 @@ class Emitter:
         self.opset = opset
         self._names = names
         self._in_function = in_function
-        # Dims that the names of extents can be read off at run time, and the extents that have been read.
+        # The dims of values that have names, by name, and those that have been read at run time.
         self._dims: dict[str, tuple[ir.Value, int]] = {}
         self._read: dict[str, ir.Value] = {}
+        self._shapes: dict[ir.Value, ir.Value] = {}
 
     def know(self, value: ir.Value) -> None:
         """Let later nodes read the extents of this value that have names."""
@@ -227,8 +228,10 @@ class Emitter:
             return self._read[extent]
         if extent in self._dims:
             value, place = self._dims[extent]
-            whole = self.node("Shape", [value], {}, None, [len(value.shape or ())], f"{stem}_extents")
-            self._read[extent] = self._gathered(whole, [place], stem)
+            if value not in self._shapes:
+                rank = len(value.shape or ())
+                self._shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
+            self._read[extent] = self._gathered(self._shapes[value], [place], stem)
             return self._read[extent]
         term = term_of(extent)
         factors = [self._extent_named(name, stem) if name != extent else None for name in term.names]
