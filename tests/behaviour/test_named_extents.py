@@ -124,6 +124,19 @@ def test_an_extent_that_no_other_tensor_has_is_not_split_off() -> None:
     assert_close(run(net.model(), feeds), run(legal, feeds))
 
 
+def test_an_extent_of_a_tensor_that_is_not_computed_is_not_read() -> None:
+    """The pool tells the extents of the Reshape and nothing else: as a view the Reshape would not need it."""
+    net = NamedNet()
+    pooled, axes = net.pool(net.node("Relu", net.image), [["n"], [8], ["h"], ["w"]])
+    pixels = net.node("Tanh", net.input("pixels", ("n", 8, "p")))
+    net.output(net.conv(net.reshape(pixels, axes), 8, 8))
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.status == "optimal"
+    x = np.random.default_rng(7).standard_normal((2, 8, 4, 6)).astype(np.float32)
+    feeds = {"x": x, "pixels": np.ascontiguousarray(x.reshape(2, 8, 24)[..., :6])}
+    assert_close(run(net.model(), feeds), run(legal, feeds))
+
+
 def test_an_input_may_be_split_too() -> None:
     """The extents of its pieces are read off another input."""
     net = NamedNet()

@@ -143,9 +143,11 @@ def collect_tensors(
     `reads_extents`: the legal model may read the extent of an axis off another tensor at run time. It then may split
     and merge axes of unknown extents. In a graph with regions it may not, for not every tensor is visible everywhere.
     """
-    found = _Collector(dict(opsets), materialized, reads_extents and not any(map(graphs_of, graph)))
+    found = _Collector(dict(opsets), materialized, graph if reads_extents else None)
     found.collect_graph(graph)
     found.find_dead(graph, set(graph.outputs))
+    if not found.are_readable():
+        return collect_tensors(graph, opsets, materialized, reads_extents=False)
     return Tensors(
         tuple(found.tensors),
         found.operands,
@@ -169,7 +171,8 @@ class _Collector:
 
     opsets: dict[str, int]
     materialized: frozenset[ir.Value]
-    reads_extents: bool
+    readable: ir.Graph | None
+    """The graph, if extents may be read off its tensors."""
     tensors: list[Tensor] = field(default_factory=list)
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
@@ -186,8 +189,9 @@ class _Collector:
     _views: dict[object, View | None] = field(default_factory=dict)
     # Operands of tensors that have been split; their views' identities are in `_views`.
     _replaced: list[Operand] = field(default_factory=list)
-    _readable: set[str] = field(default_factory=set)
-    _seen: int = 0
+    # The extents of pieces of axes that have names, each with the index of the tensor.
+    _pieces: list[tuple[str, int]] = field(default_factory=list)
+    _has_regions: bool | None = None
     _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
     _classes: OperatorClasses = field(init=False)
 
@@ -323,20 +327,31 @@ class _Collector:
         if operand is None or extents is None or len(extents) != len(rule.axes):
             return None
         if rule.pieces:
-            return self._split_view(operand, rule, result, extents) if self.reads_extents else None
+            return self._split_view(operand, rule, result, extents) if self.reads_extents() else None
         key = (id(operand.view), rule.axes, extents)
         if key not in self._views:
-            self._views[key] = _composed(operand.view, rule.axes, extents, self._can_read)
+            self._views[key] = _composed(operand.view, rule.axes, extents, self.reads_extents)
         view = self._views[key]
         return Operand(operand.tensor, view, result) if view is not None else None
 
-    def _can_read(self, extent: Extent) -> bool:
-        """Whether the legal model can read this extent off a tensor as soon as the last one is there."""
-        known = self._readable
-        for tensor in self.tensors[self._seen :]:
-            self._seen = tensor.index + 1
-            known.update(each for each in tensor.extents if isinstance(each, str) and not tensor.constant)
-        return self.reads_extents and extent in known
+    def reads_extents(self) -> bool:
+        if self._has_regions is None and self.readable is not None:
+            self._has_regions = any(map(graphs_of, self.readable))
+        return self._has_regions is False
+
+    def are_readable(self) -> bool:
+        """Whether each extent of a piece is one of a tensor that the legal model has before the one that is split."""
+        for extent, index in self._pieces:
+            for tensor in self.tensors[:index]:
+                maker, value = tensor.base.producer(), tensor.base
+                is_whole = value.shape is not None and len(value.shape) == len(tensor.extents)
+                rule = self.rules.get(maker) if maker is not None else None
+                is_kept = maker not in self.dead and not (isinstance(rule, Free) and rule.elidable_as is not None)
+                if extent in tensor.extents and is_whole and is_kept and not tensor.constant:
+                    break
+            else:
+                return False
+        return True
 
     def _split_view(
         self, operand: Operand, rule: Relabel, result: ir.Value, extents: tuple[Extent, ...]
@@ -363,18 +378,21 @@ class _Collector:
             operand = self._split(operand, split)
             return self._split_view(operand, rule, result, extents)
         through = View.of(groups, tuple(extent for _, extent in rule.pieces), operand.view.base_extents)
-        view = _composed(through, rule.axes, extents, self._can_read)
+        view = _composed(through, rule.axes, extents, self.reads_extents)
         return Operand(operand.tensor, view, result) if view is not None else None
 
     def _may_split(self, tensor: Tensor, split: Mapping[int, Sequence[Extent]]) -> bool:
         """Whether these axes of a tensor may become several, whose extents then have to be read off earlier tensors."""
-        if any(each is not None and each.tensor is tensor for each in self.through_elidable.values()):
+        if tensor.constant or any(each and each.tensor is tensor for each in self.through_elidable.values()):
             return False
         before = {each for other in self.tensors[: tensor.index] if not other.constant for each in other.extents}
-        wanted = {extent for pieces in split.values() for extent in pieces if not isinstance(extent, int)}
+        names = {extent for pieces in split.values() for extent in pieces if isinstance(extent, str)}
         views = [operand.view for operand in self._views_of(tensor)]
         are_whole = all(a.is_whole or a.axis not in split for view in views for group in view.axes for a in group)
-        return not tensor.constant and wanted <= before and are_whole
+        if not names <= before or not are_whole:
+            return False
+        self._pieces += [(name, tensor.index) for name in names]
+        return True
 
     def _views_of(self, tensor: Tensor) -> list[Operand]:
         """The operands that are views of the tensor so far."""
@@ -435,9 +453,7 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
     return True
 
 
-def _in_pieces(
-    atoms: MemoryFormat, extents: tuple[Extent, ...], pieces: Sequence[Extent]
-) -> list[MemoryFormat] | None:
+def _in_pieces(atoms: MemoryFormat, extents: tuple[Extent, ...], pieces: Sequence[Extent]) -> list[MemoryFormat] | None:
     """The atoms of an axis by the pieces that the axis is split into; None where an atom would be split."""
 
     def term(atom: Atom) -> Term | None:
@@ -456,7 +472,7 @@ def _in_pieces(
 
 
 def _composed(
-    through: View, axes: tuple[MemoryFormat, ...], extents: tuple[Extent, ...], can_read: Callable[[Extent], bool]
+    through: View, axes: tuple[MemoryFormat, ...], extents: tuple[Extent, ...], reads_extents: Callable[[], bool]
 ) -> View | None:
     """The result, whose `axes` are in atoms of the operand, as a view of the operand's tensor. None where factors do
     not nest or no Reshape expresses it."""
@@ -466,7 +482,7 @@ def _composed(
         for extent, group in zip(extents, axes, strict=True)
     )
     view = through.then(axes, extents)
-    if view is None or not _can_be_reshaped(view, through.base_extents, can_read):
+    if view is None or not _can_be_reshaped(view, through.base_extents, reads_extents):
         return None
     # An axis declared as 1 may have an unknown extent in the input: a format has no position for it.
     placed = {atom.axis for group in view.axes for atom in group}
@@ -475,13 +491,14 @@ def _composed(
     return view
 
 
-def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], can_read: Callable[[Extent], bool]) -> bool:
+def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], reads_extents: Callable[[], bool]) -> bool:
     """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
-    run time where each is a dimension of its own on both sides, or of another tensor. So one axis of unknown extent may
-    merge with others, and several if their extents can be read."""
+    run time where each is a dimension of its own on both sides. So one axis of unknown extent may merge with others.
+    Several may if they have names: their extents are read off the base value."""
     unknown = [Atom(axis) for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
     if view.is_plain or len(unknown) < 2:
         return True
     merged = [atom for atom in unknown if (atom,) not in view.axes]
-    may_merge = len(merged) < 2 or all(can_read(base_extents[atom.axis]) for atom in merged)
+    are_named = all(isinstance(base_extents[atom.axis], str) for atom in merged)
+    may_merge = len(merged) < 2 or (are_named and reads_extents())
     return may_merge and all(any(atom in group for group in view.axes) for atom in merged)

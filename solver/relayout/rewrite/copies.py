@@ -111,7 +111,10 @@ class Copies:
         reads.
         """
         shape = physical.value.shape
-        if physical.shape is not None or shape is None or id(shape) in self._static:
+        if shape is None or id(shape) in self._static:
+            return
+        if physical.shape is not None:
+            self._emitter.know(physical.value)
             return
         if shape.is_static():
             self._static[id(shape)] = shape
