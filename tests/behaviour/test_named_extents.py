@@ -127,7 +127,7 @@ def test_an_extent_that_no_other_tensor_has_is_not_split_off() -> None:
 def test_an_extent_of_a_tensor_that_is_not_computed_is_not_read() -> None:
     """The pool tells the extents of the Reshape and nothing else: as a view the Reshape would not need it."""
     net = NamedNet()
-    pooled, axes = net.pool(net.node("Relu", net.image), [["n"], [8], ["h"], ["w"]])
+    _, axes = net.pool(net.node("Relu", net.image), [["n"], [8], ["h"], ["w"]])
     pixels = net.node("Tanh", net.input("pixels", ("n", 8, "p")))
     net.output(net.conv(net.reshape(pixels, axes), 8, 8))
     legal, report = legalize(net.model(), "nhwc")

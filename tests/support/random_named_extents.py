@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
-from graphs import Net, assert_close, run
+from graphs import Net, run
 
 from relayout.errors import RelayoutError
 from relayout.legalization import legalize
@@ -22,15 +22,58 @@ SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 3, "w": 5}, {"n": 3, "h": 1, "w
 Axes = list[list[int | str]]
 """The axes of a value, each as its factors: `[["n"], [4, "h"]]` is a matrix of n rows and 4*h columns."""
 
+Kept = list[tuple[str, Axes]]
+
 
 class NamedNet(Net):
     """A graph of one image (n, 8, h, w), whose values are known by the factors of their axes."""
 
-    def __init__(self, opset: int = 17) -> None:
-        super().__init__(opset)
+    def __init__(self, opset: int = 17, seed: int = 0) -> None:
+        super().__init__(opset, seed)
         self.image = self.input("x", ("n", 8, "h", "w"))
         self.places = {"n": (self.image, 0), "h": (self.image, 2), "w": (self.image, 3)}
         self.read: dict[str, str] = {}
+
+    def region(self, prefix: str) -> NamedNet:
+        """A net for a graph inside this one."""
+        inner = NamedNet(self.opset, len(prefix))
+        inner.prefix, inner.inputs, inner.places = prefix, [], {**self.places}
+        return inner
+
+    def body(self, name: str, *outputs: str) -> onnx.GraphProto:
+        values = [onnx.helper.make_empty_tensor_value_info(value) for value in outputs]
+        return onnx.helper.make_graph(self.nodes, name, self.inputs, values, self.constants)
+
+    def branches(self, seed: int, value: str, axes: Axes, kept: Kept) -> str:
+        """An If on the mean of the value, whose branches continue from it, and both end with its axes."""
+        positive = self.node("Greater", self.node("ReduceMean", value, keepdims=0), self.constant(np.float32(0)))
+        made = []
+        for name in ("then", "else"):
+            draw, inner = random.Random(f"{seed}{name}"), self.region(f"{name}{len(self.nodes)}_")
+            own, shape = value, axes
+            for _ in range(draw.randint(1, 4)):
+                own, shape = _step(draw, inner, own, shape, kept)
+            if shape != axes:
+                flat = inner.node("ReduceMean", own, keepdims=0)
+                own = inner.node("Add", value, flat)
+            made.append(inner.body(name, str(inner.node("Tanh", own))))
+        return str(self.node("If", positive, then_branch=made[0], else_branch=made[1]))
+
+    def loop(self, seed: int, value: str, axes: Axes, kept: Kept) -> str:
+        """A Loop of two rounds with the value as its state."""
+        draw, inner = random.Random(seed), self.region(f"loop{len(self.nodes)}_")
+        names = [f"{inner.prefix}{name}" for name in ("round", "going", "state")]
+        for name, dtype in zip(names, (onnx.TensorProto.INT64, onnx.TensorProto.BOOL), strict=False):
+            inner.inputs.append(onnx.helper.make_tensor_value_info(name, dtype, ()))
+        inner.inputs.append(onnx.helper.make_tensor_value_info(names[2], onnx.TensorProto.FLOAT, [None] * len(axes)))
+        own, shape = names[2], axes
+        for _ in range(draw.randint(1, 4)):
+            own, shape = _step(draw, inner, own, shape, kept)
+        state = inner.node(
+            "Tanh", own if shape == axes else inner.node("Add", names[2], inner.node("ReduceMean", own, keepdims=0))
+        )
+        body = inner.body("body", str(inner.node("Identity", names[1])), str(state))
+        return str(self.node("Loop", self.constant(np.array(2)), "", value, body=body))
 
     def pool(self, value: str, axes: Axes) -> tuple[str, Axes]:
         """Every second row and column of an image whose rows and columns are axes of their own."""
@@ -58,13 +101,16 @@ class NamedNet(Net):
 
 
 def draw_named(seed: int) -> onnx.ModelProto:
-    """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes."""
+    """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes. Every fourth
+    graph has an If or a Loop."""
     draw = random.Random(seed)
     net = NamedNet()
     value, axes = net.image, [["n"], [8], ["h"], ["w"]]
-    kept: list[tuple[str, Axes]] = []
+    kept: Kept = []
     for _ in range(draw.randint(4, 14)):
         value, axes = _step(draw, net, value, axes, kept)
+        if seed % 4 == 3 and draw.random() < 0.3:
+            value = (net.branches if draw.random() < 0.6 else net.loop)(draw.randrange(1000), value, axes, kept)
         if draw.random() < 0.4:
             kept.append((value, axes))
     net.output(value)
@@ -73,7 +119,7 @@ def draw_named(seed: int) -> onnx.ModelProto:
     return net.model()
 
 
-def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: list[tuple[str, Axes]]) -> tuple[str, Axes]:
+def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: Kept) -> tuple[str, Axes]:
     kind = draw.choice(["Transpose", "Reshape", "Reshape", "Conv", "Conv", "MatMul", "norm", "Add", "Relu"])
     same = [other for other, own in kept if own == axes and other != value]
     if kind == "Transpose" and len(axes) > 1:
@@ -155,6 +201,9 @@ def faults_of_named(seed: int, backend: str) -> Iterator[str]:
         drawn = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
         for name, one in (("legal", legal), ("again", again)):
             try:
-                assert_close(run(model, {"x": drawn}), run(one, {"x": drawn}))
+                for expected, found in zip(run(model, {"x": drawn}), run(one, {"x": drawn}), strict=True):
+                    # Normalizations of few pixels amplify rounding.
+                    scale = float(np.abs(expected).max(initial=1.0))
+                    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * scale)
             except Exception as error:
                 yield f"{name} model at {sizes}: {str(error)[:300]}"

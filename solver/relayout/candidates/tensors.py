@@ -6,7 +6,7 @@ tensor's memory format is given in the axes of its **base**: the value that a no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -141,9 +141,9 @@ def collect_tensors(
     """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views.
 
     `reads_extents`: the legal model may read the extent of an axis off another tensor at run time. It then may split
-    and merge axes of unknown extents. In a graph with regions it may not, for not every tensor is visible everywhere.
+    and merge axes of unknown extents.
     """
-    found = _Collector(dict(opsets), materialized, graph if reads_extents else None)
+    found = _Collector(graph, dict(opsets), materialized, reads_extents)
     found.collect_graph(graph)
     found.find_dead(graph, set(graph.outputs))
     if not found.are_readable():
@@ -169,10 +169,10 @@ def collect_tensors(
 class _Collector:
     """The tensors found so far, while the graph is walked."""
 
+    graph: ir.Graph
     opsets: dict[str, int]
     materialized: frozenset[ir.Value]
-    readable: ir.Graph | None
-    """The graph, if extents may be read off its tensors."""
+    reads_extents: bool
     tensors: list[Tensor] = field(default_factory=list)
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
@@ -191,7 +191,6 @@ class _Collector:
     _replaced: list[Operand] = field(default_factory=list)
     # The extents of pieces of axes that have names, each with the index of the tensor.
     _pieces: list[tuple[str, int]] = field(default_factory=list)
-    _has_regions: bool | None = None
     _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
     _classes: OperatorClasses = field(init=False)
 
@@ -327,27 +326,22 @@ class _Collector:
         if operand is None or extents is None or len(extents) != len(rule.axes):
             return None
         if rule.pieces:
-            return self._split_view(operand, rule, result, extents) if self.reads_extents() else None
+            return self._split_view(operand, rule, result, extents)
         key = (id(operand.view), rule.axes, extents)
         if key not in self._views:
             self._views[key] = _composed(operand.view, rule.axes, extents, self.reads_extents)
         view = self._views[key]
         return Operand(operand.tensor, view, result) if view is not None else None
 
-    def reads_extents(self) -> bool:
-        if self._has_regions is None and self.readable is not None:
-            self._has_regions = any(map(graphs_of, self.readable))
-        return self._has_regions is False
-
     def are_readable(self) -> bool:
         """Whether each extent of a piece is one of a tensor that the legal model has before the one that is split."""
         for extent, index in self._pieces:
-            for tensor in self.tensors[:index]:
+            for tensor in self._outer(index):
                 maker, value = tensor.base.producer(), tensor.base
                 is_whole = value.shape is not None and len(value.shape) == len(tensor.extents)
                 rule = self.rules.get(maker) if maker is not None else None
                 is_kept = maker not in self.dead and not (isinstance(rule, Free) and rule.elidable_as is not None)
-                if extent in tensor.extents and is_whole and is_kept and not tensor.constant:
+                if extent in tensor.extents and is_whole and is_kept:
                     break
             else:
                 return False
@@ -382,10 +376,13 @@ class _Collector:
         return Operand(operand.tensor, view, result) if view is not None else None
 
     def _may_split(self, tensor: Tensor, split: Mapping[int, Sequence[Extent]]) -> bool:
-        """Whether these axes of a tensor may become several, whose extents then have to be read off earlier tensors."""
+        """Whether these axes of a tensor may become several, whose extents then have to be read off earlier tensors.
+        Those of the main graph are visible everywhere."""
+        if not self.reads_extents or tensor.base.graph is not self.graph:
+            return False
         if tensor.constant or any(each and each.tensor is tensor for each in self.through_elidable.values()):
             return False
-        before = {each for other in self.tensors[: tensor.index] if not other.constant for each in other.extents}
+        before = {each for other in self._outer(tensor.index) for each in other.extents}
         names = {extent for pieces in split.values() for extent in pieces if isinstance(extent, str)}
         views = [operand.view for operand in self._views_of(tensor)]
         are_whole = all(a.is_whole or a.axis not in split for view in views for group in view.axes for a in group)
@@ -393,6 +390,10 @@ class _Collector:
             return False
         self._pieces += [(name, tensor.index) for name in names]
         return True
+
+    def _outer(self, end: int) -> Iterator[Tensor]:
+        """The tensors of the main graph before this index that are no constants."""
+        return (each for each in self.tensors[:end] if not each.constant and each.base.graph is self.graph)
 
     def _views_of(self, tensor: Tensor) -> list[Operand]:
         """The operands that are views of the tensor so far."""
@@ -472,7 +473,7 @@ def _in_pieces(atoms: MemoryFormat, extents: tuple[Extent, ...], pieces: Sequenc
 
 
 def _composed(
-    through: View, axes: tuple[MemoryFormat, ...], extents: tuple[Extent, ...], reads_extents: Callable[[], bool]
+    through: View, axes: tuple[MemoryFormat, ...], extents: tuple[Extent, ...], reads_extents: bool
 ) -> View | None:
     """The result, whose `axes` are in atoms of the operand, as a view of the operand's tensor. None where factors do
     not nest or no Reshape expresses it."""
@@ -491,7 +492,7 @@ def _composed(
     return view
 
 
-def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], reads_extents: Callable[[], bool]) -> bool:
+def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], reads_extents: bool) -> bool:
     """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
     run time where each is a dimension of its own on both sides. So one axis of unknown extent may merge with others.
     Several may if they have names: their extents are read off the base value."""
@@ -500,5 +501,5 @@ def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], reads_extents
         return True
     merged = [atom for atom in unknown if (atom,) not in view.axes]
     are_named = all(isinstance(base_extents[atom.axis], str) for atom in merged)
-    may_merge = len(merged) < 2 or (are_named and reads_extents())
+    may_merge = len(merged) < 2 or (are_named and reads_extents)
     return may_merge and all(any(atom in group for group in view.axes) for atom in merged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from math import prod
 from typing import Any
@@ -63,6 +64,14 @@ class Emitter:
         self._dims: dict[str, tuple[ir.Value, int]] = {}
         self._read: dict[str, ir.Value] = {}
         self._shapes: dict[ir.Value, ir.Value] = {}
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A context for the nodes of a region, at whose end the extents read in it are forgotten."""
+        outer = self._dims, self._read, self._shapes
+        self._dims, self._read, self._shapes = {**self._dims}, {**self._read}, {**self._shapes}
+        yield
+        self._dims, self._read, self._shapes = outer
 
     def know(self, value: ir.Value) -> None:
         """Let later nodes read the extents of this value that have names."""

@@ -94,7 +94,7 @@ class RewriteContext:
         """A context in which a region is the current graph. Values emitted there cannot be read outside."""
         outer = self.graph, self._first
         self.graph, self._first = graph, next(iter(graph), None)
-        with self.copies.scope(), self.constants.scope():
+        with self.copies.scope(), self.constants.scope(), self.emitter.scope():
             yield
         self.graph, self._first = outer
 
