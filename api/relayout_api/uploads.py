@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from relayout.errors import InputError
+from relayout.model.onnx_file import Parsed, parse
 
 __all__ = ["parse_model"]
 
@@ -18,7 +19,7 @@ _OTHERS = {
 }
 
 
-def parse_model(body: bytes | memoryview) -> onnx.ModelProto | bytes:
+def parse_model(body: bytes | memoryview) -> Parsed | bytes:
     """The model in `body`, or `body` itself if it is of an unknown format, for `read_model` to report the fault.
 
     `read_model` refuses external data too, in the tensors that it reads. This function checks every tensor, so that no
@@ -26,9 +27,8 @@ def parse_model(body: bytes | memoryview) -> onnx.ModelProto | bytes:
     """
     if not body:
         raise InputError("there is no model", where="body", expected="an ONNX model", found="0 bytes")
-    model = onnx.ModelProto()
     try:
-        model.ParseFromString(body)
+        model = parse(body)
     except Exception:
         whole = bytes(body)
         for start, (found, hint) in _OTHERS.items():
@@ -37,7 +37,7 @@ def parse_model(body: bytes | memoryview) -> onnx.ModelProto | bytes:
                     "not an ONNX model", where="body", expected="a protobuf ModelProto", found=found, hint=hint
                 ) from None
         return whole
-    for tensor in _tensors(model):
+    for tensor in _tensors(model.proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InputError(
                 "external data is not accepted here",

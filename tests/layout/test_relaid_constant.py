@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import tracemalloc
 
 import numpy as np
 import onnx_ir as ir
@@ -82,6 +84,24 @@ def test_a_large_constant_is_written_in_slabs(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(tensor, RelaidTensor)
     tensor.tofile(file)
     assert file.getvalue() == ARRAY.T.tobytes()
+
+
+def test_a_reshape_at_the_end_takes_no_memory_for_the_whole() -> None:
+    array = np.arange(1 << 21, dtype=np.float32)
+    split: Step = {"op": "reshape", "shape": [4, 1024, 512]}
+    tensor = relaid(
+        ir.tensor(array), [split, {"op": "transpose", "perm": [1, 0, 2]}, {"op": "reshape", "shape": [1 << 21]}]
+    )
+    assert isinstance(tensor, RelaidTensor)
+    with open(os.devnull, "wb") as file:
+        tracemalloc.start()
+        tensor.tofile(file)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < array.nbytes / 2
+    written = io.BytesIO()
+    tensor.tofile(written)
+    assert written.getvalue() == tensor.tobytes()
 
 
 def test_steps_that_do_not_fit_are_errors() -> None:

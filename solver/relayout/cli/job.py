@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayout.cli.option_values import check_known
 from relayout.cli.options import Request
@@ -52,8 +52,7 @@ def source_at(path: Path) -> Source:
     from relayout.model.io import FORMATS
 
     # A protobuf that begins with this byte would have a field of a kind that a model has none of.
-    read: dict[str, Any] = FORMATS[".json"].parse(data, "standard input")
-    return read
+    return FORMATS[".json"].parse(data, "standard input")
 
 
 def read_file(path: Path, source: Source | None = None, *, convert_opset: bool = True) -> ir.Model:

@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
-SLAB_BYTES = 16 << 20
+SLAB_BYTES = 1 << 20
 
 
 def is_one_of(tensor: object, *kinds: type[_T]) -> TypeGuard[_T]:
@@ -148,21 +148,20 @@ class RelaidTensor(ir.LazyTensor):
             metadata_props=dict(source.metadata_props) or None,
         )
 
-    def _view(self) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = self.source.numpy()
-        for step in self.transform:
-            array = apply_step(array, step)
-        return array
-
     def _relay(self) -> ir.TensorProtocol:
-        return ir.Tensor(np.ascontiguousarray(self._view()), dtype=self.dtype, name=self.name)
+        array = np.ascontiguousarray(_applied(self.source.numpy(), self.transform))
+        return ir.Tensor(array, dtype=self.dtype, name=self.name)
 
     def tofile(self, file: BinaryIO) -> None:
         """Write the data; a large tensor is written in slabs, so that memory never has a second copy."""
         if self.dtype.bitwidth < 8 or not self.nbytes:
             super().tofile(file)
             return
-        view = np.atleast_1d(self._view())
+        # A reshape at the end changes no byte, and would make a copy of the whole.
+        steps = [*self.transform]
+        while steps and steps[-1]["op"] == "reshape":
+            steps.pop()
+        view = np.atleast_1d(_applied(self.source.numpy(), steps))
         rows = max(1, view.shape[0] * SLAB_BYTES // view.nbytes)
         for start in range(0, view.shape[0], rows):
             file.write(np.ascontiguousarray(view[start : start + rows]).view(np.uint8).data)
@@ -213,6 +212,12 @@ def _lazy(tensor: ir.TensorProtocol | None) -> AbsentTensor | RelaidTensor | Non
     # The check of a class is slow, since onnx_ir derives it from a protocol.
     is_lazy = is_one_of(tensor, AbsentTensor, RelaidTensor)
     return tensor if is_lazy else None  # type: ignore[return-value]  # it is of one of these classes
+
+
+def _applied(array: np.ndarray[Any, Any], steps: Sequence[Step]) -> np.ndarray[Any, Any]:
+    for step in steps:
+        array = apply_step(array, step)
+    return array
 
 
 def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:

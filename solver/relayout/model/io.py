@@ -22,7 +22,16 @@ from msgspec import Struct
 from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
 from relayout.model.external_data import Folder
-from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, Encoded, replace_file, write_inside, write_onnx
+from relayout.model.onnx_file import (
+    LARGEST_FILE,
+    MOST_READ,
+    Encoded,
+    Parsed,
+    parse,
+    replace_file,
+    write_inside,
+    write_onnx,
+)
 from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized
 
 if TYPE_CHECKING:
@@ -41,7 +50,7 @@ __all__ = [
     "write_whole",
 ]
 
-Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
+Source: TypeAlias = "str | os.PathLike[str] | bytes | Parsed | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
@@ -157,22 +166,24 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded 
 
 
 def _open(source: Source, accepts_external: bool, digest: str | None) -> Opened:
-    """The source as a protobuf or an onnx_ir.Model. No bytes of the file or of the JSON are kept."""
+    """The source as a protobuf or an onnx_ir.Model. Of the bytes of a file, only data of large constants are kept."""
     folder, is_ours = Folder(None, accepts_external), True
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), accepts_external)
         format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
         data = _read_file(path, format_.largest)
-        digest = sha256(data).hexdigest() if format_ is FORMATS[".onnx"] else None
-        source = format_.parse(data, f"file {path}")
+        digest, source = None, format_.parse(data, f"file {path}")
     elif isinstance(source, bytes | bytearray | memoryview):
-        digest, source = sha256(source).hexdigest(), _parse(bytes(source), "the bytes given")
+        digest, source = None, _parse(bytes(source), "the bytes given")
     else:
-        is_ours = not isinstance(source, onnx.ModelProto)
+        is_ours = not isinstance(source, Parsed | onnx.ModelProto)
+    if isinstance(source, Parsed):
+        digest = digest or sha256(source.file).hexdigest()
+        return Opened(source.proto, folder, digest, is_ours, source.data)
     if not isinstance(source, ir.Model | onnx.ModelProto):
         source = _parse_json(source)
-    return Opened(source, folder, digest, is_ours)
+    return Opened(source, folder, digest, is_ours, {})
 
 
 def _read_file(path: Path, largest: float) -> bytes:
@@ -199,10 +210,9 @@ def _read_file(path: Path, largest: float) -> bytes:
     return data
 
 
-def _parse(data: bytes, where: str) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
+def _parse(data: bytes, where: str) -> Parsed:
     try:
-        proto.ParseFromString(data)
+        return parse(data)
     except Exception as error:
         kind = next((kind for magic, kind in _OTHER_FORMATS.items() if data.startswith(magic)), None)
         found, hint = kind or ("truncated, or of another format", "")
@@ -215,7 +225,6 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
             found=f"{len(data)} bytes that do not parse: {found}",
             hint=hint,
         ) from error
-    return proto
 
 
 def _load_json(data: bytes, where: str) -> dict[str, Any]:
@@ -244,7 +253,7 @@ def _parse_json(source: object) -> onnx.ModelProto:
 class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
-    parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]
+    parse: Callable[[bytes, str], Parsed | dict[str, Any]]
     write: Callable[[ir.Model, Path, Encoded | None], None]
     largest: float = math.inf
 

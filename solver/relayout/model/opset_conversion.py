@@ -8,7 +8,12 @@ from relayout.errors import InputError
 from relayout.model.proto_graphs import graphs_inside, nodes_inside
 from relayout.model.structure import OLDEST_OPSET
 
-__all__ = ["lifted"]
+__all__ = ["is_lifted", "lifted"]
+
+
+def is_lifted(proto: onnx.ModelProto) -> bool:
+    """Whether the model is older than what relayout reads."""
+    return 1 <= _version(proto) < OLDEST_OPSET
 
 
 def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
@@ -16,9 +21,9 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
 
     Raises InputError where the converter does not know an operator, or the model is invalid.
     """
-    version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), OLDEST_OPSET)
-    if not 1 <= version < OLDEST_OPSET:
+    if not is_lifted(proto):
         return proto
+    version = _version(proto)
     from onnx import version_converter
 
     try:
@@ -48,6 +53,10 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
         ) from error
     notes.append(f"opset {version} was converted to opset {OLDEST_OPSET} by onnx's version converter")
     return lifted
+
+
+def _version(proto: onnx.ModelProto) -> int:
+    return next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), OLDEST_OPSET)
 
 
 def _align(graph: onnx.GraphProto) -> None:

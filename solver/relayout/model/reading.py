@@ -45,12 +45,13 @@ WARNINGS_KEY = "relayout.warnings"
 
 class Opened(Struct, frozen=True):
     """A source that is parsed. `digest` is the SHA-256 of its file, where there is one. `is_ours`: the protobuf was
-    made here and may be changed."""
+    made here and may be changed. `data` is that of the constants of which a protobuf has none, by index."""
 
     model: onnx.ModelProto | ir.Model
     folder: Folder
     digest: str | None
     is_ours: bool
+    data: Mapping[int, memoryview]
 
 
 class Light(Struct, frozen=True):
@@ -75,7 +76,7 @@ def detached(opened: Opened, *, convert_opset: bool) -> Light:
     source = lifted(source, notes) if convert_opset else source
     structure = check_structure(source)
     digest = digest or _digest(source)
-    proto, weights = detach(source, folder, is_ours=opened.is_ours)
+    proto, weights = detach(source, opened.data, folder, is_ours=opened.is_ours)
     return Light(proto, structure, weights, folder, digest, tuple(notes))
 
 

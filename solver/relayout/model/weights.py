@@ -6,9 +6,10 @@ In between, structure, functions and shapes are processed in a protobuf that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
@@ -20,7 +21,7 @@ from relayout.model.proto_graphs import copy_fields
 from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["Weights", "attach", "detach", "detach_from_model"]
+__all__ = ["Weights", "attach", "detach", "detach_from_model", "is_small"]
 
 LARGEST_VECTOR_KEPT = 1 << 20
 FEW_ELEMENTS = 256
@@ -34,9 +35,11 @@ Adopted = dict[int, tuple[ir.Attr, ir.Attr]]
 """By identity, attributes and those that replace them."""
 
 
-def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[onnx.ModelProto, Weights]:
+def detach(
+    proto: onnx.ModelProto, data: Mapping[int, memoryview], folder: Folder, *, is_ours: bool
+) -> tuple[onnx.ModelProto, Weights]:
     """The model with its large constants absent, and these constants themselves. It is a copy unless `proto` `is_ours`:
-    then it is `proto` itself."""
+    then it is `proto` itself. `data` is that of the constants of which `proto` has none, by index."""
     constants = [*proto.graph.initializer]
     light = proto
     if is_ours:
@@ -47,8 +50,10 @@ def detach(proto: onnx.ModelProto, folder: Folder, *, is_ours: bool) -> tuple[on
         copy_fields(proto.graph, light.graph, left_out="initializer")
     weights: Weights = {}
     inside: list[onnx.TensorProto] = []
-    for tensor in constants:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    for index, tensor in enumerate(constants):
+        if index in data:
+            weights[tensor.name] = share(_with_data(tensor, data[index]))
+        elif tensor.data_location == onnx.TensorProto.EXTERNAL:
             outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
             if outside.nbytes <= LARGEST_KEPT:
                 light.graph.initializer.add(
@@ -92,7 +97,7 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
             tensor = value.const_value = share(adopt_external(value.const_value, folder, f"constant '{name}'"))
             if graph is not clone.graph or tensor.dtype == ir.DataType.STRING:
                 continue
-            if not _is_small(tensor.dtype.value, tensor.shape.numpy()):
+            if not is_small(tensor.dtype.value, tensor.shape.numpy()):
                 weights[name] = tensor
                 value.const_value = AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
     return ir.to_proto(clone), weights
@@ -159,6 +164,14 @@ def _adopt(tensor: Any, folder: Folder, where: str, kept: onnx.GraphProto) -> ir
     return adopt_external(tensor, folder, where)
 
 
+def _with_data(tensor: onnx.TensorProto, data: memoryview) -> ir.TensorProtocol:
+    """A constant whose elements are these bytes, which are not copied."""
+    dtype = ir.DataType(tensor.data_type)
+    array = np.frombuffer(data, dtype.numpy().newbyteorder("<")).reshape(tensor.dims[:])
+    metadata = serde.deserialize_metadata_props(tensor.metadata_props)
+    return ir.Tensor(array, dtype, name=tensor.name, doc_string=tensor.doc_string, metadata_props=metadata)
+
+
 def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
     told = {entry.key: entry.value for entry in tensor.external_data}
     try:
@@ -181,11 +194,11 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 def _is_kept(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
     return (
-        tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor) or _is_small(tensor.data_type, tensor.dims[:])
+        tensor.data_type == onnx.TensorProto.STRING or is_absent(tensor) or is_small(tensor.data_type, tensor.dims[:])
     )
 
 
-def _is_small(data_type: int, dims: Sequence[int]) -> bool:
+def is_small(data_type: int, dims: Sequence[int]) -> bool:
     """Whether data of this type and shape stays. The name of a constant does not matter: a legal model has others."""
     is_vector = len(dims) < 2 and data_type in _INTEGERS
     most = LARGEST_VECTOR_KEPT if is_vector else LARGEST_KEPT

@@ -21,6 +21,7 @@ from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
+from relayout.model.onnx_file import Parsed
 from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
 from relayout.verification.annotations import check_annotations
@@ -208,6 +209,7 @@ def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
     try:
         return read_model(model, bodies=False), []
     except InputError as error:
+        model = model.whole() if isinstance(model, Parsed) else model
         if isinstance(model, ir.Model):
             raw = model
         elif isinstance(model, onnx.ModelProto) and (made := _as_it_stands(model)) is not None:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.model.io import is_read
+from relayout.model.onnx_file import Parsed
 from relayout.report.schema import Finding, OutputDifference
 from relayout.verification.numeric.baseline import Feeds, first_line
 from relayout.verification.numeric.runtimes import Session
@@ -101,6 +102,8 @@ def _proto(source: object) -> onnx.ModelProto | None:
         return None if Path(source).suffix == ".json" else onnx.load(source)
     if isinstance(source, bytes | bytearray | memoryview):
         return onnx.load_from_string(bytes(source))
+    if isinstance(source, Parsed):
+        return source.whole()
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
