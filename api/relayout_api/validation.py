@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from relayout.errors import UsageError
 from relayout.model.graph_json.faults import expectation, first_fault, json_kind
+from relayout.model.graph_json.json_text import parse_json
 from relayout_api.problems import MalformedBodyError
 
 __all__ = ["load_body", "usage_error", "validated"]
@@ -20,9 +21,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
     """The JSON object in a body, or in another place. Raises MalformedBodyError, UsageError."""
     try:
-        loaded = json.loads(bytes(body), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        found = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)[:200]
+        loaded = parse_json(bytes(body))
+    except ValueError as error:
+        found = str(error)[:200]
         if where != "body":
             raise UsageError("not JSON", where=where, expected="a JSON object", found=found) from None
         raise MalformedBodyError("a JSON object", found) from None
@@ -57,7 +58,3 @@ def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
         expected="this parameter" if fault["type"] == "missing" else expectation(fault),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")

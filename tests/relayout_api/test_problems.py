@@ -49,6 +49,26 @@ CASES = {
     "no JSON": Case("malformed-body", b"{", says={"expected": "a JSON object"}),
     "JSON without end": Case("malformed-body", b"[" * 100_000, says={"found": "too many levels of nesting"}),
     "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is not a JSON number"}),
+    "an option twice": Case(
+        "malformed-body",
+        b'{"graph": {}, "options": {"certify": true, "certify": false}}',
+        says={"found": 'the key "certify" twice in options'},
+    ),
+    "a part of a graph twice": Case(
+        "malformed-body",
+        b'{"graph": {"nodes": [{"op": "Relu", "op": "Neg"}]}}',
+        says={"found": 'the key "op" twice in graph.nodes[0]'},
+    ),
+    "a layout twice": Case(
+        "malformed-body", b'{"layout": "N", "layout": "C"}', path="/v1/layouts/parse", says={"found": '"layout" twice'}
+    ),
+    "a key twice in a table in the query": Case(
+        "invalid-options",
+        onnx_bytes(),
+        query={"backend": '{"name": "a", "name": "b"}'},
+        headers=ONNX,
+        says={"where": "query.backend", "found": 'the key "name" twice'},
+    ),
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
     "no graph": Case("invalid-input", {}, says={"where": "body.graph", "found": "nothing"}),

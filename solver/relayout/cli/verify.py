@@ -259,15 +259,15 @@ def _tables(results: Results) -> str:
 
 def read_budget(path: Path) -> dict[str, int]:
     """The limits in a .toml or .json file, by option. Raises InputError, UsageError."""
-    import json
     import tomllib
 
+    from relayout.model.graph_json.json_text import parse_json
     from relayout.report.budget import LIMITS
 
     where = f"--budget {path}"
     try:
         text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        table = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
         raise UsageError("the budget cannot be read", where=where, found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:

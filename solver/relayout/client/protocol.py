@@ -21,6 +21,7 @@ from relayout.errors import (
     UsageError,
     shortened,
 )
+from relayout.model.graph_json.json_text import parse_json
 from relayout.options import options_of
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
 
 def _graph(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        graph = json.loads(content)
+        graph = parse_json(content)
     except ValueError as error:
         raise InputError("not JSON", where=f"file {path}", expected="graph JSON", found=str(error)) from error
     if not isinstance(graph, dict):
