@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from asgi_correlation_id import CorrelationIdMiddleware
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
@@ -66,9 +66,8 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
     )
     settings = settings or Settings.from_environment()
     app.state.service = service = Service(settings, template)
-    app.include_router(router)
-    app.include_router(jobs_router)
-    app.include_router(drawings_router)
+    for each in (router, jobs_router, drawings_router):
+        app.include_router(each, dependencies=[Depends(check_query)])
     app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     _add_middleware(app, settings, service)
@@ -140,10 +139,6 @@ async def _on_system(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    try:
-        check_query(request)
-    except RelayoutError as fault:
-        return _respond(request, fault)
     return _respond(request, usage_error(error.errors()))
 
 

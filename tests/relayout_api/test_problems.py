@@ -194,6 +194,52 @@ CASES = {
     "a page of jobs of no size": Case(
         "invalid-options", path="/v1/jobs", method="GET", query={"limit": "all"}, says={"expected": "an integer"}
     ),
+    "a page of jobs of a size that is misspelt": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        method="GET",
+        query={"limitt": "5"},
+        says={
+            "where": "query.limitt",
+            "expected": "one of the parameters cursor, limit",
+            "hint": "did you mean limit?",
+        },
+    ),
+    "two sizes of a page of jobs": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        method="GET",
+        query={"limit": ["5", "6"]},
+        says={"where": "query.limit", "found": "2"},
+    ),
+    "a query where there is none": Case(
+        "invalid-options",
+        path="/v1/backends",
+        method="GET",
+        query={"name": "nhwc"},
+        says={"where": "query.name", "expected": "no parameters"},
+    ),
+    "a query for a layout": Case(
+        "invalid-options",
+        {"layout": "NCHW"},
+        path="/v1/layouts/parse",
+        query={"layout": "NHWC"},
+        says={"where": "query.layout"},
+    ),
+    "a query for a job": Case(
+        "invalid-options", path="/v1/jobs/none", method="GET", query={"full": "1"}, says={"where": "query.full"}
+    ),
+    "a query for a job that is to be cancelled": Case(
+        "invalid-options", path="/v1/jobs/none", method="DELETE", query={"now": "1"}, says={"where": "query.now"}
+    ),
+    "an option of another kind of job": Case(
+        "invalid-options",
+        onnx_bytes(),
+        path="/v1/jobs",
+        query={"kind": "explain", "check": "true"},
+        headers=ONNX,
+        says={"where": "query.check", "expected": "kind"},
+    ),
     "a kind of job that is none": Case(
         "invalid-options",
         path="/v1/jobs",
@@ -217,6 +263,11 @@ def test_a_wrong_request_gets_a_problem(client: httpx.Client, case: Case) -> Non
     assert problem["title"] == KINDS[case.kind].title
     assert {name: text for name, text in case.says.items() if text not in problem.get(name, "")} == {}, problem
     assert "Traceback" not in response.text
+
+
+def test_probes_and_links_take_any_query(client: httpx.Client) -> None:
+    for path in ("/", "/healthz", "/readyz", "/openapi.json", "/problems/busy"):
+        assert client.get(path, params={"from": "elsewhere"}).status_code == 200
 
 
 def test_the_type_of_a_problem_leads_to_what_it_means(client: httpx.Client) -> None:
