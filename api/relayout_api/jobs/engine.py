@@ -189,9 +189,10 @@ class Engine:
             return found, False
         return found, True
 
-    def cancel(self, job: str) -> None:
-        """Cancel a job, unless it has ended. Raises DatabaseError."""
+    def cancel(self, job: str, notes: dict[str, Any]) -> None:
+        """Cancel a job, unless it has ended. `notes` become attributes of its row. Raises DatabaseError."""
         with _reported():
+            self._client.update_workflow_attributes(job, notes)
             self._client.cancel_workflow(job)
         if (future := self._running.get(job)) is not None:
             future.cancel()
