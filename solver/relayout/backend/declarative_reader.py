@@ -104,7 +104,7 @@ def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
     """(expected, found, hint) of one of pydantic's errors."""
     path = fault["loc"]
     if kind == "relayout":
-        return fault["ctx"]["expected"], fault["ctx"]["found"], ""
+        return fault["ctx"]["expected"], fault["ctx"]["found"], fault["ctx"]["hint"]
     if kind == "missing":
         return f"the key {path[-1]!r}", "none", ""
     if kind == "extra_forbidden":
