@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -9,10 +10,12 @@ from inspect import Parameter, signature
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from relayout.errors import LayoutSyntaxError, UsageError
+from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["Option", "Options", "Progress", "given_options", "options_of", "takes_options"]
+__all__ = ["Option", "Options", "Progress", "given_options", "in_flags", "options_of", "takes_options"]
+
+_MENTIONED = re.compile(r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?")
 
 Progress = Callable[[str], None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -107,7 +110,7 @@ class Options:
             if value is None and option.is_optional:
                 continue
             for name, each in value.items() if option.is_mapping else [("", value)]:
-                option.check(each, f"{option.flag} {name}" if name else option.name)
+                option.check(each, option_text(option.name, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,22 @@ def _all_options() -> tuple[Option, ...]:
 def options_of(verb: str) -> tuple[Option, ...]:
     """The options that `verb` has, in the order of the fields."""
     return tuple(option for option in _all_options() if verb in option.verbs)
+
+
+def in_flags(text: str) -> str:
+    """A text with options as `errors.option_text` writes them, in the words of the command.
+
+    >>> in_flags("raise options.time_limit; options.dims[N]=8"), in_flags("options.no_such")
+    ('raise --time-limit; --dim N=8', 'options.no_such')
+    """
+    flags = {option.name: option.flag for option in _all_options()}
+
+    def flag_of(found: re.Match[str]) -> str:
+        if found["name"] not in flags:
+            return found[0]
+        return " ".join(filter(None, [flags[found["name"]], "=".join(filter(None, found.group("entry", "value")))]))
+
+    return _MENTIONED.sub(flag_of, text)
 
 
 def given_options(verb: str, given: Mapping[str, Any]) -> Options:
