@@ -51,10 +51,11 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
 def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
     """The first of pydantic's errors about the parameters of a route as a UsageError."""
     fault = faults[0]
+    place, name = fault["loc"][0], str(fault["loc"][-1])
     found = json.dumps(fault.get("input"), default=str)
     return UsageError(
         "invalid request",
-        where=".".join(map(str, fault["loc"])),
+        where=f"header {name.title()}" if place == "header" else ".".join(map(str, fault["loc"])),
         expected="this parameter" if fault["type"] == "missing" else expectation(fault),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )

@@ -71,6 +71,7 @@ def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -
     assert client.get(job["links"]["report"]).json()["backend"] == "nhwc"
     answer = client.get(job["links"]["model"])
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/no-result")
+    assert answer.json()["expected"] == "a job of the kind legalize"
 
 
 @pytest.mark.parametrize("body", [{"graph": GRAPH, "backend": "none such"}, 7], ids=["backend", "no_object"])

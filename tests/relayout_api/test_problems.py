@@ -246,9 +246,20 @@ CASES = {
         query={"kind": "legalise"},
         says={"where": "query.kind", "expected": "'legalize'"},
     ),
-    "a path that is none": Case("not-found", path="/v2/legalize"),
+    "a key of nothing": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        headers={**JSON, "Idempotency-Key": ""},
+        says={"where": "header Idempotency-Key"},
+    ),
+    "a path that is none": Case(
+        "not-found", path="/v2/legalize", says={"found": "POST /v2/legalize", "hint": "did you mean /v1/legalize?"}
+    ),
+    "a path with a slash too many": Case(
+        "not-found", path="/v1/jobs/", method="GET", says={"hint": "did you mean /v1/jobs?"}
+    ),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),
-    "a method that is none": Case("method-not-allowed", method="DELETE"),
+    "a method that is none": Case("method-not-allowed", method="DELETE", says={"expected": "POST"}),
 }
 
 
@@ -299,7 +310,8 @@ def test_the_place_of_a_layouts_fault_is_a_number_too(client: httpx.Client) -> N
 
 
 def test_the_methods_that_are_allowed_are_named(client: httpx.Client) -> None:
-    assert client.delete("/v1/legalize").headers["allow"] == "POST"
+    for path, allowed in {"/v1/legalize": "POST", "/v1/graph": "POST", "/v1/jobs": "GET, POST"}.items():
+        assert client.put(path).headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(

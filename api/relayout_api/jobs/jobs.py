@@ -178,6 +178,9 @@ class Jobs:
             raise AnsweredError(shown.problem)
         output = row.output if shown.state == "succeeded" else None
         digest = (output or {}).get(part)
+        if digest is None and shown.state == "succeeded":
+            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
+            raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
         if digest is None:
             raise RefusedError(
                 "no-result", f"the job has no {part}", expected="a job that succeeded", found=f"it is {shown.state}"
