@@ -284,8 +284,7 @@ class Engine:
                 self._client.resume_workflows(list(jobs), queue_name=_QUEUE)
 
     def _sqlite(self) -> str:
-        self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._settings.data / "jobs.sqlite"
+        path = self._settings.folder() / "jobs.sqlite"
         with contextlib.closing(sqlite3.connect(path)) as database:
             # Readers and the writer do not wait for each other; the mode stays with the file.
             database.execute("PRAGMA journal_mode=WAL")
