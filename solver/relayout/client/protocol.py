@@ -58,16 +58,13 @@ TRIES = 6
 _LONGEST_PAUSE = 60.0
 
 _ERRORS: dict[str, type[RelayoutError]] = {
+    # A fault of the service. What has no line here is a request that the service cannot take, or not now.
+    "internal": RelayoutError,
     "malformed-body": InputError,
     "invalid-input": InputError,
     "invalid-layout": InputError,
     "too-large": InputError,
-    "invalid-options": UsageError,
     "invalid-backend": BackendError,
-    "unauthorized": UsageError,
-    "forbidden": UsageError,
-    "not-found": UsageError,
-    "key-reused": UsageError,
     "out-of-time": OutOfTimeError,
 }
 
@@ -216,12 +213,13 @@ def result_of(report: bytes, model: httpx.Response | None) -> Result:
 def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:
     """The error of a problem document (RFC 9457), as the library would have raised it."""
     kind = str(problem.get("type", "")).rpartition("/")[2]
-    detail, hint = str(problem["detail"]), str(problem.get("hint", ""))
+    # The problem of a job has all fields, with null in those that do not apply.
+    texts = {name: str(problem.get(name) or "") for name in ("where", "expected", "found", "hint")}
+    detail, hint = str(problem["detail"]), texts["hint"]
     if kind == "infeasible":
         conflict, relaxation = problem.get("conflict") or (), problem.get("relaxation") or ()
         return InfeasibleError(detail, conflict=conflict, relaxation=relaxation, hint=hint)
-    sides = {name: str(problem[name]) for name in ("expected", "found") if problem.get(name)}
-    return _ERRORS.get(kind, RelayoutError)(detail, where=str(problem.get("where", where)), hint=hint, **sides)
+    return _ERRORS.get(kind, UsageError)(detail, **{**texts, "where": texts["where"] or where})
 
 
 def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
