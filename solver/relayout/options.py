@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
@@ -13,9 +14,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["Option", "Options", "Progress", "given_options", "in_flags", "options_of", "takes_options"]
+__all__ = ["Option", "Options", "Progress", "check_known", "given_options", "in_flags", "options_of", "takes_options"]
 
-_MENTIONED = re.compile(r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?")
+_MENTIONED = re.compile(
+    r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?", re.DOTALL
+)
 
 Progress = Callable[[str], None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -227,6 +230,21 @@ def given_options(verb: str, given: Mapping[str, Any]) -> Options:
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"{verb}() got an unexpected keyword argument {unknown[0]!r}")
     return Options(**{**known, **given})
+
+
+def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise UsageError for a name that is not in the model; `option` is where the name `{}` is."""
+    there = sorted(set(known))
+    for name in names:
+        if name not in there:
+            near = get_close_matches(name, there, n=3)
+            raise UsageError(
+                f"the model has no {what} of this name",
+                where=option.format(name),
+                expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
+                found=name,
+                hint=f"did you mean {' or '.join(near)}?" if near else "",
+            )
 
 
 def takes_options(verb: str) -> Callable[[_Function], _Function]:

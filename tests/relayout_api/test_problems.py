@@ -94,6 +94,15 @@ CASES = {
         "invalid-options", options(time_limit=0), says={"where": "body.options.time_limit"}
     ),
     "a size as a text": Case("invalid-options", options(dims={"N": "8"}), says={"where": "body.options.dims.N"}),
+    "a size of a dim that is none": Case(
+        "invalid-options", options(dims={"N": 8}), says={"where": "options.dims[N]", "found": "N"}
+    ),
+    "a size of a dim that is none, to verify": Case(
+        "invalid-options", options(dims={"N": 8}), path="/v1/verify", says={"where": "options.dims[N]"}
+    ),
+    "a size of a dim that is none, to draw": Case(
+        "invalid-options", options(dims={"N": 8}), path="/v1/graph", says={"where": "options.dims[N]"}
+    ),
     "a layout for no input": Case("invalid-options", options(input_layouts={"nothing": "NHWC"})),
     "a layout that is none": Case("invalid-layout", options(input_layouts={"image": "N[a=0]HWC"})),
     "a backend that nobody has": Case(

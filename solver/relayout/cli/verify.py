@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import STDIN, backend_of, check_dims, read_file, source_at
+from relayout.cli.job import STDIN, backend_of, read_file, source_at
 from relayout.cli.model_files import model_files
 from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
@@ -160,6 +160,7 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
 
 def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.backend.calls import conversion_operators_of
+    from relayout.legalization import check_dims
     from relayout.report.baseline import against_baseline
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
@@ -172,7 +173,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
     source = source_at(task.model)
     subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
     if task.strict:
-        check_dims(task.request, subject)
+        check_dims(task.request.options, subject)
     backend = task.backend or backend_of(task.request, subject)
     # The files themselves: the verifier also runs them as they are, without relayout's reader.
     original = source_at(task.original) if task.original is not None else None
