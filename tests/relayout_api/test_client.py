@@ -76,6 +76,17 @@ def test_only_a_fault_of_the_service_is_no_error_of_its_caller(name: str, kind: 
     assert type(error_of({"type": f"/problems/{name}", "detail": "a problem", "hint": None})) is kind
 
 
+def test_a_key_that_is_missing_or_wrong_is_named_as_the_client_takes_it() -> None:
+    needed = error_of(
+        {"type": "/problems/unauthorized", "detail": "this service needs a key", "expected": "the header"}
+    )
+    assert "RELAYOUT_KEY" in needed.hint
+    assert needed.expected == "a valid key"
+    with pytest.raises(UsageError, match="not a key") as caught:
+        Client("http://127.0.0.1:1", key="secret\n")
+    assert "secret" not in str(caught.value)
+
+
 def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) -> None:
     job = remote.submit("legalize", model, "nhwc", key="events of a job")
     assert remote.submit("legalize", model, "nhwc", key="events of a job").id == job.id

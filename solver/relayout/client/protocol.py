@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,7 @@ _ONNX = "application/octet-stream"
 # A busy or starting server is asked again, this often at most.
 TRIES = 6
 _LONGEST_PAUSE = 60.0
+_KEYS = "a client takes the key as `key=`, and the command from the variable RELAYOUT_KEY"
 
 _ERRORS: dict[str, type[RelayoutError]] = {
     # A fault of the service. What has no line here is a request that the service cannot take, or not now.
@@ -152,8 +154,14 @@ def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any
 
 
 def headers_of(key: str | None) -> dict[str, str]:
-    """The headers of every request; `key` is an API key or a bearer token."""
-    return {} if key is None else {"Authorization": f"Bearer {key}"}
+    """The headers of every request; `key` is an API key or a bearer token. Raises UsageError for one that fits no
+    header, without showing it."""
+    if not key:
+        return {}
+    if not re.fullmatch(r"[!-~]+", key):
+        expected, found = "ASCII letters, digits and signs", f"a space, line break or other character among {len(key)}"
+        raise UsageError("not a key", where="key", expected=expected, found=found, hint=_KEYS)
+    return {"Authorization": f"Bearer {key}"}
 
 
 def checked(response: httpx.Response) -> httpx.Response:
@@ -215,6 +223,9 @@ def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:
     kind = str(problem.get("type", "")).rpartition("/")[2]
     # The problem of a job has all fields, with null in those that do not apply.
     texts = {name: str(problem.get(name) or "") for name in ("where", "expected", "found", "hint")}
+    if kind == "unauthorized":
+        # The service says how a request has its key, and not how a caller of this client gives it.
+        texts |= {"expected": "a valid key", "hint": _KEYS}
     detail, hint = str(problem["detail"]), texts["hint"]
     if kind == "infeasible":
         conflict, relaxation = problem.get("conflict") or (), problem.get("relaxation") or ()
