@@ -17,7 +17,7 @@ from relayout.backend.calls import conversion_operators_of, finished_by, prepare
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
-from relayout.errors import InfeasibleError, option_text
+from relayout.errors import InfeasibleError
 from relayout.layout.metadata_keys import (
     BACKEND_KEY,
     BOUND_KEY,
@@ -37,7 +37,7 @@ from relayout.model.normalize import inline
 from relayout.model.onnx_file import Encoded
 from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
-from relayout.options import Options, Progress, check_known, given_options, takes_options
+from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import Result, describe, limit_of, run
 from relayout.report.budget import within_budget
 from relayout.report.schema import Report
@@ -49,7 +49,7 @@ from relayout.solve.certificate import certificate_of
 if TYPE_CHECKING:
     from relayout.report.drawing_schema import DrawnChoice
 
-__all__ = ["BackendSpec", "Options", "Outcome", "check_dims", "explain", "finish", "legalize", "legalize_model"]
+__all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
 BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
 
@@ -120,25 +120,6 @@ def explain(
     asked = given_options("explain", options)
     chosen = load_backend(backend, options=asked.backend_options)
     return legalize_model(read_model(model), chosen, asked, progress=progress).report
-
-
-def check_dims(options: Options, *models: ir.Model) -> None:
-    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
-    if options.dims:
-        known: set[str] = set().union(*map(_dim_names, models))
-        check_known(option_text("dims", "{}"), options.dims, known, "symbolic dim")
-
-
-def _dim_names(model: ir.Model) -> set[str]:
-    """The symbolic dims of the graph's inputs and of all values computed from them."""
-    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-    return {
-        dim.value
-        for value in values
-        if value.shape is not None
-        for dim in value.shape
-        if not isinstance(dim, int) and dim.value is not None
-    }
 
 
 @collector_paused()

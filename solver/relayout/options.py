@@ -9,12 +9,25 @@ from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["Option", "Options", "Progress", "check_known", "given_options", "in_flags", "options_of", "takes_options"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "Option",
+    "Options",
+    "Progress",
+    "check_dims",
+    "check_known",
+    "given_options",
+    "in_flags",
+    "options_of",
+    "takes_options",
+]
 
 _MENTIONED = re.compile(
     r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?", re.DOTALL
@@ -245,6 +258,25 @@ def check_known(option: str, names: Iterable[str], known: Iterable[str], what: s
                 found=name,
                 hint=f"did you mean {' or '.join(near)}?" if near else "",
             )
+
+
+def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
+    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
+    if dims:
+        known: set[str] = set().union(*map(_dim_names, models))
+        check_known(option_text("dims", "{}"), dims, known, "symbolic dim")
+
+
+def _dim_names(model: ir.Model) -> set[str]:
+    """The symbolic dims of the graph's inputs and of all values computed from them."""
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    return {
+        dim.value
+        for value in values
+        if value.shape is not None
+        for dim in value.shape
+        if not isinstance(dim, int) and dim.value is not None
+    }
 
 
 def takes_options(verb: str) -> Callable[[_Function], _Function]:

@@ -14,9 +14,11 @@ from relayout.cli.output_files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import BackendError, UsageError
-from relayout.options import options_of
+from relayout.options import check_dims, options_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from relayout.report.inspection.schema import Inspection
 
 __all__ = ["TOP", "Top", "inspect"]
@@ -73,10 +75,14 @@ def inspect(
     sizes = declared.parse(dims, declared.flag)
     with Bar(1 if second is None else 2) as bar:
         bar("read")
-        subject = _inspected(model, sizes)
+        read = [read_file(model)]
         if second is not None:
             bar("read")
-            other = _inspected(second, sizes)
+            read.append(read_file(second))
+        check_dims(sizes, *read)
+        subject = _inspected(read[0], model, sizes)
+        if second is not None:
+            other = _inspected(read[1], second, sizes)
     from relayout.report.inspection.difference import difference
     from relayout.report.inspection.pictures import neighbourhood, to_dot, to_svg
     from relayout.report.inspection.text import difference_text, inspection_text
@@ -95,10 +101,10 @@ def inspect(
     return DONE
 
 
-def _inspected(path: Path, sizes: dict[str, int]) -> Inspection:
+def _inspected(model: ir.Model, path: Path, sizes: dict[str, int]) -> Inspection:
     from relayout.report.inspection.inspect import inspected
 
-    return inspected(read_file(path), str(path), sizes, _conversion_operators())
+    return inspected(model, str(path), sizes, _conversion_operators())
 
 
 def _conversion_operators() -> frozenset[tuple[str, str]]:

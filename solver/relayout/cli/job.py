@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.cli.options import Request
 from relayout.errors import InputError
-from relayout.options import check_known
+from relayout.options import check_dims, check_known
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -87,7 +87,7 @@ def legalize_file(
     read. `improved` is called with cost and bound of each better solution. With `strict`, a name in the options that is
     not in the model is a UsageError.
     """
-    from relayout.legalization import check_dims, finish, legalize_model
+    from relayout.legalization import finish, legalize_model
 
     progress("read")
     source = source_at(path) if source is None else source
@@ -97,7 +97,7 @@ def legalize_file(
         names = [name for name in request.skipped if not name.isdecimal()]
         if names:
             check_known("--skip {}", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
-        check_dims(request.options, model)
+        check_dims(request.options.dims, model)
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)

@@ -18,6 +18,7 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
+from relayout.options import check_dims
 from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
 
 def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.backend.calls import conversion_operators_of
-    from relayout.legalization import check_dims
     from relayout.report.baseline import against_baseline
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
@@ -173,7 +173,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
     source = source_at(task.model)
     subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
     if task.strict:
-        check_dims(task.request.options, subject)
+        check_dims(dims, subject)
     backend = task.backend or backend_of(task.request, subject)
     # The files themselves: the verifier also runs them as they are, without relayout's reader.
     original = source_at(task.original) if task.original is not None else None
