@@ -13,8 +13,8 @@ import pytest
 import relayout
 from relayout.cli.commands import app
 from relayout.cli.options import SHARED, Request, with_options
-from relayout.errors import UsageError
-from relayout.options import Option, Options, given_options, options_of
+from relayout.errors import UsageError, option_text
+from relayout.options import Option, Options, given_options, in_flags, options_of
 from relayout.solve.solver import ENGINES
 from relayout_api import query, schemas
 
@@ -115,7 +115,23 @@ def test_a_value_that_is_no_choice_or_out_of_range_is_refused(verb: str, option:
         wrong = {"x": wrong}
     with pytest.raises((UsageError, relayout.LayoutSyntaxError)) as caught:
         given_options(verb, {option.name: wrong})
-    assert caught.value.where.startswith((option.name, option.flag))
+    entry = ("[x]", " x") if option.is_mapping else ("", "")
+    assert caught.value.where.startswith(f"options.{option.name}{entry[0]}")
+    assert in_flags(caught.value.where).startswith(f"{option.flag}{entry[1]}")
+
+
+def test_the_command_names_flags_where_errors_name_options() -> None:
+    for text, words in (
+        (option_text("max_transposes", value=3), "--max-transposes 3"),
+        (
+            f"it were NHWC ({option_text('input_layouts', 'a[0].b', 'NHWC')})",
+            "it were NHWC (--input-layout a[0].b=NHWC)",
+        ),
+        (f"{option_text('output_layouts', 'y')}, layout, column 3", "--output-layout y, layout, column 3"),
+        (f"raise {option_text('time_limit')}", "raise --time-limit"),
+        ("relayout.options.time_limit and body.options.dims.N", "relayout.options.time_limit and body.options.dims.N"),
+    ):
+        assert in_flags(text) == words
 
 
 def test_options_are_given_by_name_and_only_to_verbs_that_have_them() -> None:

@@ -273,3 +273,18 @@ def test_every_module_of_values_and_of_the_solver_has_a_test_file(package: str) 
     files -= {f"{package}/__init__.py"}
     missing = {name for name in files if not (ROOT / "tests" / package / f"test_{name.partition('/')[2]}").is_file()}
     assert missing == {name for name in WITHOUT_TESTS if name.startswith(f"{package}/")}
+
+
+# Only callers of the command see the errors of these.
+OF_THE_COMMAND = (
+    *("relayout.cli.", "relayout.testing.", "relayout.verification.cost.certificate_findings"),
+    *("relayout_api.preflight", "relayout_api.server", "relayout_api.access.keys"),
+)
+
+
+@pytest.mark.parametrize("name", [each for each in modules() if not each.startswith(OF_THE_COMMAND)])
+def test_no_error_of_the_library_or_the_service_names_a_flag(name: str) -> None:
+    calls = [each for each in ast.walk(tree(name)) if isinstance(each, ast.Call)]
+    errors = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id.endswith("Error")]
+    texts = [text.value for each in errors for text in ast.walk(each) if isinstance(text, ast.Constant)]
+    assert [text for text in texts if isinstance(text, str) and re.search(r"(?<![\w-])--[a-z]", text)] == []

@@ -7,10 +7,11 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from importlib.metadata import version
 
 from asgi_correlation_id import CorrelationIdMiddleware
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
@@ -41,6 +42,7 @@ __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
 
+_ROUTERS = (router, jobs_router, drawings_router)
 _LEAST_COMPRESSED = 1000
 _ID = re.compile(r"[\w.:-]{1,80}")
 # Headers of requests and of answers that a page of another origin may send and read.
@@ -66,9 +68,8 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
     )
     settings = settings or Settings.from_environment()
     app.state.service = service = Service(settings, template)
-    app.include_router(router)
-    app.include_router(jobs_router)
-    app.include_router(drawings_router)
+    for each in _ROUTERS:
+        app.include_router(each, dependencies=[Depends(check_query)])
     app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     _add_middleware(app, settings, service)
@@ -140,29 +141,40 @@ async def _on_system(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    try:
-        check_query(request)
-    except RelayoutError as fault:
-        return _respond(request, fault)
     return _respond(request, usage_error(error.errors()))
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-body")
     found = f"{request.method} {request.url.path}"
-    # A router names the methods of the first route that matches the path; a path may have several.
-    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
-    return _respond(request, RefusedError(kind, str(error.detail), found=found), headers)
+    if error.status_code == 404:
+        known = [each.path for each in _routes() if "{" not in each.path]
+        near = get_close_matches(request.url.path, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else ""
+        return _respond(
+            request,
+            RefusedError(
+                "not-found", "there is no such path", expected="a path of /openapi.json", found=found, hint=hint
+            ),
+        )
+    if error.status_code == 405:
+        allowed = _allowed(request)
+        refusal = RefusedError("method-not-allowed", "the path has no such method", expected=allowed, found=found)
+        return _respond(request, refusal, {"Allow": allowed})
+    return _respond(request, RefusedError("malformed-body", str(error.detail), found=found), error.headers)
 
 
 def _allowed(request: Request) -> str:
-    """The methods that the path of a request has."""
+    """The methods that the path of a request has: a router names those of the first route that matches alone."""
     methods: set[str] = set()
-    for route in (*router.routes, *jobs_router.routes):
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+    for route in _routes():
+        if route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
     return ", ".join(sorted(methods))
+
+
+def _routes() -> list[Route]:
+    return [route for each in _ROUTERS for route in each.routes if isinstance(route, Route)]
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:

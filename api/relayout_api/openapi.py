@@ -118,7 +118,7 @@ _FORM_OF_TWO = {
         "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
     }
 }
-_READ = ("not-found", "starting", "internal")
+_READ = ("not-found", "invalid-options", "starting", "internal")
 _RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
 
 SUBMIT: dict[str, Any] = {
@@ -153,7 +153,7 @@ JOB_MODEL = _operation(
 JOB_EVENTS: dict[str, Any] = {
     "tags": ["jobs"],
     "summary": "The events of a job",
-    "responses": _errors(*_READ, "invalid-options"),
+    "responses": _errors(*_READ),
 }
 JOB_GRAPH = _operation(
     "jobs", "The graphs of a job, to draw", "The graph and the legal graph", _json(GraphResponse), *_RESULT_ERRORS
@@ -180,14 +180,16 @@ GRAPH = _operation(
     "work", "Draw a graph", "The graph and the legal graph, to draw", _json(GraphResponse), *_WORK, "infeasible"
 ) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL})
 
-BACKENDS = _operation("reference", "The installed backends", "By name", _json(BackendList), "internal")
+BACKENDS = _operation(
+    "reference", "The installed backends", "By name", _json(BackendList), "invalid-options", "internal"
+)
 PARSE = _operation(
     "reference", "Parse a layout", "Its dimensions", _json(LayoutInfo), *_BODY, "invalid-layout", "invalid-options"
 ) | _takes(_json(LayoutText, {"aligned": examples.LAYOUT}))
 PROBLEM = _operation("reference", "The meaning of a problem", "Its status, title and meaning", _ANY_JSON, "not-found")
 HEALTH = _operation("service", "Whether it is alive", "Yes", _ANY_JSON)
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
-METRICS = _operation("service", "Metrics for Prometheus", "In Prometheus's text format", _TEXT)
+METRICS = _operation("service", "Metrics for Prometheus", "In Prometheus's text format", _TEXT, "invalid-options")
 READY = _operation("service", "Whether it is warm", "Yes", _ANY_JSON, "starting")
 
 

@@ -54,7 +54,7 @@ class Kind:
 
 KINDS = {
     "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
-    "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
+    "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON, or a key is twice in one object."),
     "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
     "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),

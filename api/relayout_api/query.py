@@ -1,17 +1,22 @@
-"""The query that goes with an ONNX model: the options of the JSON body, named as the command names them."""
+"""The query of a request. That of an ONNX model has the options of the JSON body, named as the command names them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from functools import cache
+from inspect import signature
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from fastapi import Request
-from pydantic import ConfigDict, Field
+from fastapi.params import Query as QueryParameter
+from pydantic import ConfigDict, Field, create_model
 
 from relayout.errors import UsageError
 from relayout.options import options_of
+from relayout_api.access.callers import needed_scope
 from relayout_api.bodies import JSON, MULTIPART, ONNX, media_type
+from relayout_api.jobs.schema import Verb
 from relayout_api.schemas import (
     ExplainParameters,
     GraphParameters,
@@ -54,11 +59,15 @@ def _query_fields(verb: str) -> dict[str, Any]:
 _BACKEND = "an installed backend's name, or a table in JSON"
 
 
-class _Query(Strict):
+class _Texts(Strict):
+    """A query: all values are text."""
+
+    model_config = ConfigDict(strict=False)
+
+
+class _Query(_Texts):
     """The query of an ONNX model. `verb` has the options, `schema` is the JSON body without the graph."""
 
-    # All values in a query are text.
-    model_config = ConfigDict(strict=False)
     verb: ClassVar = "legalize"
     body: ClassVar[type[Parameters]] = LegalizeParameters
 
@@ -117,27 +126,57 @@ _QUERIES: dict[str, type[_Query]] = {
     "verify": VerifyQuery,
     "graph": GraphQuery,
 }
-# The keys that name an entry of a mapping.
-_REPEATED = {
-    option.single for verb in ("legalize", "explain", "verify") for option in options_of(verb) if option.is_mapping
-}
 
 
 def check_query(request: Request) -> None:
-    """Raise UsageError for a wrong key or value in the query of an ONNX model, in the words of a wrong JSON body."""
-    verb = request.url.path.removeprefix("/v1/")
-    if verb in _QUERIES:
-        query_of(verb, request)
+    """Raise UsageError for a key that the endpoint does not have, a second value of a key, or a wrong value.
+
+    All endpoints depend on it: FastAPI ignores keys that an endpoint does not declare, and all values but the last.
+    Probes, the page and the meanings of problems take any query, as links to them may have one.
+    """
+    if needed_scope(request.method, request.scope["path"]) is None:
+        return
+    given = request.query_params
+    schema = _schema_of(request.scope["route"].endpoint, given.get("kind", "legalize"))
+    for name, times in Counter(name for name, _ in given.multi_items()).items():
+        if times > 1 and name in schema.model_fields and not _is_repeated(schema, name):
+            raise UsageError("a key twice in the query", where=f"query.{name}", expected="one", found=f"{times}")
+    validated(schema, _values(schema, request), "query")
+
+
+def _schema_of(endpoint: Callable[..., Any], kind: str) -> type[Strict]:
+    """The query of an endpoint; that of a job has the keys of its kind, too."""
+    return _schema(endpoint, kind if kind in get_args(Verb) else "legalize")
+
+
+@cache
+def _schema(endpoint: Callable[..., Any], kind: str) -> type[Strict]:
+    defaults = signature(endpoint).parameters
+    own: dict[str, Any] = {
+        name: (hint, defaults[name].default)
+        for name, hint in get_type_hints(endpoint, include_extras=True).items()
+        if any(isinstance(each, QueryParameter) for each in getattr(hint, "__metadata__", ()))
+    }
+    if "query" in own:
+        whole: type[Strict] = get_args(own["query"][0])[0]
+        return whole
+    return create_model("Query", __base__=_QUERIES[kind] if "kind" in own else _Texts, **own)
+
+
+def _values(schema: type[Strict], request: Request) -> dict[str, Any]:
+    given = request.query_params
+    return {name: given.getlist(name) if _is_repeated(schema, name) else given[name] for name in given}
+
+
+def _is_repeated(schema: type[Strict], name: str) -> bool:
+    """Whether the key names one entry of a mapping."""
+    return name in schema.model_fields and schema.model_fields[name].default == []
 
 
 def query_of(kind: str, request: Request) -> Parameters:
     """The parameters of an ONNX model in a query that also has a `kind`. Raises UsageError."""
-    schema, given = _QUERIES[kind], request.query_params
-    values: dict[str, Any] = {}
-    for name in given:
-        field = schema.model_fields.get(name)
-        if name != "kind":
-            values[name] = given.getlist(name) if field is not None and field.default == [] else given[name]
+    schema = _QUERIES[kind]
+    values = {name: value for name, value in _values(schema, request).items() if name != "kind"}
     return validated(schema, values, "query").parameters()
 
 
@@ -147,12 +186,9 @@ def given_parameters(
     """The parameters of the query where the body is an ONNX model, else None, and the body's media type.
 
     `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
-    has its own options, and for a key with two values.
+    has its own options.
     """
     kind = media_type(request, JSON, ONNX, MULTIPART)
-    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
-        if times > 1 and name not in _REPEATED:
-            raise UsageError("a key twice in the query", where=f"query.{name}", expected="one", found=f"{times}")
     if kind != JSON:
         return parameters().model_dump(mode="json"), ONNX
     if others := [name for name in request.query_params if name not in own]:

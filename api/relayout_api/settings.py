@@ -32,6 +32,8 @@ def state_folder() -> Path:
     return Path(base) / "relayout"
 
 
+# RFC 6454, section 6.2: no path, not even a slash. A page in a sandbox or a file has the origin `null`.
+_ORIGIN = re.compile(r"null|[a-zA-Z][\w+.-]*://[^/?#\s]+")
 _Count = Annotated[int, Field(ge=1, lt=1 << 50)]
 _Size = Annotated[int, Field(ge=1, lt=1 << 50)]
 _Seconds = Annotated[float, Field(gt=0, lt=1 << 50, allow_inf_nan=False)]
@@ -99,12 +101,36 @@ class Settings(BaseSettings):
             raise ValueError("a URL postgresql://...; without one the database is a file in RELAYOUT_DATA")
         return value
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(each == "*" or _ORIGIN.fullmatch(each) for each in value):
+            # No browser would ever send it, so that the page was refused without a word.
+            raise ValueError("origins as a browser sends them, such as https://example.org or http://localhost:3000")
+        return value
+
+    def folder(self, name: str = "") -> Path:
+        """The data folder, or one in it, which is made if it is not there. Raises UsageError."""
+        folder = self.data / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                "the folder of jobs, models and results cannot be made",
+                where="RELAYOUT_DATA",
+                expected="a folder that this user may write",
+                found=f"{folder}: {error.strerror or error}",
+            ) from error
+        return folder
+
     @property
     def keys_url(self) -> str:
-        """The database of the API keys, as SQLAlchemy names it: that of the jobs, or a file in the data folder."""
+        """The database of the API keys, as SQLAlchemy names it: that of the jobs, or a file in the data folder.
+
+        Raises UsageError.
+        """
         if self.database_url is None:
-            self.data.mkdir(parents=True, exist_ok=True)
-            return f"sqlite:///{self.data / 'keys.sqlite'}"
+            return f"sqlite:///{self.folder() / 'keys.sqlite'}"
         scheme, separator, rest = self.database_url.partition("://")
         return f"{'postgresql+psycopg' if scheme in ('postgres', 'postgresql') else scheme}{separator}{rest}"
 

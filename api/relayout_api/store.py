@@ -161,9 +161,9 @@ class Store:
 
 
 def store_of(settings: Settings) -> Store:
-    """The store that the settings name. Raises UsageError for a URL that cannot be used."""
+    """The store that the settings name. Raises UsageError for a folder or a URL that cannot be used."""
     if settings.store_url is None:
-        return Store(_Folder(settings.data / "store"))
+        return Store(_Folder(settings.folder("store")))
     return Store(_Remote(settings.store_url))
 
 
@@ -180,7 +180,6 @@ class _Folder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def lacks(self, path: str) -> bool:
         return not os.path.exists(self._root / path)

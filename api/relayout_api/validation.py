@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from relayout.errors import UsageError
 from relayout.model.graph_json.faults import expectation, first_fault, json_kind
+from relayout.model.graph_json.json_text import parse_json
 from relayout_api.problems import MalformedBodyError
 
 __all__ = ["load_body", "usage_error", "validated"]
@@ -20,9 +21,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
     """The JSON object in a body, or in another place. Raises MalformedBodyError, UsageError."""
     try:
-        loaded = json.loads(bytes(body), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        found = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)[:200]
+        loaded = parse_json(bytes(body))
+    except ValueError as error:
+        found = str(error)[:200]
         if where != "body":
             raise UsageError("not JSON", where=where, expected="a JSON object", found=found) from None
         raise MalformedBodyError("a JSON object", found) from None
@@ -50,14 +51,11 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
 def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
     """The first of pydantic's errors about the parameters of a route as a UsageError."""
     fault = faults[0]
+    place, name = fault["loc"][0], str(fault["loc"][-1])
     found = json.dumps(fault.get("input"), default=str)
     return UsageError(
         "invalid request",
-        where=".".join(map(str, fault["loc"])),
+        where=f"header {name.title()}" if place == "header" else ".".join(map(str, fault["loc"])),
         expected="this parameter" if fault["type"] == "missing" else expectation(fault),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")

@@ -10,6 +10,9 @@
     `-- InternalError                  a bug in relayout: an invariant does not hold
 
 A wrong layout in a graph is a finding of the verifier, never an exception.
+
+Where a text names an option, it does so as `option_text` writes it. These are the words of a body of the HTTP service;
+the command replaces them by its flags when it prints an error.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ __all__ = [
     "RelayoutError",
     "UsageError",
     "first_few",
+    "option_text",
     "shortened",
 ]
 
@@ -54,6 +58,15 @@ def first_few(texts: Sequence[str], separator: str) -> str:
     shown = [shortened(each) for each in texts[:MOST_NAMED]]
     more = len(texts) - len(shown)
     return f"{separator.join(shown)}{f', and {more} more' * bool(more)}"
+
+
+def option_text(name: str, entry: str = "", value: object = "") -> str:
+    """An option in a message, or one entry of an option that is a mapping, with its value where there is one.
+
+    >>> option_text("time_limit"), option_text("dims", "N"), option_text("input_layouts", "x", "NHWC")
+    ('options.time_limit', 'options.dims[N]', 'options.input_layouts[x]=NHWC')
+    """
+    return f"options.{name}{f'[{entry}]' * bool(entry)}{f'={value}' * (value != '')}"
 
 
 class RelayoutError(Exception):

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from relayout.errors import LayoutSyntaxError, UsageError
+from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["Option", "Options", "Progress", "given_options", "options_of", "takes_options"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "Option",
+    "Options",
+    "Progress",
+    "check_dims",
+    "check_known",
+    "given_options",
+    "in_flags",
+    "options_of",
+    "takes_options",
+]
+
+_MENTIONED = re.compile(
+    r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?", re.DOTALL
+)
 
 Progress = Callable[[str], None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -107,7 +126,7 @@ class Options:
             if value is None and option.is_optional:
                 continue
             for name, each in value.items() if option.is_mapping else [("", value)]:
-                option.check(each, f"{option.flag} {name}" if name else option.name)
+                option.check(each, option_text(option.name, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +218,22 @@ def options_of(verb: str) -> tuple[Option, ...]:
     return tuple(option for option in _all_options() if verb in option.verbs)
 
 
+def in_flags(text: str) -> str:
+    """A text with options as `errors.option_text` writes them, in the words of the command.
+
+    >>> in_flags("raise options.time_limit; options.dims[N]=8"), in_flags("options.no_such")
+    ('raise --time-limit; --dim N=8', 'options.no_such')
+    """
+    flags = {option.name: option.flag for option in _all_options()}
+
+    def flag_of(found: re.Match[str]) -> str:
+        if found["name"] not in flags:
+            return found[0]
+        return " ".join(filter(None, [flags[found["name"]], "=".join(filter(None, found.group("entry", "value")))]))
+
+    return _MENTIONED.sub(flag_of, text)
+
+
 def given_options(verb: str, given: Mapping[str, Any]) -> Options:
     """The options of one run of `verb`; options not given have their defaults.
 
@@ -208,6 +243,40 @@ def given_options(verb: str, given: Mapping[str, Any]) -> Options:
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"{verb}() got an unexpected keyword argument {unknown[0]!r}")
     return Options(**{**known, **given})
+
+
+def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise UsageError for a name that is not in the model; `option` is where the name `{}` is."""
+    there = sorted(set(known))
+    for name in names:
+        if name not in there:
+            near = get_close_matches(name, there, n=3)
+            raise UsageError(
+                f"the model has no {what} of this name",
+                where=option.format(name),
+                expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
+                found=name,
+                hint=f"did you mean {' or '.join(near)}?" if near else "",
+            )
+
+
+def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
+    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
+    if dims:
+        known: set[str] = set().union(*map(_dim_names, models))
+        check_known(option_text("dims", "{}"), dims, known, "symbolic dim")
+
+
+def _dim_names(model: ir.Model) -> set[str]:
+    """The symbolic dims of the graph's inputs and of all values computed from them."""
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    return {
+        dim.value
+        for value in values
+        if value.shape is not None
+        for dim in value.shape
+        if not isinstance(dim, int) and dim.value is not None
+    }
 
 
 def takes_options(verb: str) -> Callable[[_Function], _Function]:

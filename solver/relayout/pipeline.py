@@ -17,7 +17,7 @@ from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
 from relayout.candidates.tensors import Tensor, collect_tensors
-from relayout.errors import OutOfTimeError
+from relayout.errors import OutOfTimeError, option_text
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
@@ -152,7 +152,7 @@ def solved(
         raise OutOfTimeError(
             "no solution was found within the time limit",
             found=f"bound {solution.bound}",
-            hint="raise --time-limit",
+            hint=f"raise {option_text('time_limit')}",
         )
     return solution
 
@@ -166,7 +166,7 @@ def limit_of(formulation: Formulation, backend: Backend, options: Options) -> tu
         limits["max_transposes"] = options.max_transposes
     given = [(limit, name) for name, limit in limits.items() if limit is not None]
     limit, name = min(given, default=(None, "max_conversions"))
-    return f"--{name.replace('_', '-')}", limit
+    return name, limit
 
 
 def describe(

@@ -337,6 +337,23 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             "an implementation without",
         ),
         ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a list", "4"),
+        (
+            'data = "NSC"',
+            'data = "NSC"\nkernel = "OSI"',
+            22,
+            "rule[1].implementation[0].kernel",
+            "no layout for the role kernel, as no operand of MaxPool has it",
+            "'OSI'",
+        ),
+        ('op = "Conv*"', 'op = ["Conv", "Global*"]', 15, "rule[0].kernel", "no operand of Global* has it", "'OHWI'"),
+        (
+            'op = "Conv*"',
+            'op = "Relu"',
+            14,
+            "rule[0].data",
+            "no layout for the role data, as no operand of Relu",
+            "'NHWC'",
+        ),
         ('data = "NSC"', 'data = "NSC"\n[rules]', 22, "rules", "one of the keys", "'rules'"),
         ('name = "acme"', 'name = "acme"\nhost = "cpu"', 3, "host", "devices, each in a table [[device]]", "'cpu'"),
         ('extends = "nhwc"', 'extends = "nwhc"', 3, "extends", "one of ", "'nwhc'"),
@@ -353,6 +370,14 @@ def test_an_error_has_a_line_a_key_and_what_was_expected(
     assert caught.value.where == ", ".join(filter(None, [str(path), f"line {line}" if line else "", where]))
     assert expected in caught.value.expected
     assert found in caught.value.found
+
+
+def test_a_layout_by_role_needs_one_operator_of_a_pattern_with_the_role() -> None:
+    for operator in ("*", "Conv*", ["Conv", "ConvTranspose"], "conv"):
+        ruled(op=operator, data="NHWC", kernel="OHWI")
+    with pytest.raises(BackendError) as caught:
+        ruled(op=["Conv", "MaxPool"], data="NHWC", kernel="OHWI")
+    assert caught.value.hint == "leave it out; a rule for MaxPool alone may have layouts by operand (inputs, results)"
 
 
 def test_a_misspelt_key_comes_with_the_right_one() -> None:

@@ -48,6 +48,13 @@ def test_batch_reports_infeasible_models(model: Path, plain: Path, run: Run) -> 
     assert [path.name for path in (model.parent / "legal").glob("*.onnx")] == ["plain.onnx"]
 
 
+def test_a_batch_writes_its_report_in_json_alone(model: Path, run: Run) -> None:
+    said = run("batch", model.parent, "-o", model.parent / "legal", "--report", model.parent / "report.xml")
+    assert said.status == 2
+    assert "expected: .json" in said.err
+    assert not (model.parent / "legal").exists()
+
+
 def test_batch_needs_a_folder_with_models(tmp_path: Path, run: Run) -> None:
     assert run("batch", tmp_path / "nowhere", "-o", tmp_path / "out").status == 2
     assert run("batch", tmp_path, "-o", tmp_path / "out").status == 2

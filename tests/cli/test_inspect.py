@@ -70,6 +70,12 @@ def test_the_drawings_have_each_conversion_and_its_neighbours(model: Path, tmp_p
     assert "conv1" not in run("inspect", model, "--dot", "-", "--hops", "0").out
 
 
+def test_an_option_that_has_no_effect_is_refused(model: Path, run: Run) -> None:
+    assert "--hops: there is no picture" in run("inspect", model, "--hops", "2").err
+    assert "--dim batch: the model has no symbolic dim" in run("inspect", model, "--dim", "batch=2").err
+    assert "--values: a difference lists no values" in run("inspect", model, model, "--values").err
+
+
 def test_a_name_with_markup_is_text_in_a_drawing(tmp_path: Path, run: Run) -> None:
     text = CHANNELS_LAST.replace("[conv1]", "[CONV]")
     path = saved(tmp_path / "m.onnx", text)

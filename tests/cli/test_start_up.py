@@ -21,6 +21,13 @@ def test_the_package_and_the_help_import_nothing_heavy(what: str) -> None:
     assert done.stdout.splitlines()[-1:] == ["loaded: []"], done.stderr
 
 
+def test_the_command_can_handle_an_interrupt_after_few_imports() -> None:
+    """Before `run` is imported, Python answers an interrupt with a traceback."""
+    code = "import sys; from relayout.cli import run; print({'importlib.abc', 'tempfile'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_legalizing_a_small_model_imports_neither_the_solver_nor_symbolic_algebra(model: Path, tmp_path: Path) -> None:
     code = f"""
 import sys

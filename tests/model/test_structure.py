@@ -285,6 +285,7 @@ def test_an_onnx_ir_model_out_of_order_is_an_error_with_a_hint() -> None:
         ("model.json", b"[" * 100_000, "not JSON"),
         ("model.json", b"[1]", "not graph JSON"),
         ("model.json", b'{"opset": NaN}', "not JSON"),
+        ("model.json", b'{"opset": 20, "opset": 21}', "not JSON"),
     ],
 )
 def test_a_file_that_is_no_model_is_an_error_with_its_name(

@@ -18,7 +18,8 @@ from http_server import Server
 
 from relayout import legalize
 from relayout.client import AsyncClient, Client, Job
-from relayout.errors import BackendError, InfeasibleError, InputError, UsageError
+from relayout.client.protocol import error_of
+from relayout.errors import BackendError, InfeasibleError, InputError, RelayoutError, UsageError
 from relayout.model.io import read_model, to_json
 
 
@@ -62,8 +63,28 @@ def test_graph_json_comes_back_as_graph_json(remote: Client, model: Path) -> Non
 def test_errors_are_those_of_the_library(
     remote: Client, model: Path, source: Any, backend: str, options: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=words) as caught:
         remote.legalize(source or model, backend, **options)
+    assert "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, UsageError) for name in ("busy", "starting", "no-space", "not-found")), ("internal", RelayoutError)],
+)
+def test_only_a_fault_of_the_service_is_no_error_of_its_caller(name: str, kind: type[Exception]) -> None:
+    assert type(error_of({"type": f"/problems/{name}", "detail": "a problem", "hint": None})) is kind
+
+
+def test_a_key_that_is_missing_or_wrong_is_named_as_the_client_takes_it() -> None:
+    needed = error_of(
+        {"type": "/problems/unauthorized", "detail": "this service needs a key", "expected": "the header"}
+    )
+    assert "RELAYOUT_KEY" in needed.hint
+    assert needed.expected == "a valid key"
+    with pytest.raises(UsageError, match="not a key") as caught:
+        Client("http://127.0.0.1:1", key="secret\n")
+    assert "secret" not in str(caught.value)
 
 
 def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) -> None:

@@ -71,6 +71,7 @@ def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -
     assert client.get(job["links"]["report"]).json()["backend"] == "nhwc"
     answer = client.get(job["links"]["model"])
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/no-result")
+    assert answer.json()["expected"] == "a job of the kind legalize"
 
 
 @pytest.mark.parametrize("body", [{"graph": GRAPH, "backend": "none such"}, 7], ids=["backend", "no_object"])
@@ -106,8 +107,11 @@ def test_a_job_is_cancelled_and_its_worker_killed(server: Server, client: httpx.
     # One caller has one of the two workers.
     wait_for(lambda: sorted(state_of(client, job) for job in jobs) == ["queued", "running"])
     wait_for(lambda: any(map(is_running, workers_of(server))))
+    started = {job: client.get(f"/v1/jobs/{job}").json()["started"] for job in jobs}
     cancelled = [client.delete(f"/v1/jobs/{job}").json() for job in jobs]
     assert [job["state"] for job in cancelled] == ["cancelled"] * 2
+    assert {job["id"]: job["started"] for job in cancelled} == started
+    assert sorted(when is None for when in started.values()) == [False, True]
     wait_for(lambda: not any(map(is_running, workers_of(server))))
     for job in jobs:
         assert events_of(client, job)[-1][1] == "done"

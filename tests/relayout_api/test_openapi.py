@@ -109,6 +109,16 @@ def test_every_kind_of_problem_is_declared_where_it_may_come_up() -> None:
     assert declared == {(name, kind.status) for name, kind in KINDS.items() if name not in undeclared}
 
 
+def test_every_operation_that_refuses_an_unknown_key_of_the_query_declares_it() -> None:
+    paths = {
+        path: operations for path, operations in DOCUMENT["paths"].items() if path.startswith(("/v1/", "/metrics"))
+    }
+    for operations in paths.values():
+        for operation in operations.values():
+            examples = operation["responses"]["422"]["content"]["application/problem+json"]["examples"]
+            assert "invalid-options" in examples
+
+
 def test_a_key_may_go_with_every_operation_that_may_refuse_one(tmp_path: Path) -> None:
     schemes = DOCUMENT["components"]["securitySchemes"]
     kinds = {(each["type"], each.get("scheme"), each.get("name")) for each in schemes.values()}

@@ -49,6 +49,26 @@ CASES = {
     "no JSON": Case("malformed-body", b"{", says={"expected": "a JSON object"}),
     "JSON without end": Case("malformed-body", b"[" * 100_000, says={"found": "too many levels of nesting"}),
     "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is not a JSON number"}),
+    "an option twice": Case(
+        "malformed-body",
+        b'{"graph": {}, "options": {"certify": true, "certify": false}}',
+        says={"found": 'the key "certify" twice in options'},
+    ),
+    "a part of a graph twice": Case(
+        "malformed-body",
+        b'{"graph": {"nodes": [{"op": "Relu", "op": "Neg"}]}}',
+        says={"found": 'the key "op" twice in graph.nodes[0]'},
+    ),
+    "a layout twice": Case(
+        "malformed-body", b'{"layout": "N", "layout": "C"}', path="/v1/layouts/parse", says={"found": '"layout" twice'}
+    ),
+    "a key twice in a table in the query": Case(
+        "invalid-options",
+        onnx_bytes(),
+        query={"backend": '{"name": "a", "name": "b"}'},
+        headers=ONNX,
+        says={"where": "query.backend", "found": 'the key "name" twice'},
+    ),
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
     "no graph": Case("invalid-input", {}, says={"where": "body.graph", "found": "nothing"}),
@@ -74,6 +94,15 @@ CASES = {
         "invalid-options", options(time_limit=0), says={"where": "body.options.time_limit"}
     ),
     "a size as a text": Case("invalid-options", options(dims={"N": "8"}), says={"where": "body.options.dims.N"}),
+    "a size of a dim that is none": Case(
+        "invalid-options", options(dims={"N": 8}), says={"where": "options.dims[N]", "found": "N"}
+    ),
+    "a size of a dim that is none, to verify": Case(
+        "invalid-options", options(dims={"N": 8}), path="/v1/verify", says={"where": "options.dims[N]"}
+    ),
+    "a size of a dim that is none, to draw": Case(
+        "invalid-options", options(dims={"N": 8}), path="/v1/graph", says={"where": "options.dims[N]"}
+    ),
     "a layout for no input": Case("invalid-options", options(input_layouts={"nothing": "NHWC"})),
     "a layout that is none": Case("invalid-layout", options(input_layouts={"image": "N[a=0]HWC"})),
     "a backend that nobody has": Case(
@@ -174,15 +203,72 @@ CASES = {
     "a page of jobs of no size": Case(
         "invalid-options", path="/v1/jobs", method="GET", query={"limit": "all"}, says={"expected": "an integer"}
     ),
+    "a page of jobs of a size that is misspelt": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        method="GET",
+        query={"limitt": "5"},
+        says={
+            "where": "query.limitt",
+            "expected": "one of the parameters cursor, limit",
+            "hint": "did you mean limit?",
+        },
+    ),
+    "two sizes of a page of jobs": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        method="GET",
+        query={"limit": ["5", "6"]},
+        says={"where": "query.limit", "found": "2"},
+    ),
+    "a query where there is none": Case(
+        "invalid-options",
+        path="/v1/backends",
+        method="GET",
+        query={"name": "nhwc"},
+        says={"where": "query.name", "expected": "no parameters"},
+    ),
+    "a query for a layout": Case(
+        "invalid-options",
+        {"layout": "NCHW"},
+        path="/v1/layouts/parse",
+        query={"layout": "NHWC"},
+        says={"where": "query.layout"},
+    ),
+    "a query for a job": Case(
+        "invalid-options", path="/v1/jobs/none", method="GET", query={"full": "1"}, says={"where": "query.full"}
+    ),
+    "a query for a job that is to be cancelled": Case(
+        "invalid-options", path="/v1/jobs/none", method="DELETE", query={"now": "1"}, says={"where": "query.now"}
+    ),
+    "an option of another kind of job": Case(
+        "invalid-options",
+        onnx_bytes(),
+        path="/v1/jobs",
+        query={"kind": "explain", "check": "true"},
+        headers=ONNX,
+        says={"where": "query.check", "expected": "kind"},
+    ),
     "a kind of job that is none": Case(
         "invalid-options",
         path="/v1/jobs",
         query={"kind": "legalise"},
         says={"where": "query.kind", "expected": "'legalize'"},
     ),
-    "a path that is none": Case("not-found", path="/v2/legalize"),
+    "a key of nothing": Case(
+        "invalid-options",
+        path="/v1/jobs",
+        headers={**JSON, "Idempotency-Key": ""},
+        says={"where": "header Idempotency-Key"},
+    ),
+    "a path that is none": Case(
+        "not-found", path="/v2/legalize", says={"found": "POST /v2/legalize", "hint": "did you mean /v1/legalize?"}
+    ),
+    "a path with a slash too many": Case(
+        "not-found", path="/v1/jobs/", method="GET", says={"hint": "did you mean /v1/jobs?"}
+    ),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),
-    "a method that is none": Case("method-not-allowed", method="DELETE"),
+    "a method that is none": Case("method-not-allowed", method="DELETE", says={"expected": "POST"}),
 }
 
 
@@ -197,6 +283,11 @@ def test_a_wrong_request_gets_a_problem(client: httpx.Client, case: Case) -> Non
     assert problem["title"] == KINDS[case.kind].title
     assert {name: text for name, text in case.says.items() if text not in problem.get(name, "")} == {}, problem
     assert "Traceback" not in response.text
+
+
+def test_probes_and_links_take_any_query(client: httpx.Client) -> None:
+    for path in ("/", "/healthz", "/readyz", "/openapi.json", "/problems/busy"):
+        assert client.get(path, params={"from": "elsewhere"}).status_code == 200
 
 
 def test_the_type_of_a_problem_leads_to_what_it_means(client: httpx.Client) -> None:
@@ -217,9 +308,9 @@ def test_an_infeasible_problem_has_its_alternative(client: httpx.Client) -> None
     asked = {"graph": GRAPH, "backend": "nchw", "options": {"max_transposes": 0}}
     problem = client.post("/v1/legalize", json=asked).json()
     assert problem["status"] == 409
-    assert "--max-transposes 0" in problem["conflict"]
+    assert "options.max_transposes=0" in problem["conflict"]
     (would_do,) = problem["relaxation"]
-    least = int(would_do.removeprefix("--max-transposes "))
+    least = int(would_do.removeprefix("options.max_transposes="))
     assert client.post("/v1/legalize", json={**asked, "options": {"max_transposes": least}}).status_code == 200
 
 
@@ -228,7 +319,8 @@ def test_the_place_of_a_layouts_fault_is_a_number_too(client: httpx.Client) -> N
 
 
 def test_the_methods_that_are_allowed_are_named(client: httpx.Client) -> None:
-    assert client.delete("/v1/legalize").headers["allow"] == "POST"
+    for path, allowed in {"/v1/legalize": "POST", "/v1/graph": "POST", "/v1/jobs": "GET, POST"}.items():
+        assert client.put(path).headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(

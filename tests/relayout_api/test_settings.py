@@ -10,6 +10,7 @@ import pytest
 from relayout.errors import UsageError
 from relayout_api.problems import KINDS
 from relayout_api.settings import Settings
+from relayout_api.store import store_of
 
 
 def test_every_field_has_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +31,8 @@ def test_every_field_has_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RELAYOUT_MAX_BODY_BYTES", "-5"),
         ("RELAYOUT_MEMORY_BYTES", "9" * 30),
         ("RELAYOUT_BODY_SECONDS", ""),
+        ("RELAYOUT_CORS_ORIGINS", "example.org"),
+        ("RELAYOUT_CORS_ORIGINS", "https://example.org, https://example.org/page"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(
@@ -40,6 +43,22 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(
         Settings.from_environment()
     assert raised.value.where == name
     assert "unable to parse" not in str(raised.value)
+
+
+def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAYOUT_CORS_ORIGINS", "https://example.org, http://[::1]:3000,null,*")
+    expected = ("https://example.org", "http://[::1]:3000", "null", "*")
+    assert Settings.from_environment().cors_origins == expected
+
+
+def test_a_data_folder_that_cannot_be_made_is_an_error_of_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = Settings(data=tmp_path / "file" / "data")
+    for use in (lambda: store_of(settings), lambda: settings.keys_url):
+        with pytest.raises(UsageError) as raised:
+            use()
+        assert raised.value.where == "RELAYOUT_DATA"
+        assert str(tmp_path / "file") in raised.value.found
 
 
 def test_the_manual_has_every_variable_and_every_kind_of_problem() -> None:

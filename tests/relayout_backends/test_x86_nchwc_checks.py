@@ -19,48 +19,50 @@ from relayout.backend import DEVICE_KEY, Backend, Composite, Device
 from relayout.report.schema import Finding
 from relayout.verification.operator_facts import enter_backend_operators, named, own_names
 from relayout_backends.x86_nchwc import X86Nchwc
-from relayout_backends.x86_nchwc.blocks import probe
+from relayout_backends.x86_nchwc.blocks import SIZES, probe
 
 DOMAIN = "com.microsoft.nchwc"
 Mutation = Callable[["Model"], None]
 
 
 class Model:
-    """x -> blocks -> two convolutions, their sum and their concatenation -> y, in blocks of 16: sound as it is.
+    """x -> blocks -> two convolutions, their sum and their concatenation -> y, sound as it is.
 
-    The channels are 32 but for `narrow`, a convolution to 24, whose blocks are padded.
+    The channels are two blocks but for `narrow`, a convolution to one and a half, whose blocks are padded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = 16) -> None:
+        self.block = block
+        wide, narrow = 2 * block, block + block // 2
         self.nodes: dict[str, onnx.NodeProto] = {}
         self.shapes: dict[str, list[int]] = {}
         self.constants: dict[str, np.ndarray] = {}
-        self.outputs: dict[str, list[int]] = {"y": [1, 64, 6, 5], "z": [1, 24, 6, 5]}
-        self.inputs: dict[str, list[int]] = {"x": [1, 32, 6, 5]}
-        self.blocked("ReorderInput", ["x"], "a", 32)
-        self.blocked("Conv", ["a", "k"], "b", 32, pads=[1, 1, 1, 1])
-        self.blocked("Conv", ["b", "k"], "c", 32, pads=[1, 1, 1, 1])
-        self.plain("Relu", ["c"], "d")
-        self.plain("Add", ["a", "d"], "e")
-        self.plain("Mul", ["e", "two"], "f")
-        self.plain("Concat", ["f", "b"], "g", 64, axis=1)
-        self.blocked("ReorderOutput", ["g"], "y", 64, channels=64)
-        self.blocked("Conv", ["f", "narrowing"], "n", 24, pads=[1, 1, 1, 1])
-        self.plain("LeakyRelu", ["n"], "m")
-        self.blocked("ReorderOutput", ["m"], "z", 24, channels=24)
+        self.outputs: dict[str, list[int]] = {"y": [1, 2 * wide, 6, 5], "z": [1, narrow, 6, 5]}
+        self.inputs: dict[str, list[int]] = {"x": [1, wide, 6, 5]}
+        self.blocked("ReorderInput", ["x"], "a", wide)
+        self.blocked("Conv", ["a", "k"], "b", wide, pads=[1, 1, 1, 1])
+        self.blocked("Conv", ["b", "k"], "c", wide, pads=[1, 1, 1, 1])
+        self.plain("Relu", ["c"], "d", wide)
+        self.plain("Add", ["a", "d"], "e", wide)
+        self.plain("Mul", ["e", "two"], "f", wide)
+        self.plain("Concat", ["f", "b"], "g", 2 * wide, axis=1)
+        self.blocked("ReorderOutput", ["g"], "y", 2 * wide, channels=2 * wide)
+        self.blocked("Conv", ["f", "narrowing"], "n", narrow, pads=[1, 1, 1, 1])
+        self.plain("LeakyRelu", ["n"], "m", wide)
+        self.blocked("ReorderOutput", ["m"], "z", narrow, channels=narrow)
         rng = np.random.default_rng(0)
-        self.constants["k"] = rng.standard_normal((32, 32, 3, 3)).astype(np.float32)
-        self.constants["narrowing"] = rng.standard_normal((32, 32, 3, 3)).astype(np.float32)
+        self.constants["k"] = rng.standard_normal((wide, wide, 3, 3)).astype(np.float32)
+        self.constants["narrowing"] = rng.standard_normal((wide, wide, 3, 3)).astype(np.float32)
         self.constants["two"] = np.array(2, np.float32)
 
     def blocked(self, operator: str, operands: list[str], result: str, used: int, **attributes: object) -> None:
         node = helper.make_node(operator, operands, [result], name=result, domain=DOMAIN, **attributes)
-        node.metadata_props.add(key="relayout.block", value="16")
+        node.metadata_props.add(key="relayout.block", value=str(self.block))
         node.metadata_props.add(key="relayout.channels", value=str(used))
         self.nodes[result] = node
-        self.shapes[result] = [1, -(-used // 16) * 16, 6, 5]
+        self.shapes[result] = [1, -(-used // self.block) * self.block, 6, 5]
 
-    def plain(self, operator: str, operands: list[str], result: str, channels: int = 32, **attributes: object) -> None:
+    def plain(self, operator: str, operands: list[str], result: str, channels: int, **attributes: object) -> None:
         self.nodes[result] = helper.make_node(operator, operands, [result], name=result, **attributes)
         self.shapes[result] = [1, channels, 6, 5]
 
@@ -99,16 +101,16 @@ class Model:
         return [f for f in verify(self.proto(), X86Nchwc(block=block)).findings if f.rule == "blocked-value"]
 
 
-def test_a_sound_blocked_model_has_no_findings() -> None:
-    assert verify(Model().proto(), X86Nchwc(block=16)).findings == ()
+@pytest.mark.parametrize("block", SIZES)
+def test_a_sound_blocked_model_has_no_findings(block: int) -> None:
+    assert verify(Model(block).proto(), X86Nchwc(block=block)).findings == ()
 
 
-def test_the_sound_model_runs() -> None:
+def test_the_sound_model_runs_in_the_blocks_of_this_machine() -> None:
     pytest.importorskip("onnxruntime")
-    if (size := probe()) != 16:
-        pytest.skip(f"the model has blocks of 16, and onnxruntime on this machine has blocks of {size}")
-    y, z = session(Model().proto()).run(None, {"x": np.ones((1, 32, 6, 5), np.float32)})
-    assert (y.shape, z.shape) == ((1, 64, 6, 5), (1, 24, 6, 5))
+    model = Model(probe())
+    y, z = session(model.proto()).run(None, {"x": np.ones(model.inputs["x"], np.float32)})
+    assert (list(y.shape), list(z.shape)) == (model.outputs["y"], model.outputs["z"])
 
 
 def vector_added(model: Model) -> None:

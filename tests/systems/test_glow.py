@@ -165,7 +165,7 @@ def test_an_annotated_alignment_is_checked_in_the_order_that_it_is_annotated_in(
         return
     with pytest.raises(InfeasibleError, match="requires NH") as caught:
         relayout.legalize(image_net().model(), "canonical", input_layouts={"x": layout})
-    assert caught.value.relaxation == ("it were NHWC (--input-layout x=NHWC)",)
+    assert caught.value.relaxation == ("it were NHWC (options.input_layouts[x]=NHWC)",)
 
 
 # "Remove shuffle arrays": a Transpose says its layouts, and the permutation is deduced

@@ -82,7 +82,7 @@ class Guard:
                 "this service needs a key",
                 expected="the header `Authorization: Bearer KEY`",
                 found="none",
-                hint="`relayout serve keys add NAME` makes a key",
+                hint="whoever runs the service makes keys, with `relayout serve keys add NAME`",
             )
         return _by_address(scope)
 

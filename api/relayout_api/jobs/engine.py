@@ -189,9 +189,10 @@ class Engine:
             return found, False
         return found, True
 
-    def cancel(self, job: str) -> None:
-        """Cancel a job, unless it has ended. Raises DatabaseError."""
+    def cancel(self, job: str, notes: dict[str, Any]) -> None:
+        """Cancel a job, unless it has ended. `notes` become attributes of its row. Raises DatabaseError."""
         with _reported():
+            self._client.update_workflow_attributes(job, notes)
             self._client.cancel_workflow(job)
         if (future := self._running.get(job)) is not None:
             future.cancel()
@@ -283,8 +284,7 @@ class Engine:
                 self._client.resume_workflows(list(jobs), queue_name=_QUEUE)
 
     def _sqlite(self) -> str:
-        self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._settings.data / "jobs.sqlite"
+        path = self._settings.folder() / "jobs.sqlite"
         with contextlib.closing(sqlite3.connect(path)) as database:
             # Readers and the writer do not wait for each other; the mode stays with the file.
             database.execute("PRAGMA journal_mode=WAL")

@@ -56,6 +56,8 @@ _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 _MOST_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
+# The attribute of a cancelled job's row with the time of its start, in milliseconds.
+_STARTED = "started"
 # Seconds between two looks for events: few while they come, more while none do.
 _LEAST_PAUSE, _MOST_PAUSE = 0.1, 1.0
 
@@ -161,7 +163,8 @@ class Jobs:
         # DBOS would cancel it again, and move its end.
         if _STATES[row.status] == "cancelled":
             return await self._job(row)
-        await self._call((await self._opened()).cancel, job)
+        # Its start, too, is no longer in the row.
+        await self._call((await self._opened()).cancel, job, {_STARTED: row.dequeued_at})
         return await self.get(job)
 
     async def result(self, job: str, part: str) -> tuple[memoryview, str, str]:
@@ -175,6 +178,9 @@ class Jobs:
             raise AnsweredError(shown.problem)
         output = row.output if shown.state == "succeeded" else None
         digest = (output or {}).get(part)
+        if digest is None and shown.state == "succeeded":
+            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
+            raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
         if digest is None:
             raise RefusedError(
                 "no-result", f"the job has no {part}", expected="a job that succeeded", found=f"it is {shown.state}"
@@ -354,8 +360,9 @@ class Jobs:
         if state == "failed" and problem is None:
             problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
         created, started = row.created_at or 0, None
-        if state != "queued" and row.dequeued_at is not None:
-            started = max(row.dequeued_at, created)
+        dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
+        if state != "queued" and dequeued is not None:
+            started = max(dequeued, created)
         path = f"/v1/jobs/{row.workflow_id}"
         return Job(
             id=row.workflow_id,

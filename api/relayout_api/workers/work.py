@@ -22,7 +22,7 @@ from relayout.model.collector import collector_paused
 from relayout.model.graph_json.faults import json_kind
 from relayout.model.io import Source, read_model, to_json, write_whole
 from relayout.model.metadata import recorded_backend
-from relayout.options import Options
+from relayout.options import Options, check_dims
 from relayout.report.budget import within_budget
 from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.drawing_schema import Drawing, DrawnChoice
@@ -69,6 +69,7 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     backend = _backend(parameters)
     model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
+    check_dims(options.dims, model)
     outcome = legalize_model(
         model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
     )
@@ -112,6 +113,7 @@ def _explain(task: Task, parts: Parts, events: Events) -> Answer:
     backend = _backend(parameters)
     model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
+    check_dims(options.dims, model)
     report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
     report = _warned(report, warnings)
     return _of_report(task, report, _repeats(backend, report))
@@ -123,7 +125,9 @@ def _graph(task: Task, parts: Parts, events: Events) -> Answer:
     started = perf_counter()
     source, _, parameters = _read(task, parts[0], GraphParameters)
     options, warnings = _within(task, started, _options(parameters))
-    drawn = draw(_model(task, source), options.dims or {})
+    model = _model(task, source)
+    check_dims(options.dims, model)
+    drawn = draw(model, options.dims or {})
     if parameters.backend is None:
         return _drawn(GraphResponse(source=drawn))
     backend = _backend(parameters)
@@ -180,6 +184,7 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     options = _options(parameters)
     model = _model(task, source)
     original = None if against is None else read_model(against, external_data=False)
+    check_dims(options.dims, model, *([] if original is None else [original]))
     backend = _verified_for(parameters, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from relayout.backend.declarative_schema import (
     Rule,
     TensorCondition,
     Way,
+    onnx_operators,
 )
 from relayout.backend.interface import (
     Backend,
@@ -128,7 +129,7 @@ class DeclarativeBackend(Backend):
         yield from self.extended.warnings(model)
         nodes = [logical(node) for node in model.graph.all_nodes()]
         present = {node.op_type for node in nodes}
-        known = present | _onnx_operators()
+        known = present | onnx_operators()
         for place, rule in enumerate(self.table.rule):
             if rule.domain is not None:
                 continue
@@ -156,13 +157,6 @@ class DeclarativeBackend(Backend):
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)
-
-
-@cache
-def _onnx_operators() -> frozenset[str]:
-    from onnx import defs
-
-    return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
 
 
 def _traffic(node: ir.Node) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from relayout.backend.declarative_schema import (
     Way,
 )
 from relayout.errors import BackendError
+from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["MAX_BYTES", "KeyPath", "check_table", "line_of", "place_of", "read_table"]
 
@@ -50,7 +50,7 @@ def read_table(path: Path) -> BackendTable:
         )
     is_toml = path.suffix == ".toml"
     try:
-        table = tomllib.loads(text) if is_toml else json.loads(text)
+        table = tomllib.loads(text) if is_toml else parse_json(text)
     except (ValueError, RecursionError) as error:
         kind = "TOML" if is_toml else "JSON"
         raise BackendError(f"the backend's file is not {kind}", where=str(path), found=str(error)) from error
@@ -104,7 +104,7 @@ def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
     """(expected, found, hint) of one of pydantic's errors."""
     path = fault["loc"]
     if kind == "relayout":
-        return fault["ctx"]["expected"], fault["ctx"]["found"], ""
+        return fault["ctx"]["expected"], fault["ctx"]["found"], fault["ctx"]["hint"]
     if kind == "missing":
         return f"the key {path[-1]!r}", "none", ""
     if kind == "extra_forbidden":

@@ -5,6 +5,8 @@ Every size is bounded, no value is code, and no key names a file, so a table may
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from relayout.backend.calls import MAX_COST
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import spell
+from relayout.ops.operand_roles import DATA, KERNEL, has_role, spell
 
 __all__ = [
     "NAME",
@@ -35,6 +37,7 @@ __all__ = [
     "Rule",
     "TensorCondition",
     "Way",
+    "onnx_operators",
 ]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
@@ -44,9 +47,10 @@ _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
 
 
-def _fault(expected: str, found: str, *key: int | str) -> PydanticCustomError:
+def _fault(expected: str, found: str, *key: int | str, hint: str = "") -> PydanticCustomError:
     """A fault of the value that is checked, or of the one at `key` inside it."""
-    return PydanticCustomError("relayout", "{expected}", {"expected": expected, "found": found, "key": key})
+    facts = {"expected": expected, "found": found, "key": key, "hint": hint}
+    return PydanticCustomError("relayout", "{expected}", facts)
 
 
 def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
@@ -216,6 +220,39 @@ class Rule(Way):
         if not all(way.says_something for way in self.ways):
             raise _fault("data, kernel, inputs, results or any_order", "an implementation without any layout")
         return self
+
+    @model_validator(mode="after")
+    def _names_roles_that_the_operators_have(self) -> Rule:
+        if self.domain not in (None, "", "ai.onnx"):
+            return self
+        for number, way in enumerate(self.ways):
+            inside = ("implementation", number) if self.implementation else ()
+            for role, layout in ((DATA, way.data), (KERNEL, way.kernel)):
+                operator = next((each for each in self.op if layout is not None and _lacks(each, role)), None)
+                if operator is not None:
+                    raise _fault(
+                        f"no layout for the role {role}, as no operand of {operator} has it",
+                        repr(layout),
+                        *inside,
+                        role,
+                        hint=f"leave it out; a rule for {operator} alone may have layouts by operand (inputs, results)",
+                    )
+        return self
+
+
+@lru_cache(maxsize=1024)
+def _lacks(pattern: str, role: str) -> bool:
+    """Whether the pattern means operators of ONNX, and none of them has an operand in this role."""
+    meant = [operator for operator in onnx_operators() if fnmatchcase(operator, pattern)]
+    return bool(meant) and not any(has_role(operator, role) for operator in meant)
+
+
+@cache
+def onnx_operators() -> frozenset[str]:
+    """The names of ONNX's own operators."""
+    from onnx import defs
+
+    return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
 
 
 class _Selection(_Table):

@@ -15,9 +15,10 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from relayout.errors import BackendError
+from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["BackendOption", "check_options", "option_value", "options_of"]
 
@@ -113,13 +114,9 @@ def option_value(text: str) -> Any:
     (False, 16, 'cpu', ['a'])
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"JSON cannot express {word}")
 
 
 def _hints(found: type[Any]) -> dict[str, Any]:

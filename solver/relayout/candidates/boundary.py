@@ -21,7 +21,7 @@ from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_la
 from relayout.candidates.iteration_space import unit_axis_insertions
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
 from relayout.candidates.tensors import Operand, Tensor, Tensors
-from relayout.errors import UsageError
+from relayout.errors import UsageError, option_text
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, normal_form, source_order, with_units
@@ -155,8 +155,8 @@ class _Ends:
         return _single(own, own.ports[0].source_format, order, order_texts(own, order, self._names))
 
     def set(self, side: str, key: str, wanted: str) -> None:
-        """Add the choices of one option, `--input-layout` or `--output-layout`."""
-        where = f"--{side}-layout {key}"
+        """Add the choices of one entry of the option `input_layouts` or `output_layouts`."""
+        where = option_text(f"{side}_layouts", key)
         known = [end.value.name or "" for end in self._all]
         asked = enumerate(coupled_names(key, known))
         ends = [end for place, name in asked for end in self._named(name, side, where, first=place == 0)]
@@ -173,7 +173,7 @@ class _Ends:
             if fault := self._fault(end):
                 raise UsageError(
                     f"the layout of this {end.side} cannot be chosen",
-                    where=f"--{side}-layout {end.value.name}",
+                    where=option_text(f"{side}_layouts", end.value.name or ""),
                     expected="a value of known rank that is computed from the graph's inputs",
                     found=fault,
                 )

@@ -15,7 +15,7 @@ from relayout.cli.batch_pools import on_cluster, one_by_one, preload, processes
 from relayout.cli.batch_work import Done, Item, table_of
 from relayout.cli.job import backend_of
 from relayout.cli.options import Request, with_options
-from relayout.cli.output_files import check_files, put
+from relayout.cli.output_files import check_files, put, report_formats
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
@@ -65,6 +65,14 @@ def batch(
     backend_of(request)
     if report is not None:
         check_files([("--report", report)])
+        if report_formats([report], None)[report] != "json":
+            raise UsageError(
+                "the report of a batch is JSON",
+                where=f"--report {report}",
+                expected=".json",
+                found=report.suffix,
+                hint=f"for other formats: relayout verify {output} --report {report}",
+            )
     try:
         output.mkdir(exist_ok=True)
     except OSError as error:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from relayout.cli.terminal import print_status
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
+from relayout.options import in_flags
 
 __all__ = [
     "BAD_INPUT",
@@ -55,10 +56,10 @@ def show_traceback(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> tuple[int, str]:
-    """The exit status of a failure, and its message."""
+    """The exit status of a failure, and its message in the words of the command."""
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            return status, str(error)
+            return status, in_flags(str(error))
     usage = getattr(error, "format_message", None)
     if usage is not None:
         # A parser error, whose class is private to typer.

@@ -14,9 +14,11 @@ from relayout.cli.output_files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import BackendError, UsageError
-from relayout.options import options_of
+from relayout.options import check_dims, options_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from relayout.report.inspection.schema import Inspection
 
 __all__ = ["TOP", "Top", "inspect"]
@@ -47,46 +49,62 @@ def inspect(
     ] = None,
     svg: Annotated[Path | None, _file("--svg", "Write the same picture as SVG; - is stdout.")] = None,
     hops: Annotated[
-        int, typer.Option("--hops", metavar="N", min=0, max=8, help="Show nodes up to N steps from a conversion.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--hops",
+            metavar="N",
+            min=0,
+            max=8,
+            help="Show nodes up to N steps from a conversion in the picture. [default: 1]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Show a model, or the difference of two.
 
     Operators, layouts, and the transposes with their bytes and origin. Nothing is changed."""
     if model == second == STDIN:
         raise UsageError("two models from stdin", where="-", expected="- once", found="both models")
+    if hops is not None and dot is None and svg is None:
+        raise UsageError("there is no picture", where="--hops", expected="--svg or --dot", found="neither")
+    if values and second is not None:
+        raise UsageError("a difference lists no values", where="--values", expected="one model", found="two")
     files = {"--json": json, "--dot": dot, "--svg": svg}
     check_files(((flag, path) for flag, path in files.items() if path is not None), reads=[model, second])
     [declared] = [option for option in options_of("verify") if option.name == "dims"]
     sizes = declared.parse(dims, declared.flag)
     with Bar(1 if second is None else 2) as bar:
         bar("read")
-        subject = _inspected(model, sizes)
+        read = [read_file(model)]
         if second is not None:
             bar("read")
-            other = _inspected(second, sizes)
+            read.append(read_file(second))
+        check_dims(sizes, *read)
+        subject = _inspected(read[0], model, sizes)
+        if second is not None:
+            other = _inspected(read[1], second, sizes)
     from relayout.report.inspection.difference import difference
     from relayout.report.inspection.pictures import neighbourhood, to_dot, to_svg
     from relayout.report.inspection.text import difference_text, inspection_text
 
     # Of two models the picture shows the second, which was made from the first.
-    drawn = subject if second is None else other
+    drawn, steps = subject if second is None else other, 1 if hops is None else hops
     found = None if second is None else difference(subject, other)
     if json is not None:
         put(json, "--json", (found or subject).model_dump_json(indent=2) + "\n")
     if dot is not None:
-        put(dot, "--dot", to_dot(neighbourhood(drawn, hops)))
+        put(dot, "--dot", to_dot(neighbourhood(drawn, steps)))
     if svg is not None:
-        put(svg, "--svg", to_svg(neighbourhood(drawn, hops)))
+        put(svg, "--svg", to_svg(neighbourhood(drawn, steps)))
     show = print_status if STDOUT in files.values() else print_result
     show(inspection_text(subject, top, values=values) if found is None else difference_text(found, top))
     return DONE
 
 
-def _inspected(path: Path, sizes: dict[str, int]) -> Inspection:
+def _inspected(model: ir.Model, path: Path, sizes: dict[str, int]) -> Inspection:
     from relayout.report.inspection.inspect import inspected
 
-    return inspected(read_file(path), str(path), sizes, _conversion_operators())
+    return inspected(model, str(path), sizes, _conversion_operators())
 
 
 def _conversion_operators() -> frozenset[tuple[str, str]]:

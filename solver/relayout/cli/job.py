@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relayout.cli.option_values import check_known
 from relayout.cli.options import Request
 from relayout.errors import InputError
+from relayout.options import check_dims, check_known
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
-__all__ = ["STDIN", "STEPS", "backend_of", "check_dims", "legalize_file", "read_file", "save", "source_at"]
+__all__ = ["STDIN", "STEPS", "backend_of", "legalize_file", "read_file", "save", "source_at"]
 
 STDIN = Path("-")
 
@@ -95,19 +95,12 @@ def legalize_file(
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
         if names:
-            check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
-        check_dims(request, model)
+            check_known("--skip {}", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
+        check_dims(request.options.dims, model)
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)
     return finish(outcome, backend, request.options, source, progress=progress)
-
-
-def check_dims(request: Request, *models: ir.Model) -> None:
-    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
-    dims = request.options.dims or {}
-    if dims:
-        check_known("--dim", dims, set().union(*map(_dim_names, models)), "symbolic dim")
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:
@@ -125,15 +118,3 @@ def save(outcome: Outcome, source: Path, target: Path) -> None:
     elif not (target.exists() and target.samefile(source)):
         with source.open("rb") as original, replace_file(target) as copy:
             shutil.copyfileobj(original, copy, _CHUNK)
-
-
-def _dim_names(model: ir.Model) -> set[str]:
-    """The symbolic dims of the graph's inputs and of all values computed from them."""
-    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-    return {
-        dim.value
-        for value in values
-        if value.shape is not None
-        for dim in value.shape
-        if not isinstance(dim, int) and dim.value is not None
-    }

@@ -180,5 +180,5 @@ def _unsolved(model: ir.Model, backend: Backend | None, request: Request, error:
         backend=backend.name if backend is not None else str(request.backend),
         before=spent,
         after=spent,
-        warnings=(str(error),),
+        warnings=(describe(error)[1],),
     )

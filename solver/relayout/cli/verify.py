@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import STDIN, backend_of, check_dims, read_file, source_at
+from relayout.cli.job import STDIN, backend_of, read_file, source_at
 from relayout.cli.model_files import model_files
 from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
+from relayout.options import check_dims
 from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
     source = source_at(task.model)
     subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
     if task.strict:
-        check_dims(task.request, subject)
+        check_dims(dims, subject)
     backend = task.backend or backend_of(task.request, subject)
     # The files themselves: the verifier also runs them as they are, without relayout's reader.
     original = source_at(task.original) if task.original is not None else None
@@ -259,15 +260,15 @@ def _tables(results: Results) -> str:
 
 def read_budget(path: Path) -> dict[str, int]:
     """The limits in a .toml or .json file, by option. Raises InputError, UsageError."""
-    import json
     import tomllib
 
+    from relayout.model.graph_json.json_text import parse_json
     from relayout.report.budget import LIMITS
 
     where = f"--budget {path}"
     try:
         text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        table = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
         raise UsageError("the budget cannot be read", where=where, found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:

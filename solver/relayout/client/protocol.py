@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from relayout.errors import (
     UsageError,
     shortened,
 )
+from relayout.model.graph_json.json_text import parse_json
 from relayout.options import options_of
 
 if TYPE_CHECKING:
@@ -55,18 +57,16 @@ _ONNX = "application/octet-stream"
 # A busy or starting server is asked again, this often at most.
 TRIES = 6
 _LONGEST_PAUSE = 60.0
+_KEYS = "a client takes the key as `key=`, and the command from the variable RELAYOUT_KEY"
 
 _ERRORS: dict[str, type[RelayoutError]] = {
+    # A fault of the service. What has no line here is a request that the service cannot take, or not now.
+    "internal": RelayoutError,
     "malformed-body": InputError,
     "invalid-input": InputError,
     "invalid-layout": InputError,
     "too-large": InputError,
-    "invalid-options": UsageError,
     "invalid-backend": BackendError,
-    "unauthorized": UsageError,
-    "forbidden": UsageError,
-    "not-found": UsageError,
-    "key-reused": UsageError,
     "out-of-time": OutOfTimeError,
 }
 
@@ -154,8 +154,14 @@ def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any
 
 
 def headers_of(key: str | None) -> dict[str, str]:
-    """The headers of every request; `key` is an API key or a bearer token."""
-    return {} if key is None else {"Authorization": f"Bearer {key}"}
+    """The headers of every request; `key` is an API key or a bearer token. Raises UsageError for one that fits no
+    header, without showing it."""
+    if not key:
+        return {}
+    if not re.fullmatch(r"[!-~]+", key):
+        expected, found = "ASCII letters, digits and signs", f"a space, line break or other character among {len(key)}"
+        raise UsageError("not a key", where="key", expected=expected, found=found, hint=_KEYS)
+    return {"Authorization": f"Bearer {key}"}
 
 
 def checked(response: httpx.Response) -> httpx.Response:
@@ -215,12 +221,16 @@ def result_of(report: bytes, model: httpx.Response | None) -> Result:
 def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:
     """The error of a problem document (RFC 9457), as the library would have raised it."""
     kind = str(problem.get("type", "")).rpartition("/")[2]
-    detail, hint = str(problem["detail"]), str(problem.get("hint", ""))
+    # The problem of a job has all fields, with null in those that do not apply.
+    texts = {name: str(problem.get(name) or "") for name in ("where", "expected", "found", "hint")}
+    if kind == "unauthorized":
+        # The service says how a request has its key, and not how a caller of this client gives it.
+        texts |= {"expected": "a valid key", "hint": _KEYS}
+    detail, hint = str(problem["detail"]), texts["hint"]
     if kind == "infeasible":
         conflict, relaxation = problem.get("conflict") or (), problem.get("relaxation") or ()
         return InfeasibleError(detail, conflict=conflict, relaxation=relaxation, hint=hint)
-    sides = {name: str(problem[name]) for name in ("expected", "found") if problem.get(name)}
-    return _ERRORS.get(kind, RelayoutError)(detail, where=str(problem.get("where", where)), hint=hint, **sides)
+    return _ERRORS.get(kind, UsageError)(detail, **{**texts, "where": texts["where"] or where})
 
 
 def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
@@ -235,7 +245,7 @@ def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
 
 def _graph(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        graph = json.loads(content)
+        graph = parse_json(content)
     except ValueError as error:
         raise InputError("not JSON", where=f"file {path}", expected="graph JSON", found=str(error)) from error
     if not isinstance(graph, dict):

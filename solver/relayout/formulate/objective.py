@@ -17,7 +17,7 @@ from math import gcd
 
 from msgspec import Struct
 
-from relayout.errors import UsageError
+from relayout.errors import UsageError, option_text
 
 __all__ = ["OBJECTIVES", "Objective", "Scale", "objective_named"]
 
@@ -44,7 +44,9 @@ OBJECTIVES = {
 def objective_named(name: str) -> Objective:
     """The objective of this name. Raises UsageError."""
     if name not in OBJECTIVES:
-        raise UsageError("unknown objective", where="--objective", expected=" or ".join(OBJECTIVES), found=name)
+        raise UsageError(
+            "unknown objective", where=option_text("objective"), expected=" or ".join(OBJECTIVES), found=name
+        )
     return OBJECTIVES[name]
 
 

@@ -8,12 +8,15 @@ an attribute of it is first read. `import sympy` elsewhere is not affected.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
 
 __all__ = ["import_sympy_lazily"]
 
@@ -25,8 +28,14 @@ class _Placeholder(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-class _OnnxIrFinder(MetaPathFinder, Loader):
-    """Finds onnx_ir once, and loads it with the placeholders in place."""
+class _OnnxIrFinder:
+    """Finds onnx_ir once, and loads it with the placeholders in place.
+
+    It has the methods of a finder and of a loader, and not their base classes, whose module takes longer to import
+    than the rest of `import relayout`.
+    """
+
+    loader: Loader
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,7 +45,7 @@ class _OnnxIrFinder(MetaPathFinder, Loader):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            self.loader, spec.loader = spec.loader, self
+            self.loader, spec.loader = spec.loader, self  # type: ignore[assignment]
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

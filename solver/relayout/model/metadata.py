@@ -12,6 +12,7 @@ from relayout.errors import InputError, LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box
 from relayout.layout.metadata_keys import BACKEND_KEY, BACKEND_OPTIONS_KEY, LAYOUT_KEY
+from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["LAYOUT_KEY", "black_boxes_on", "record_backend", "recorded_backend"]
 
@@ -53,7 +54,7 @@ def recorded_backend(model: ir.Model, options: Mapping[str, Any] | None = None) 
         )
     text = model.metadata_props.get(BACKEND_OPTIONS_KEY, "{}")
     try:
-        recorded = json.loads(text)
+        recorded = parse_json(text)
     except ValueError:
         recorded = None
     if not isinstance(recorded, dict):

@@ -103,7 +103,7 @@ def _check_versions(proto: onnx.ModelProto) -> dict[str, int]:
             where="model, opset_import",
             expected=f"opset {OLDEST_OPSET} to {newest}",
             found=f"opset {versions['']}",
-            hint="allow --convert-opset" if versions[""] < OLDEST_OPSET else "install a newer onnx",
+            hint="allow its conversion (convert_opset)" if versions[""] < OLDEST_OPSET else "install a newer onnx",
         )
     if "" not in versions and any(node.domain in STANDARD_DOMAINS for node in proto.graph.node):
         raise InputError(

@@ -22,6 +22,7 @@ __all__ = [
     "LAYOUT_ATTRIBUTES",
     "OPERATORS",
     "OTHER",
+    "has_role",
     "has_roles",
     "input_role",
     "is_transposed",
@@ -103,6 +104,12 @@ def native_role(op_type: str, side: int, n: int) -> str:
     """The role of the n-th input (`side` 0) or result (1) of an operator: DATA, KERNEL or OTHER."""
     axis_names = _ROLES[op_type][side] if op_type in _ROLES else ""
     return _OF_LETTER[axis_names[n]] if n < len(axis_names) else OTHER
+
+
+def has_role(op_type: str, role: str) -> bool:
+    """Whether an operator of ONNX has an operand in this role: a MaxPool has data and no kernel, an Add neither."""
+    sides = _ROLES.get(op_type, ())
+    return any(_OF_LETTER[letter] == role for side in sides for letter in side)
 
 
 def tells_apart(node: ir.Node, letter: str) -> bool:

@@ -3,7 +3,6 @@ error."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from relayout.errors import InputError
+from relayout.model.graph_json.json_text import parse_json
 from relayout.report.schema import Finding, Report, Totals
 
 __all__ = ["against_baseline", "read_baseline"]
@@ -25,7 +25,7 @@ _COUNTS = {"transposes": "transposes", "conversions": "conversions", "moved": "b
 def read_baseline(text: str, where: str) -> dict[str | None, Report]:
     """The reports of a JSON report by model; the report of one model has None. Raises InputError."""
     try:
-        found: Any = json.loads(text)
+        found: Any = parse_json(text)
         if isinstance(found, dict) and "report" not in found:
             return {None: Report.model_validate(found)}
         records = found if isinstance(found, list) else [found]
@@ -36,7 +36,7 @@ def read_baseline(text: str, where: str) -> dict[str | None, Report]:
         raise _no_report(where, f"{place}: {fault['msg']}" if place else fault["msg"]) from error
     except KeyError as error:
         raise _no_report(where, f"a record without the key {error}") from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise _no_report(where, str(error)) from error
 
 

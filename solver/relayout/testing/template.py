@@ -102,7 +102,11 @@ def write_package(name: str, folder: Path) -> list[Path]:
             target.parent.mkdir(exist_ok=True)
             target.write_text(text.format(**words))
     except OSError as error:
-        hint = "name another one with --folder" if isinstance(error, FileExistsError) else ""
-        raise UsageError("the package cannot be written", where=str(folder), found=error.strerror or str(error),
-                         hint=hint) from error  # fmt: skip
+        raise UsageError(
+            "the package cannot be written",
+            where=str(folder),
+            expected="a folder that is not there yet, where this user may make one",
+            found=error.strerror or str(error),
+            hint="name another one with --folder",
+        ) from error
     return [folder / path for path in files]

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net
+from onnx import TensorProto
 
 from relayout import legalize, verify
 from relayout.model.dims.symbolic_values import Symbols
@@ -291,3 +292,23 @@ def test_a_slice_with_its_bounds_in_attributes_is_read() -> None:
     part = net.node("Slice", net.input("x", ("n", 4, 6)), axes=[1], starts=[0], ends=[2])
     net.output(net.node("Reshape", part, net.node("Shape", part)))
     assert legalize(net.model(), "onnx")[1].status == "optimal"
+
+
+@pytest.mark.parametrize("axes", [[2], [-2], [3, 2]], ids=str)
+def test_a_slice_with_unknown_bounds_keeps_the_extents_of_all_other_axes(axes: list[int]) -> None:
+    net = Net()
+    start, end = (net.input(name, (len(axes),), TensorProto.INT64) for name in ("start", "end"))
+    net.output(net.node("Slice", net.input("x", (2, "n", 8, 5)), start, end, net.constant(axes)))
+    (extents,) = ([str(extent) for extent in value.shape or ()] for value in read_model(net.model()).graph.outputs)
+    kept = [extents[axis] for axis in range(4) if axis not in {axis % 4 for axis in axes}]
+    assert kept == [extent for axis, extent in enumerate(["2", "n", "8", "5"]) if axis not in {a % 4 for a in axes}]
+    assert all(extents[axis].startswith("unk__") for axis in axes)
+
+
+def test_a_slice_of_unknown_axes_keeps_no_extent() -> None:
+    net = Net()
+    bounds = (net.input(name, ("k",), TensorProto.INT64) for name in ("start", "end", "axes"))
+    net.output(net.node("Slice", net.input("x", (2, 8)), *bounds))
+    (value,) = read_model(net.model()).graph.outputs
+    assert value.shape is not None
+    assert all(str(extent).startswith("unk__") for extent in value.shape)

@@ -63,10 +63,10 @@ def test_a_budget_is_a_requirement_and_the_least_possible_is_reported(most: int,
     net = conv_and_relu(1, 32, 8, 8)
     error = refused(net.model(), "nhwc", max_transposes=most)
     assert error.problem == f"no legal model has at most {limit}"
-    assert error.conflict[:2] == (f"--max-transposes {most}", "input x requires NCHW")
+    assert error.conflict[:2] == (f"options.max_transposes={most}", "input x requires NCHW")
     assert len(error.conflict) == 1 + ends
-    assert error.relaxation == ("--max-transposes 2",)
-    assert "--max-transposes 2" in error.hint
+    assert error.relaxation == ("options.max_transposes=2",)
+    assert "options.max_transposes=2" in error.hint
     _, report = legalize(net.model(), "nhwc", max_transposes=2)
     assert report.after.transposes == 2
 
@@ -82,8 +82,8 @@ def test_a_budget_counts_the_inlined_model() -> None:
     otherwise = onnx.helper.make_graph([plain], "else", [], results[1:])
     outer.output(outer.node("Relu", outer.node("If", flag, then_branch=then, else_branch=otherwise)))
     error = refused(outer.model(), "nhwc", max_transposes=1)
-    assert "--max-transposes 1" in error.conflict
-    assert error.relaxation == ("--max-transposes 2",)
+    assert "options.max_transposes=1" in error.conflict
+    assert error.relaxation == ("options.max_transposes=2",)
     assert legalize(outer.model(), "nhwc", max_transposes=2)[1].after.transposes == 2
 
 

@@ -315,12 +315,13 @@ def _sliced(source: _Dims, given: _Read) -> _Dims | None:
     if len(given) < 3:
         return None  # before opset 10 its bounds are attributes, which inference reads
     starts, ends, *others = map(_elements, given[1:])
-    axes = _integers(given[3]) if others else list(range(len(starts or ())))
-    steps = others[1] if len(others) > 1 else (_ONE,) * len(starts or ())
-    if starts is None or ends is None or steps is None or axes is None:
+    axes = _integers(given[3]) if others else None if starts is None else list(range(len(starts)))
+    if axes is None or not all(-len(source) <= axis < len(source) for axis in axes):
         return None
-    if not all(-len(source) <= axis < len(source) for axis in axes):
-        return None
+    steps = others[1] if len(others) > 1 else (_ONE,) * len(axes)
+    # Bounds that are not known cut these axes alone.
+    unknown = (None,) * len(axes)
+    starts, ends, steps = starts or unknown, ends or unknown, steps or unknown
     shape = list(source)
     for axis, *bounds in zip(axes, starts, ends, steps, strict=False):
         shape[axis] = _cut_to(shape[axis], *bounds)

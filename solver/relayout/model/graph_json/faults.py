@@ -49,7 +49,8 @@ def first_fault(
     first = at_place[0]
     if first["type"] == "extra_forbidden":
         key, models = str(first["loc"][-1]), _models_at(schema, first["loc"][:-1])
-        return Fault(path, f"one of the {within} {', '.join(_fields(models))}", key, _hint(key, models), more)
+        known = ", ".join(_fields(models))
+        return Fault(path, f"one of the {within} {known}" if known else f"no {within}", key, _hint(key, models), more)
     expected = dict.fromkeys(map(expectation, at_place))
     found = "nothing" if first["type"] == "missing" else _written(first["input"])
     return Fault(path, ", or ".join(expected), found, "", more)

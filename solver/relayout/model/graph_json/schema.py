@@ -7,13 +7,13 @@ values if their type is evident, else `{"type": ..., "value": ...}`: see `attrib
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from relayout.errors import InputError
 from relayout.model.graph_json.faults import first_fault, json_kind
+from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["ConstantJson", "FunctionJson", "GraphBody", "GraphJson", "NodeJson", "ValueJson", "load_json", "validate"]
 
@@ -181,8 +181,8 @@ class GraphJson(GraphBody):
 def load_json(data: bytes | str, where: str) -> dict[str, Any]:
     """The JSON object in `data`. Raises InputError if it is not JSON or not an object."""
     try:
-        loaded = json.loads(data, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        loaded = parse_json(data)
+    except ValueError as error:
         raise InputError("not JSON", where=where, expected="a JSON object", found=str(error)[:200]) from error
     if not isinstance(loaded, dict):
         raise InputError("not graph JSON", where=where, expected="a JSON object", found=json_kind(loaded))
@@ -202,7 +202,3 @@ def validate(schema: type[_Model], data: object, where: str) -> _Model:
             found=fault.found,
             hint=fault.hint or (f"more places with faults: {fault.more}" if fault.more else ""),
         ) from error
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number; write it as a string in a typed attribute")

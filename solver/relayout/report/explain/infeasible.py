@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relayout.candidates.alternatives import Port
 from relayout.candidates.boundary_options import ANY
 from relayout.candidates.messages import contradiction, format_text, operand_name, relaxed, required
-from relayout.errors import InfeasibleError
+from relayout.errors import InfeasibleError, option_text
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.solve.solver import DroppedRequirement, Requirement, Solution
@@ -16,9 +16,10 @@ __all__ = ["refusal"]
 
 
 def refusal(
-    solution: Solution, formulation: Formulation, most: int | None = None, option: str = "--max-transposes"
+    solution: Solution, formulation: Formulation, most: int | None = None, option: str = "max_transposes"
 ) -> InfeasibleError:
-    """The error for an infeasible solution; `most` is the limit on conversions, where there is one, by `option`."""
+    """The error for an infeasible solution; `most` is the limit on conversions, where there is one, and `option` its
+    name."""
     messages = _Messages(formulation)
     conflict = messages.of_conflict(solution.conflict)
     if solution.over_limit and most is not None:
@@ -32,13 +33,13 @@ def refusal(
 
 
 def _over_limit(solution: Solution, most: int, conflict: Sequence[str], option: str) -> InfeasibleError:
-    hint, relaxed = f"{most} are too few, and the least number is unknown: raise {option}", ""
+    hint, relaxed = f"{most} are too few, and the least number is unknown: raise {option_text(option)}", ""
     if solution.fewest_conversions is not None:
-        relaxed = f"{option} {solution.fewest_conversions}"
+        relaxed = option_text(option, value=solution.fewest_conversions)
         hint = f"the least possible number is {relaxed}"
     return InfeasibleError(
-        f"no legal model has at most {most} {option.removeprefix('--max-').removesuffix('s' if most == 1 else '')}",
-        conflict=(f"{option} {most}", *conflict),
+        f"no legal model has at most {most} {option.removeprefix('max_').removesuffix('s' if most == 1 else '')}",
+        conflict=(option_text(option, value=most), *conflict),
         relaxation=(relaxed,) if relaxed else (),
         hint=hint,
     )
@@ -89,8 +90,10 @@ class _Messages:
             return relaxed(choice.label, _name(port), layout, is_result=port.is_result)
         side, _, name = choice.label.partition(" ")
         # The option takes an order of the axis names.
-        option = f" (--{side}-layout {name}={layout})" if side in ("input", "output") and layout.isalpha() else ""
-        return f"{choice.label} were {layout}{option}"
+        is_end = side in ("input", "output") and layout.isalpha()
+        return f"{choice.label} were {layout}" + (
+            f" ({option_text(f'{side}_layouts', name, layout)})" if is_end else ""
+        )
 
     def _layout_instead(self, change: DroppedRequirement) -> str:
         """The operand's format after the relaxation, as some implementation spells it, else by axis names."""

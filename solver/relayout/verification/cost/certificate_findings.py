@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relayout.errors import InputError, UsageError
+from relayout.model.graph_json.json_text import parse_json
 from relayout.report.schema import Finding, Report, Verification
 from relayout.verification.cost.certificate import Verdict, check
 
@@ -24,12 +25,12 @@ def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The certificate in a file. Raises UsageError, InputError."""
     where = f"--certificate {os.fspath(path)}"
     try:
-        certificate = json.loads(Path(path).read_text(encoding="utf-8"))
+        certificate = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         hint = "write it: relayout legalize ... --certificate FILE"
         problem, found = "the certificate cannot be read", error.strerror or str(error)
         raise UsageError(problem, where=where, found=found, hint=hint) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError("not a certificate", where=where, expected="JSON", found=str(error)[:200]) from error
     if not isinstance(certificate, dict) or certificate.get("version") != 1:
         expected = "a certificate of version 1, as `relayout legalize --certificate` writes it"

@@ -1,0 +1,57 @@
+"""Parse JSON from callers and files: what Python's own parser lets pass without a word is a fault here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+__all__ = ["parse_json"]
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value that a text in JSON has. Raises ValueError, in one line that says what was found and where.
+
+    Python's parser keeps the last of two equal keys, which silently drops what the first one asked for, and takes NaN
+    and Infinity, which JSON lacks.
+
+    >>> parse_json('{"nodes": [{"op": "Relu", "op": "Neg"}]}')
+    Traceback (most recent call last):
+    ...
+    ValueError: the key "op" twice in nodes[0]
+    """
+    # Inner objects end before the outer ones, so the place of one is found when all are there.
+    faulty: dict[int, tuple[dict[str, Any], str]] = {}
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
+            faulty[id(found)] = found, next(key for place, key in enumerate(keys) if key in keys[:place])
+        return found
+
+    try:
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError("too many levels of nesting") from None
+    if faulty:
+        raise ValueError(_repeated(value, faulty))
+    return value
+
+
+def _repeated(value: object, faulty: dict[int, tuple[dict[str, Any], str]]) -> str:
+    """The first object in document order with a repeated key."""
+    pending: list[tuple[str, object]] = [("", value)]
+    while pending:
+        path, inner = pending.pop()
+        if id(inner) in faulty:
+            key = json.dumps(faulty[id(inner)][1])
+            return f"the key {key} twice" + (f" in {path}" if path else "")
+        if isinstance(inner, dict):
+            pending += [(f"{path}.{key}" if path else key, each) for key, each in reversed(inner.items())]
+        elif isinstance(inner, list):
+            pending += [(f"{path}[{place}]", each) for place, each in reversed([*enumerate(inner)])]
+    raise AssertionError("the object that an outer repeated key dropped is inside one that is there")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number; graph JSON has it as a string, in a typed attribute")

@@ -1,0 +1,34 @@
+"""JSON is parsed as it is written, or refused in one line with the place."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from relayout.model.graph_json.json_text import parse_json
+
+
+def test_json_is_parsed() -> None:
+    assert parse_json(b'{"a": [1, 2.5, null, {"b": true}]}') == {"a": [1, 2.5, None, {"b": True}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": 1, "a": 1}', 'the key "a" twice'),
+        ('{"nodes": [{"op": "Relu"}, {"op": "Relu", "op": "Neg"}]}', 'the key "op" twice in nodes[1]'),
+        ('[[{"a": {"b": 1, "b": 2}}]]', 'the key "b" twice in [0][0].a'),
+        # The first value of an outer repeated key is gone, and the inner one with it.
+        ('{"a": {"b": 1, "b": 2}, "a": 1}', 'the key "a" twice'),
+        ('{"a": {"x": 1, "x": 1}, "b": {"y": 1, "y": 1}}', 'the key "x" twice in a'),
+        ('{"\\u0061": 1, "a": 1}', 'the key "a" twice'),
+        ('{"\\n": 1, "\\n": 1}', 'the key "\\n" twice'),
+        ('{"a": NaN}', "NaN is not a JSON number; graph JSON has it as a string, in a typed attribute"),
+        ("[" * 100_000, "too many levels of nesting"),
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(text: str, found: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(found)}$"):
+        parse_json(text)
