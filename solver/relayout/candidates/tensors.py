@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
@@ -191,6 +192,9 @@ class _Collector:
     _replaced: list[Operand] = field(default_factory=list)
     # The extents of pieces of axes that have names, each with the index of the tensor.
     _pieces: list[tuple[str, int]] = field(default_factory=list)
+    # For each extent, the index of the first tensor of the main graph that has it, among those seen.
+    _first: dict[Extent, int] = field(default_factory=dict)
+    _seen: int = 0
     _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
     _classes: OperatorClasses = field(init=False)
 
@@ -336,12 +340,13 @@ class _Collector:
     def are_readable(self) -> bool:
         """Whether each extent of a piece is one of a tensor that the legal model has before the one that is split."""
         for extent, index in self._pieces:
-            for tensor in self._outer(index):
+            for tensor in islice(self.tensors, index):
                 maker, value = tensor.base.producer(), tensor.base
                 is_whole = value.shape is not None and len(value.shape) == len(tensor.extents)
                 rule = self.rules.get(maker) if maker is not None else None
                 is_kept = maker not in self.dead and not (isinstance(rule, Free) and rule.elidable_as is not None)
-                if extent in tensor.extents and is_whole and is_kept:
+                is_visible = value.graph is self.graph and not tensor.constant
+                if extent in tensor.extents and is_whole and is_kept and is_visible:
                     break
             else:
                 return False
@@ -382,18 +387,18 @@ class _Collector:
             return False
         if tensor.constant or any(each and each.tensor is tensor for each in self.through_elidable.values()):
             return False
-        before = {each for other in self._outer(tensor.index) for each in other.extents}
+        for other in islice(self.tensors, self._seen, None):
+            if not other.constant and other.base.graph is self.graph:
+                for each in other.extents:
+                    self._first.setdefault(each, other.index)
+        self._seen = len(self.tensors)
         names = {extent for pieces in split.values() for extent in pieces if isinstance(extent, str)}
         views = [operand.view for operand in self._views_of(tensor)]
         are_whole = all(a.is_whole or a.axis not in split for view in views for group in view.axes for a in group)
-        if not names <= before or not are_whole:
+        if not are_whole or any(self._first.get(name, tensor.index) >= tensor.index for name in names):
             return False
         self._pieces += [(name, tensor.index) for name in names]
         return True
-
-    def _outer(self, end: int) -> Iterator[Tensor]:
-        """The tensors of the main graph before this index that are no constants."""
-        return (each for each in self.tensors[:end] if not each.constant and each.base.graph is self.graph)
 
     def _views_of(self, tensor: Tensor) -> list[Operand]:
         """The operands that are views of the tensor so far."""
