@@ -8,11 +8,14 @@ that have names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
@@ -72,15 +75,30 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
     if not any(node.domain == CONTRIBUTED for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
+    stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    types = {v.name: v.type.tensor_type.elem_type for v in values}
+    declared = _Declared(
+        {**ranks, **{name: len(extents) for name, extents in stored.items()}},
+        {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
+        stored,
+    )
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        written = _Writer(node, opset, numbers).written(ranks) if node.domain == CONTRIBUTED else ()
+        written = _Writer(node, opset, numbers).written(declared) if node.domain == CONTRIBUTED else ()
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
     _set(graph.node, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What a graph declares of its values by name: ranks, types of elements, and the extents of `stored` constants."""
+
+    ranks: Mapping[str, int]
+    types: Mapping[str, int]
+    stored: Mapping[str, tuple[int, ...]]
 
 
 class _Writer:
@@ -93,10 +111,9 @@ class _Writer:
         self._attributes = {each.name: each for each in node.attribute}
         self._nodes: list[onnx.NodeProto] = []
 
-    def written(self, ranks: Mapping[str, int]) -> Sequence[onnx.NodeProto]:
-        """The nodes that make results of the same types; none where no operators of ONNX do. `ranks`: those that the
-        model declares."""
-        operator = self._node.op_type
+    def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
+        """The nodes that make results of the same types; none where no operators of ONNX do."""
+        operator, ranks = self._node.op_type, declared.ranks
         form = quantized_form(operator, len(self._node.input))
         if form is not None:
             self._quantized(form, ranks.get(self._read(0)))
@@ -105,7 +122,7 @@ class _Writer:
                 if self._result(m):
                     self._add("Identity", [self._read(0)], self._result(m))
         elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
-            self._add("CastLike", [self._read(0), self._read(_CASTS[operator])], self._result(0))
+            self._cast(declared, self._read(_CASTS[operator]))
         elif operator in _PRODUCTS:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
@@ -123,6 +140,19 @@ class _Writer:
             if all(name in ranks for name, *flags in sides if any(flags)):
                 self._add("MatMul", [self._as_matrices(*side, ranks) for side in sides], self._result(0))
         return self._nodes
+
+    def _cast(self, declared: _Declared, like: str) -> None:
+        """The shape of operand 0 with the type of `like`. ONNX's casts lack the types of four bits before opset 21."""
+        data, known = self._read(0), _castable(self._opset)
+        if declared.types.get(like, 0) not in known:
+            return
+        if declared.types.get(data, 0) not in known:
+            if data not in declared.stored:
+                return
+            extents = numpy_helper.from_array(np.array(declared.stored[data], np.int64))
+            shape = self._add("Constant", [], attributes=[helper.make_attribute("value", extents)])
+            data = self._add("ConstantOfShape", [shape])
+        self._add("CastLike", [data, like], self._result(0))
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
         scale, zero = self._read(form.scale), self._read(form.scale + 1)
@@ -193,6 +223,15 @@ class _Writer:
         self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
+
+
+@cache
+def _castable(opset: int) -> frozenset[int]:
+    """The types of elements that CastLike takes, and 0 for one that is not declared."""
+    schema = onnx.defs.get_schema("CastLike", opset)
+    taken = {text for each in schema.type_constraints for text in each.allowed_type_strs}
+    named = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
+    return frozenset({0, *(named[text] for text in taken)})
 
 
 def _set(field: Any, entries: Iterable[Any]) -> None:
