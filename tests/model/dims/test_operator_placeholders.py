@@ -92,6 +92,18 @@ def test_data_of_four_bits_is_quantized_before_onnx_has_the_type(declared: bool)
     assert quantized.shape.is_static() is declared
 
 
+@pytest.mark.parametrize("name", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_names_of_dims_pass_through_normalizations_that_onnx_lacks(name: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 14]> g (float["N",6] x, float[6] w, bool c) => (float[a,b] y) {{
+        n = {name} (x, w)
+        y = If (c) <then_branch = t () => (float[N,6] p) {{ p = {name} (n, w) }},
+                    else_branch = e () => (float[N,6] r) {{ r = Identity (n) }}> }}"""
+    model = read_model(onnx.parser.parse_model(text))
+    (value,) = (node.outputs[0] for node in model.graph if node.op_type == name)
+    assert str(value.shape) == "[N,6]"
+    assert [node.op_type for node in model.graph.all_nodes()].count(name) == 2
+
+
 def test_the_operators_of_the_model_and_of_graphs_inside_it_are_kept() -> None:
     text = f"""{HEADER} g (bool c, uint8[2,3] x) => (uint8[a,b] y) {{
         {SCALES}

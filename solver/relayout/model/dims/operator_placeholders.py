@@ -17,17 +17,23 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
 
 PREFIX = "relayout.operator."
+_STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
+"""Those that onnxruntime has in ONNX's own domain, in every opset."""
+_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", "Scan"})
+"""Operators of ONNX's domain that are, or may hold, one of these."""
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
 _LIKE = {
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(_STANDARD, (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
 }
 # The results that have the shape of the first operand and the type of this one.
@@ -45,8 +51,10 @@ def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.No
     """Replace the contributed operators of a model in place. The result is for `remove_operator_placeholders`."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     replaced: dict[str, onnx.NodeProto] = {}
-    if CONTRIBUTED in versions and versions.get("", 0) >= _OLDEST_OPSET:
-        _replace(proto.graph, versions[""], count(), replaced)
+    opset = versions.get("", 0)
+    has_any = CONTRIBUTED in versions or not _MAY_NEED_ONE.isdisjoint(node.op_type for node in proto.graph.node[:])
+    if has_any and opset >= _OLDEST_OPSET:
+        _replace(proto.graph, opset, count(), replaced)
     return replaced
 
 
@@ -72,7 +80,7 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
 def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
     for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced)
-    if not any(node.domain == CONTRIBUTED for node in graph.node):
+    if not any(_is_contributed(node, opset) for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -85,7 +93,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
     )
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        written = _Writer(node, opset, numbers).written(declared) if node.domain == CONTRIBUTED else ()
+        written = _Writer(node, opset, numbers).written(declared) if _is_contributed(node, opset) else ()
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
@@ -223,6 +231,12 @@ class _Writer:
         self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
+
+
+def _is_contributed(node: onnx.NodeProto, opset: int) -> bool:
+    if node.op_type in _STANDARD and node.domain == "":
+        return since(node.op_type, "", opset) is None
+    return node.domain == CONTRIBUTED
 
 
 @cache
