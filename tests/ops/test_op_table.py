@@ -109,7 +109,7 @@ def test_every_row_has_an_example() -> None:
 def test_the_table_covers_at_least_120_operators_of_onnx() -> None:
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
     operators = {r.operator for r in rows() if not r.domain}
-    assert operators <= known
+    assert operators - known == {"SimplifiedLayerNormalization"}, "onnxruntime has it in ONNX's domain"
     assert len(operators) >= 120
 
 

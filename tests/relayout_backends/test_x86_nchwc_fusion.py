@@ -312,6 +312,16 @@ def test_a_second_activation_stays() -> None:
     assert kinds(model.fused(model.then("Sigmoid", "c"))) == ["Conv", "Sigmoid"]
 
 
+@pytest.mark.parametrize("has_shape", [True, False])
+def test_a_convolution_that_onnxruntime_blocked_stays(has_shape: bool) -> None:
+    """Its file does not say how wide the blocks are, nor the shape of a blocked value."""
+    model = Model()
+    del model.nodes[0].metadata_props[:]
+    if not has_shape:
+        del model.shapes["c"]
+    assert kinds(model.fused(model.then("Relu", "c", shape=PLAIN))) == ["Conv", "Relu"]
+
+
 def test_fusing_twice_changes_nothing() -> None:
     model = Model()
     model.outputs = [model.then("Relu", model.then("Add", "c", "s"))]

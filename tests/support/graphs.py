@@ -109,9 +109,17 @@ def assert_same_numbers(
     model: onnx.ModelProto, legal: onnx.ModelProto, feeds: Mapping[str, np.ndarray] | None = None
 ) -> None:
     """Both models give equal outputs up to rounding, and these outputs depend on the inputs."""
-    onnx.checker.check_model(legal, full_check=True)
+    if _is_defined_by_onnx(legal):
+        onnx.checker.check_model(legal, full_check=True)
     feeds = feeds if feeds is not None else random_feeds(model)
     assert_close(run(model, feeds), run(legal, feeds))
+
+
+def _is_defined_by_onnx(model: onnx.ModelProto) -> bool:
+    """Whether ONNX has, in this version, all operators of its domain; onnxruntime has some more there."""
+    version = next(each.version for each in model.opset_import if each.domain == "")
+    names = {node.op_type for node in model.graph.node if node.domain == ""}
+    return all(onnx.defs.has(name, max_inclusive_version=version) for name in names)
 
 
 def assert_close(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:

@@ -46,3 +46,25 @@ PADDING = "float[3] w, int64[4] sizes = {0, 0, 2, 2}>"
 def test_a_declaration_that_contradicts_the_operators_is_found(right: str, wrong: str) -> None:
     assert right in MODEL
     assert "shape" in findings(MODEL.replace(right, wrong))
+
+
+NORMALIZED = """
+    <ir_version: 8, opset_import: ["" : 14]>
+    g (float[2, 3] x, float[3] w, bool c) => (float[2, 3] y) <float[2, 3] n> {
+      n = LayerNormalization(x, w)
+      y = If (c) <then_branch = t () => (float[2, 3] p) { p = SimplifiedLayerNormalization(n, w) },
+                  else_branch = e () => (float[2, 3] r) { r = Relu(n) }> }"""
+
+
+def test_operators_that_onnxruntime_has_in_onnx_s_domain_are_sound() -> None:
+    assert findings(NORMALIZED) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("Relu(n)", "Rellu(n)"), ("Relu(n)", "Relu(n, n)"), ("float[2, 3] n>", "float[3, 2] n>")],
+    ids=["another operator that ONNX lacks", "too many operands", "a shape"],
+)
+def test_faults_beside_them_are_found(right: str, wrong: str) -> None:
+    assert right in NORMALIZED
+    assert findings(NORMALIZED.replace(right, wrong))

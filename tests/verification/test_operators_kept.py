@@ -118,6 +118,21 @@ def test_an_operator_that_no_run_reaches_is_compared(kind: str) -> None:
     assert rules & {"operator", "attribute", "checker", "dataflow"}, verification
 
 
+def test_a_fused_product_may_read_its_batch_elsewhere_than_the_original() -> None:
+    """onnxruntime's own fusions write all attributes out, those of 0 too."""
+    original = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+        net (float[5,2,3,7] x, float[4,2,3,7] w) => (float[2,3,5,4] y) {
+            rows = Transpose <perm = [1,2,0,3]> (x)
+            columns = Transpose <perm = [1,2,3,0]> (w)
+            [product] y = com.microsoft.FusedMatMul
+                <alpha = 0.5, transA = 0, transB = 0, transBatchA = 0, transBatchB = 0> (rows, columns) }""")
+    legal, report = relayout.legalize(original, "onnx")
+    assert report.after.transposes == 0
+    assert verify(legal, "onnx", against=original).passed
+    next(each for each in _node(legal, "FusedMatMul").attribute if each.name == "transBatchA").i = 0
+    assert not verify(legal, "onnx", against=original, static=True).passed
+
+
 class Packing(Backend):
     """MaxPool on NHWC data, which an operator of its own makes."""
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
+from relayout.layout.metadata_keys import CHANNELS_KEY
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout_backends.x86_nchwc.blocks import DOMAIN
+from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
 __all__ = ["ACTIVATIONS", "Affine", "Channels", "Vector", "activation_of", "affine_of", "has_data"]
@@ -40,13 +40,13 @@ class Channels:
 
     @classmethod
     def of(cls, convolution: ir.Node) -> Channels:
-        """Those of a blocked convolution's result."""
-        kernel, shape = convolution.inputs[1], convolution.outputs[0].shape
+        """Those of the result of a blocked convolution that this backend wrote."""
+        kernel, shape, block = convolution.inputs[1], convolution.outputs[0].shape, block_of(convolution)
         assert kernel is not None
         assert kernel.shape is not None
         assert shape is not None
+        assert block is not None
         count = int(kernel.shape[0])  # type: ignore[arg-type]
-        block = int(convolution.metadata_props.get(BLOCK_KEY, 1))
         batch, _, height, width = shape
         used = int(convolution.metadata_props.get(CHANNELS_KEY, count))
         return cls(count, used, block, (batch, count // block, height, width, block))

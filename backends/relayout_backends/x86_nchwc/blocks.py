@@ -21,7 +21,7 @@ from relayout.model.runtime import import_onnxruntime
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["DOMAIN", "SIZES", "Blocks", "blocked_way", "probe", "zeros_after"]
+__all__ = ["DOMAIN", "SIZES", "Blocks", "block_of", "blocked_way", "probe", "zeros_after"]
 
 DOMAIN = "com.microsoft.nchwc"
 SIZES = (8, 16)
@@ -90,6 +90,13 @@ class Blocks:
         node = made.producer()
         assert node is not None
         node.metadata_props.update({BLOCK_KEY: str(self.size), CHANNELS_KEY: str(channels)})
+
+
+def block_of(node: ir.Node) -> int | None:
+    """The block's size of a blocked operator of this backend; None for any other operator, such as a blocked one that
+    onnxruntime wrote: its file does not say the size."""
+    text = node.metadata_props.get(BLOCK_KEY, "") if node.domain == DOMAIN else ""
+    return int(text) if text.isdecimal() else None
 
 
 def blocked_way(node: ir.Node, blocks: Blocks, rewrite: Rewrite) -> Implementation:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout_backends.x86_nchwc.absorbing import Channels, Vector, activation_of, affine_of
-from relayout_backends.x86_nchwc.blocks import DOMAIN
+from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.editing import Editing, is_view, only_reader, reshape_of, same_shape, sources
 from relayout_backends.x86_nchwc.kernels import can_be_scaled, scaled
 from relayout_backends.x86_nchwc.scaling import scale_by_convolutions
@@ -41,7 +41,7 @@ def fuse(model: ir.Model, device: str = "") -> bool:
 
 def _grow_chains(editing: Editing) -> None:
     for node in list(editing.graph):
-        is_convolution = node.domain == DOMAIN and node.op_type == "Conv"
+        is_convolution = node.op_type == "Conv" and block_of(node) is not None
         if node.graph is editing.graph and is_convolution and editing.is_own(node):
             chain = _Chain(node, editing.is_own)
             chain.grow()

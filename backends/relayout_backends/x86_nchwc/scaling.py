@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout_backends.x86_nchwc.absorbing import Channels, affine_of
-from relayout_backends.x86_nchwc.blocks import DOMAIN
+from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.editing import Editing, sources
 from relayout_backends.x86_nchwc.shapes import constant
 
@@ -21,18 +21,13 @@ __all__ = ["scale_by_convolutions"]
 
 def scale_by_convolutions(editing: Editing) -> None:
     """Replace each operator that scales or shifts the channels of blocks by a depthwise convolution."""
-    block = next((_block(node) for node in editing.graph if _block(node)), None)
+    block = next((block_of(node) for node in editing.graph if block_of(node)), None)
     if block is None:
         return
     for node in list(editing.graph):
         scales = node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div") and len(node.inputs) == 2
         if scales and editing.is_own(node):
             _replace(editing, node, block)
-
-
-def _block(node: ir.Node) -> int | None:
-    text = node.metadata_props.get(BLOCK_KEY, "") if node.domain == DOMAIN else ""
-    return int(text) if text.isdecimal() else None
 
 
 def _replace(editing: Editing, node: ir.Node, block: int) -> None:

@@ -106,6 +106,7 @@ _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
     "Flatten": _reshape,
     "LayerNormalization": _from_axis,
     "Reshape": _reshape,
+    "SimplifiedLayerNormalization": _from_axis,
     "Slice": _slice,
     "SpaceToDepth": _blocks,
     "Transpose": _transpose,

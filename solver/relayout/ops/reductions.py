@@ -66,10 +66,12 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
     return free(extents, inputs, (result,), edit=edit, tileable=splits)
 
 
-@row("free", "LayerNormalization", since=17)
+@row("free", "LayerNormalization", "SimplifiedLayerNormalization")
 @row("free", "RMSNormalization", since=23)
 def layer_normalization(node: Reading) -> Free:
     """The normalised axes are innermost; scale and bias have only these, in the same order.
+
+    onnxruntime has the first before ONNX, which has it since opset 17, and RMSNormalization under the second name.
 
     In another order the node is decomposed: it reads and writes the whole tensor 1 + 2 + 1 + 2 + 2 times (+ 2 with a
     bias, + 2 without a sum of squares) in place of 2.

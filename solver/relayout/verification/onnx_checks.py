@@ -19,6 +19,7 @@ from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once
+from relayout.verification.operator_facts import CONTRIBUTED, CONTRIBUTED_TO_STANDARD
 from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
@@ -64,9 +65,43 @@ def _check_validity(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -
     try:
         onnx.checker.check_model(proto, full_check=False)
     except Exception as error:
-        yield _invalid(error)
+        found = _UNKNOWN_OPERATOR.search(str(error))
+        is_known = found is not None and found[1] in CONTRIBUTED_TO_STANDARD
+        other = _objection_without_contributed(proto, graphs) if is_known else error
+        if other is not None:
+            yield _invalid(other)
     for each in types:
         each.ClearField("shape")
+
+
+def _objection_without_contributed(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Exception | None:
+    """The objection of onnx's checker to a model in which it does not look at operators that onnxruntime has in ONNX's
+    own domain: meanwhile they are in onnxruntime's."""
+    moved = [
+        node
+        for graph in graphs
+        for node in graph.node
+        if node.domain == "" and node.op_type in CONTRIBUTED_TO_STANDARD and not _is_defined(node, proto)
+    ]
+    imports = len(proto.opset_import)
+    if not any(opset.domain == CONTRIBUTED for opset in proto.opset_import):
+        proto.opset_import.add(domain=CONTRIBUTED, version=1)
+    for node in moved:
+        node.domain = CONTRIBUTED
+    try:
+        onnx.checker.check_model(proto, full_check=False)
+    except Exception as error:
+        return error
+    finally:
+        for node in moved:
+            node.domain = ""
+        del proto.opset_import[imports:]
+    return None
+
+
+def _is_defined(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
+    opset = next((each.version for each in proto.opset_import if each.domain == ""), 1)
+    return onnx.defs.has(node.op_type, max_inclusive_version=opset)
 
 
 def _check_types(model: ir.Model, hidden: onnx.ModelProto, *, is_valid: bool) -> Iterator[Finding]:

@@ -110,8 +110,8 @@ _ELEMENTWISE_NAMES = """
 _OF_THE_FIRST_NAMES = """
     ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
     GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
-    QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND Slice Softmax Split
-    Tile TopK Trilu Upsample
+    QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND
+    SimplifiedLayerNormalization Slice Softmax Split Tile TopK Trilu Upsample
 """
 # The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
 _CONTRIBUTED_DATA = {
@@ -132,6 +132,10 @@ _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
 CONTRIBUTED = "com.microsoft"
 """The domain of onnxruntime's own operators."""
+CONTRIBUTED_TO_STANDARD = frozenset(
+    "LayerNormalization MeanVarianceNormalization SimplifiedLayerNormalization ThresholdedRelu".split()
+)
+"""Those that it has in ONNX's own domain, in every opset."""
 _KNOWN_DOMAINS = frozenset({*_STANDARD, OURS})
 _DECLARED = "relayout.operator_layouts"
 _OF_CHANNELS, _OF_POSITIONS, _BY_PLACE = Named(spatial=False), Named(), Named(by_place=True)

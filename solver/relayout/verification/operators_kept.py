@@ -32,7 +32,9 @@ _MOVES = frozenset(
         *("SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"),
     )
 )
-_BY_LAYOUT = re.compile(r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans[AB]$|^equation$|^allowzero$")
+_BY_LAYOUT = re.compile(
+    r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"
+)
 """Attributes that change with the layout of an operand."""
 _NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
 _CONSTANT = ("", "Constant")

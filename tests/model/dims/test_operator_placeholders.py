@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from examples import EXAMPLES, Constant, Example, Input
 from graphs import Net, run
-from onnx import helper
+from onnx import TensorProto, helper
 
 from relayout.errors import InputError
 from relayout.model.io import read_model, to_proto
@@ -60,6 +61,47 @@ def test_names_of_dims_pass_through_quantized_operators() -> None:
     assert shapes["c"] == "[N,6,H//2,4]"
     assert shapes["l"] == "[N,H//2,3,6]"
     assert shapes["v"] == "[a,b,3,6]", "an output keeps the names that the model declares"
+
+
+@pytest.mark.parametrize("opset", [17, 20, 21])
+def test_weights_of_four_bits_are_dequantized_before_onnx_has_the_type(opset: int) -> None:
+    """onnxruntime's quantizer writes them so: ONNX's own operators have the type since opset 21."""
+    net = Net(opset)
+    packed = helper.make_tensor("packed", TensorProto.INT4, (5, 6), np.arange(30) % 8)
+    zero = helper.make_tensor("zero", TensorProto.INT4, (), [0])
+    net.constants += [packed, zero]
+    weight = net.node("DequantizeLinear", "packed", net.constant(np.float32(0.5)), "zero", domain="com.microsoft")
+    net.output(net.node("Add", weight, net.input("x", (3, 5, 6))))
+    (value,) = (node.outputs[0] for node in read_model(net.model()).graph if node.domain)
+    assert value.shape is not None
+    assert (value.shape.numpy(), value.dtype) == ((5, 6), ir.DataType.FLOAT)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_data_of_four_bits_is_quantized_before_onnx_has_the_type(declared: bool) -> None:
+    net = Net(17)
+    net.constants.append(helper.make_tensor("zero", TensorProto.INT4, (), [0]))
+    scale = net.constant(np.float32(0.5))
+    small = net.node("QuantizeLinear", net.input("x", (3, 5)), scale, "zero", domain="com.microsoft")
+    net.output(net.node("DequantizeLinear", small, scale, "zero", domain="com.microsoft"))
+    source = net.model()
+    if declared:
+        source.graph.value_info.append(helper.make_tensor_value_info(small, TensorProto.INT4, (3, 5)))
+    quantized, _ = (node.outputs[0] for node in read_model(source).graph if node.domain)
+    assert quantized.shape is not None
+    assert quantized.shape.is_static() is declared
+
+
+@pytest.mark.parametrize("name", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_names_of_dims_pass_through_normalizations_that_onnx_lacks(name: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 14]> g (float["N",6] x, float[6] w, bool c) => (float[a,b] y) {{
+        n = {name} (x, w)
+        y = If (c) <then_branch = t () => (float[N,6] p) {{ p = {name} (n, w) }},
+                    else_branch = e () => (float[N,6] r) {{ r = Identity (n) }}> }}"""
+    model = read_model(onnx.parser.parse_model(text))
+    (value,) = (node.outputs[0] for node in model.graph if node.op_type == name)
+    assert str(value.shape) == "[N,6]"
+    assert [node.op_type for node in model.graph.all_nodes()].count(name) == 2
 
 
 def test_the_operators_of_the_model_and_of_graphs_inside_it_are_kept() -> None:

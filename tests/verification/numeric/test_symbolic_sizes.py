@@ -8,7 +8,9 @@ import pytest
 from graphs import Net
 
 from relayout.legalization import legalize
+from relayout.model.io import read_model
 from relayout.report.schema import Numeric
+from relayout.verification.numeric.symbolic_sizes import Plan, other_plans
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
@@ -180,3 +182,12 @@ def test_a_mask_may_be_as_long_as_past_and_new_tokens_together() -> None:
     assert report.verification.passed
     assert report.verification.numeric is not None
     assert report.verification.numeric.untried == ()
+
+
+def test_a_second_size_of_an_image_is_not_many_times_the_first() -> None:
+    """An attention over its pixels takes memory by the square of their number: 96 x 160 would need gigabytes."""
+    model = read_model(model_of("net (float[N,4,H,W] x) => (y) { y = Relu (x) }"))
+    first = Plan({"N": 2, "H": 32, "W": 64}, 4)
+    sizes = [plan.extents for plan in other_plans(model, model.graph.inputs, None, first)]
+    assert {"N": 3, "H": 48, "W": 80} in sizes
+    assert all(each["N"] * each["H"] * each["W"] <= 8 * 2 * 32 * 64 for each in sizes)

@@ -8,23 +8,32 @@ that have names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
 
 PREFIX = "relayout.operator."
+_STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
+"""Those that onnxruntime has in ONNX's own domain, in every opset."""
+_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", "Scan"})
+"""Operators of ONNX's domain that are, or may hold, one of these."""
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
 _LIKE = {
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(_STANDARD, (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
 }
 # The results that have the shape of the first operand and the type of this one.
@@ -42,8 +51,10 @@ def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.No
     """Replace the contributed operators of a model in place. The result is for `remove_operator_placeholders`."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     replaced: dict[str, onnx.NodeProto] = {}
-    if CONTRIBUTED in versions and versions.get("", 0) >= _OLDEST_OPSET:
-        _replace(proto.graph, versions[""], count(), replaced)
+    opset = versions.get("", 0)
+    has_any = CONTRIBUTED in versions or not _MAY_NEED_ONE.isdisjoint(node.op_type for node in proto.graph.node[:])
+    if has_any and opset >= _OLDEST_OPSET:
+        _replace(proto.graph, opset, count(), replaced)
     return replaced
 
 
@@ -69,18 +80,33 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
 def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
     for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced)
-    if not any(node.domain == CONTRIBUTED for node in graph.node):
+    if not any(_is_contributed(node, opset) for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
+    stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    types = {v.name: v.type.tensor_type.elem_type for v in values}
+    declared = _Declared(
+        {**ranks, **{name: len(extents) for name, extents in stored.items()}},
+        {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
+        stored,
+    )
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        written = _Writer(node, opset, numbers).written(ranks) if node.domain == CONTRIBUTED else ()
+        written = _Writer(node, opset, numbers).written(declared) if _is_contributed(node, opset) else ()
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
     _set(graph.node, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What a graph declares of its values by name: ranks, types of elements, and the extents of `stored` constants."""
+
+    ranks: Mapping[str, int]
+    types: Mapping[str, int]
+    stored: Mapping[str, tuple[int, ...]]
 
 
 class _Writer:
@@ -93,10 +119,9 @@ class _Writer:
         self._attributes = {each.name: each for each in node.attribute}
         self._nodes: list[onnx.NodeProto] = []
 
-    def written(self, ranks: Mapping[str, int]) -> Sequence[onnx.NodeProto]:
-        """The nodes that make results of the same types; none where no operators of ONNX do. `ranks`: those that the
-        model declares."""
-        operator = self._node.op_type
+    def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
+        """The nodes that make results of the same types; none where no operators of ONNX do."""
+        operator, ranks = self._node.op_type, declared.ranks
         form = quantized_form(operator, len(self._node.input))
         if form is not None:
             self._quantized(form, ranks.get(self._read(0)))
@@ -105,7 +130,7 @@ class _Writer:
                 if self._result(m):
                     self._add("Identity", [self._read(0)], self._result(m))
         elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
-            self._add("CastLike", [self._read(0), self._read(_CASTS[operator])], self._result(0))
+            self._cast(declared, self._read(_CASTS[operator]))
         elif operator in _PRODUCTS:
             scales = _PRODUCTS[operator]
             operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
@@ -123,6 +148,19 @@ class _Writer:
             if all(name in ranks for name, *flags in sides if any(flags)):
                 self._add("MatMul", [self._as_matrices(*side, ranks) for side in sides], self._result(0))
         return self._nodes
+
+    def _cast(self, declared: _Declared, like: str) -> None:
+        """The shape of operand 0 with the type of `like`. ONNX's casts lack the types of four bits before opset 21."""
+        data, known = self._read(0), _castable(self._opset)
+        if declared.types.get(like, 0) not in known:
+            return
+        if declared.types.get(data, 0) not in known:
+            if data not in declared.stored:
+                return
+            extents = numpy_helper.from_array(np.array(declared.stored[data], np.int64))
+            shape = self._add("Constant", [], attributes=[helper.make_attribute("value", extents)])
+            data = self._add("ConstantOfShape", [shape])
+        self._add("CastLike", [data, like], self._result(0))
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
         scale, zero = self._read(form.scale), self._read(form.scale + 1)
@@ -193,6 +231,21 @@ class _Writer:
         self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
+
+
+def _is_contributed(node: onnx.NodeProto, opset: int) -> bool:
+    if node.op_type in _STANDARD and node.domain == "":
+        return since(node.op_type, "", opset) is None
+    return node.domain == CONTRIBUTED
+
+
+@cache
+def _castable(opset: int) -> frozenset[int]:
+    """The types of elements that CastLike takes, and 0 for one that is not declared."""
+    schema = onnx.defs.get_schema("CastLike", opset)
+    taken = {text for each in schema.type_constraints for text in each.allowed_type_strs}
+    named = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
+    return frozenset({0, *(named[text] for text in taken)})
 
 
 def _set(field: Any, entries: Iterable[Any]) -> None:

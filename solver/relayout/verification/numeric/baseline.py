@@ -6,7 +6,7 @@ an If is forced: a fault may show in one of these alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = [
+    "INNER_BYTES",
     "Baseline",
     "Feeds",
     "Results",
@@ -44,6 +45,9 @@ Results = list[dict[str, Arrays]]
 # Floats from here on, tried where the usual draw gives an output no finite number.
 _LIFTS = (0.5, 100.0, 0.001)
 
+INNER_BYTES = 1 << 26
+"""Inner values are compared up to this many bytes in all, so that a large model stays within memory."""
+
 # So many draws of integers, if the original refuses the first ones.
 _DRAWS = 24
 
@@ -59,10 +63,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The original's outputs in all trials, and what could not be tried."""
+    """The original's outputs in all trials, with the `inner` values among them, and what could not be tried."""
 
     runtime: str
     trials: tuple[Trial, ...]
+    inner: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
 
 
@@ -75,13 +80,21 @@ class _Fault:
 
 
 def baseline_of(
-    original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
+    original: ir.Model,
+    inner: Sequence[str],
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
+    needed: Set[str] = frozenset(),
 ) -> Baseline | list[str]:
-    """Run the original in the first runtime, and with the first sizes, that it accepts; else the fault of each."""
+    """Run the original in the first runtime, and with the first sizes, that it accepts; else the fault of each.
+
+    Of the `inner` values, earlier ones are preferred: those that fit INNER_BYTES in the first sample, and all `needed`.
+    """
     faults = []
     installed = [name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None]
     for runtime in installed if can_be_watched(original) else installed[-1:]:
-        found = _in_runtime(runtime, original, inner, samples, seed, dims)
+        found = _in_runtime(runtime, original, inner, samples, seed, dims, needed)
         if isinstance(found, Baseline):
             return found
         faults.append(f"{runtime}: {found.text}")
@@ -91,7 +104,13 @@ def baseline_of(
 
 
 def _in_runtime(
-    runtime: str, original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
+    runtime: str,
+    original: ir.Model,
+    inner: Sequence[str],
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
+    needed: Set[str],
 ) -> Baseline | _Fault:
     """The same in one runtime; the fault is that of the first sizes."""
     fault, has_run = "", False
@@ -111,6 +130,11 @@ def _in_runtime(
         if strange is not None:
             fault, has_run = fault or strange, True
             continue
+        kept = _kept(results[0], inner, needed) if results else tuple(inner)
+        if len(kept) < len(inner):
+            dropped = {*inner} - {*kept}
+            results = [{name: each[name] for name in each if name not in dropped} for each in results]
+            inner, session = kept, Session(original, runtime, kept)
         first = Trial(None, feeds, results)
         untried = [*_add_samples(original, session, first, plan, seed, dims)]
         trials = [first]
@@ -120,8 +144,22 @@ def _in_runtime(
             except Exception as error:  # the branch may not fit these inputs
                 taken = "then" if forcing[0] else "else"
                 untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
-        return Baseline(runtime, tuple(trials), tuple(untried))
+        return Baseline(runtime, tuple(trials), tuple(inner), tuple(untried))
     return _Fault(fault, has_run)
+
+
+def _kept(sample: Mapping[str, Arrays], inner: Sequence[str], needed: Set[str]) -> tuple[str, ...]:
+    """The `needed` values, and of the others, in their order, those that are at most INNER_BYTES in all.
+
+    Their sizes are not known before a run: the weights of an attention over an image grow with the square of its size.
+    """
+    kept, spent = [], 0
+    for name in inner:
+        size = 0 if name in needed else sum(part.nbytes for part in sample[name])
+        if spent + size <= INNER_BYTES:
+            spent += size
+            kept.append(name)
+    return tuple(kept)
 
 
 def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:

@@ -13,14 +13,12 @@ from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import Extent, memory_format_of, whole
-from relayout.verification.numeric.baseline import Baseline, Feeds, Trial, baseline_of
+from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of
 from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Prepared", "in_format", "prepare", "values_of"]
 
-# Inner values are compared up to this many bytes in all, so that a large model stays within memory.
-_INNER_BYTES = 1 << 26
 _MOST_CUTS = 4
 
 
@@ -109,11 +107,14 @@ def prepare(
         inner |= dict(_operands(model, original, left, right, theirs | own, opaque))
         supplied = {str(value.name): source_name(value) for value in left.given}
         results = {str(value.name) for node in right.model.graph for value in node.outputs}
-        asked = tuple(sorted({*inner.values(), *(name for name in supplied.values() if name in results)}))
+        needed = {name for name in supplied.values() if name in results}
+        asked = tuple(dict.fromkeys((*sorted(needed), *inner.values())))
         if not asked and not right.model.graph.outputs:
             return fault or f"nothing is left of it without {_shown(theirs)}"
-        baseline = baseline_of(right.model, asked, samples, seed, dims)
+        baseline = baseline_of(right.model, asked, samples, seed, dims, needed)
         if isinstance(baseline, Baseline):
+            asked = baseline.inner
+            inner = {name: other for name, other in inner.items() if other in asked}
             left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {_shown(theirs | own)}")
             notes = tuple(_notes(theirs, own, len(inner)))
             return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
@@ -196,7 +197,7 @@ def _inner(model: ir.Model, original: ir.Model, opaque: Set[str | None]) -> dict
     names = {}
     for _, size, mine, theirs in sorted(inner):
         spent += size
-        if spent <= _INNER_BYTES:
+        if spent <= INNER_BYTES:
             names[mine] = theirs
     return names
 

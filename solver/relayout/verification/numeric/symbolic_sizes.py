@@ -17,7 +17,10 @@ MOST_MENTIONED = 12
 _LARGEST_MENTIONED = 4096
 
 _MOST_GROWTH = 8
-"""How many times as many elements a second set of sizes may have."""
+"""How many times as many elements a second set of sizes may have; attention takes the square of it in memory."""
+
+_MODERATE = 1 << 16
+"""Inputs of so few elements are tried whatever the first had."""
 
 _MOST_ELEMENTS = 1 << 20
 """Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
@@ -78,6 +81,7 @@ _LARGE = (128, 224, 256, 512, 4096)
 # that models have.
 _OTHERS = (
     (3, (48, 80, 112)),
+    (3, (64, 96, 32)),
     (3, (96, 160, 32)),
     (3, (160, 96, 224)),
     (3, (12, 14, 9)),
@@ -114,7 +118,7 @@ def other_plans(
                 whole = {**first.extents, **new}
                 if not new or any(size == first.extents[name] for name, size in new.items()):
                     continue
-                if _elements(inputs, whole) <= max(_MOST_ELEMENTS, _MOST_GROWTH * _elements(inputs, first.extents)):
+                if _elements(inputs, whole) <= max(_MODERATE, _MOST_GROWTH * _elements(inputs, first.extents)):
                     yield Plan(whole, first.highest)
 
 
