@@ -169,4 +169,4 @@ def test_an_answer_and_its_compressed_form_share_no_strong_tag(client: httpx.Cli
 
 def test_an_empty_idempotency_key_is_refused(client: httpx.Client) -> None:
     answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers={"Idempotency-Key": ""})
-    assert (answer.status_code, answer.json()["where"]) == (422, "header.idempotency-key")
+    assert (answer.status_code, answer.json()["where"]) == (422, "header Idempotency-Key")

@@ -117,7 +117,7 @@ def _legalized(model: onnx.ModelProto, settings: Settings) -> tuple[onnx.ModelPr
         try:
             legal, report = legalize(model, settings.loaded(), **options)  # type: ignore[arg-type]
         except UsageError as error:
-            match = re.match(r"--(input|output)-layout (\S+)", error.where)
+            match = re.fullmatch(r"options\.(input|output)_layouts\[(.+)\]", error.where)
             if match is None:
                 raise
             given = inputs if match[1] == "input" else outputs
