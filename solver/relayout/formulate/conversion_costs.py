@@ -193,13 +193,15 @@ class ConversionCosts:
     def _size_of(self, tensor: Tensor) -> _Size:
         size = self._sizes.get(tensor)
         if size is None:
-            count, layout, sizes = self._elements(tensor.base.shape), None, tensor.extents
             base = self._operands[tensor.base]
             rank = len(base.view.axes) if base is not None else 0
+            # The pieces of an axis may have names where the axis has none.
+            shape = tensor.base.shape if rank == len(tensor.extents) else ir.Shape(tensor.extents)
+            count, layout, sizes = self._elements(shape), None, tensor.extents
             if self._own and base is not None:
                 layout = self._names.layout(base, source_order(rank))
                 if not all(isinstance(extent, int) for extent in sizes):
-                    sizes = self._sizes_of(tensor.base.shape if rank == len(sizes) else ir.Shape(sizes))
+                    sizes = self._sizes_of(shape)
             size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
         return size

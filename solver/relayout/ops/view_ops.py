@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
-from relayout.layout.terms import extent_term, quotient
+from relayout.layout.terms import Term, extent_term, product, quotient, term_of
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.registry import row
@@ -153,10 +153,34 @@ def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | 
 
     Equal outermost axes are matched first, and then both sides from the innermost axis outwards; an axis is split where
     one of the other side ends. Symbolic extents are terms: `4*h` ends where 4 and `h` do. The outermost rests of both
-    sides need not match, since the totals are equal.
+    sides need not match, since the totals are equal. For the same reason an extent without a name that the other side
+    has may be known: of (8, s) and (16, h, w), `s` is `2*h*w`.
     """
     if 0 in source or 0 in target:
         return None
+    found = _factored(source, target)
+    if found is None and (known := _completed(source, target)) is not None:
+        found = _factored(known, target)
+    if found is None and (known := _completed(target, source)) is not None:
+        found = _factored(source, known)
+    return found
+
+
+def _completed(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
+    """The extents with the one that the other side's do not name, as the totals have it. None where there is no such
+    one, or several."""
+    named = {name for each in others if isinstance(each, str) for name in term_of(each).names}
+    unknown = [n for n, each in enumerate(extents) if each is None or (isinstance(each, str) and each not in named)]
+    if len(unknown) != 1:
+        return None
+    (place,) = unknown
+    rest = product(map(extent_term, (*extents[:place], *extents[place + 1 :])))
+    found = _extent_of(quotient(product(map(extent_term, others)), rest))
+    return None if found is None else (*extents[:place], found, *extents[place + 1 :])
+
+
+def _factored(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | None:
+    """The target's axes as factors of the source's by what these extents say."""
     left = [_Part(axis, extent) for axis, extent in enumerate(source) if extent != 1]
     right = [_Part(axis, extent) for axis, extent in enumerate(target) if extent != 1]
     matched = _Matched([[] for _ in source], [[] for _ in target])
@@ -199,10 +223,14 @@ def _quotient(one: Extent, other: Extent) -> Extent:
     """The first extent by the second, where it is a multiple of it; else None."""
     if isinstance(one, int) and isinstance(other, int):
         return None if one % other else one // other
-    found = quotient(extent_term(one), extent_term(other))
-    if found is None or found.factor.denominator != 1:
+    return _extent_of(quotient(extent_term(one), extent_term(other)))
+
+
+def _extent_of(term: Term | None) -> Extent:
+    """The term as an extent; None if it is none."""
+    if term is None or term.factor.denominator != 1:
         return None
-    return str(found) if found.names else int(found.factor)
+    return str(term) if term.names else int(term.factor)
 
 
 def _relabelled(source: tuple[Extent, ...], matched: _Matched) -> Relabel | None:
