@@ -113,6 +113,16 @@ def test_an_axis_of_unknown_extents_has_the_tiles_of_its_known_inner_factor() ->
         assert (view.to_base(tiles) is None) == (tile != 2)
 
 
+def test_a_view_stays_the_same_when_an_axis_of_its_base_is_split() -> None:
+    view = View.of(((Atom(1),), (Atom(0), Atom(2))), ("S", "4*N"), ("N", "S", 4))
+    split = view.with_base_split({1: ("H", "W")})
+    assert split == View.of(((Atom(1), Atom(2)), (Atom(0), Atom(3))), ("S", "4*N"), ("N", "H", "W", 4))
+    assert split.pieces_of(0, ["H", "W"]) == [(Atom(1),), (Atom(2),)]
+    assert split.pieces_of(1, ["4*N"]) == [(Atom(0), Atom(3))]
+    assert split.pieces_of(0, ["W", "H"]) is None
+    assert split.pieces_of(1, [2, "2*N"]) is None
+
+
 @given(walks(), st.randoms(), st.data())
 def test_a_view_of_unknown_extents_gives_the_formats_of_every_size(  # type: ignore[no-untyped-def]
     walk: tuple[np.ndarray, np.ndarray, View], random, data: st.DataObject

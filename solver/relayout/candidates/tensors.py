@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import onnx_ir as ir
@@ -20,12 +20,10 @@ from relayout.layout.memory_format import (
     Box,
     Extent,
     MemoryFormat,
-    atom_extent,
     boxes_of,
     normal_form,
     source_order,
 )
-from relayout.layout.terms import Term, extent_term, product
 from relayout.layout.view import View
 from relayout.model.constants import gives_constants, known_result
 from relayout.ops import (
@@ -364,7 +362,7 @@ class _Collector:
             if len(pieces) == 1:
                 groups.append(atoms)
                 continue
-            parts = _in_pieces(atoms, operand.view.base_extents, pieces)
+            parts = operand.view.pieces_of(axis, pieces)
             if parts is None and len(atoms) == 1 and atoms[0].is_whole:
                 split[atoms[0].axis] = pieces
                 parts = [atoms] * len(pieces)
@@ -415,27 +413,14 @@ class _Collector:
     def _split(self, operand: Operand, split: Mapping[int, Sequence[Extent]]) -> Operand:
         """The operand after each of these axes of its tensor has become several, in all views of the tensor."""
         old = operand.tensor
-        places: list[int] = []
-        extents: list[Extent] = []
-        for axis, extent in enumerate(old.extents):
-            places.append(len(extents))
-            extents += split.get(axis, [extent])
+        extents = chain.from_iterable(split.get(axis, [extent]) for axis, extent in enumerate(old.extents))
         tensor = Tensor(old.index, old.base, tuple(extents), old.constant)
         views: dict[int, View] = {}
         for each in self._views_of(old):
             self._replaced.append(each)
-            view = views.get(id(each.view))
-            if view is None:
-                groups = [
-                    [
-                        Atom(places[atom.axis] + place, atom.inner, atom.outer)
-                        for atom in group
-                        for place in range(len(split.get(atom.axis, "1")))
-                    ]
-                    for group in each.view.axes
-                ]
-                view = views[id(each.view)] = View.of(map(tuple, groups), each.view.extents, tensor.extents)
-            self.operands[each.value] = Operand(tensor, view, each.value)
+            if id(each.view) not in views:
+                views[id(each.view)] = each.view.with_base_split(split)
+            self.operands[each.value] = Operand(tensor, views[id(each.view)], each.value)
         self.tensors[tensor.index] = tensor
         found = self.operands[operand.value]
         assert found is not None
@@ -457,24 +442,6 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
             ):
                 return False
     return True
-
-
-def _in_pieces(atoms: MemoryFormat, extents: tuple[Extent, ...], pieces: Sequence[Extent]) -> list[MemoryFormat] | None:
-    """The atoms of an axis by the pieces that the axis is split into; None where an atom would be split."""
-
-    def term(atom: Atom) -> Term | None:
-        return extent_term(atom_extent(atom, extents))
-
-    found: list[MemoryFormat] = []
-    left = list(atoms)
-    for extent in pieces:
-        wanted, several = extent_term(extent), range(1, len(left) + 1)
-        taken = next((n for n in several if product(map(term, left[:n])) == wanted), None)
-        if taken is None:
-            return None
-        found.append(tuple(left[:taken]))
-        del left[:taken]
-    return None if left else found
 
 
 def _composed(

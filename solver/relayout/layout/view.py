@@ -6,14 +6,15 @@ other if their factors nest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, is_whole, normal_form, source_order
+from relayout.layout.terms import Term, extent_term, product
 
 __all__ = ["View"]
 
@@ -50,9 +51,7 @@ class View(Struct, frozen=True):
     is_plain: bool
 
     @classmethod
-    def of(
-        cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]
-    ) -> View:
+    def of(cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]) -> View:
         """The view with these atoms. An axis with an inner atom of unknown extent has no tiles that cut that atom."""
         axes = tuple(axes)
         down: list[tuple[_Range, ...]] = []
@@ -103,6 +102,36 @@ class View(Struct, frozen=True):
                 mapped += part
             through.append(normal_form(tuple(mapped), self.base_extents))
         return View.of(through, extents, self.base_extents)
+
+    def pieces_of(self, axis: int, extents: Sequence[Extent]) -> list[MemoryFormat] | None:
+        """The atoms of an axis by pieces of these extents, outermost first; None where an atom would be cut."""
+        found: list[MemoryFormat] = []
+        left = list(self.axes[axis])
+        for extent in extents:
+            wanted, ends = extent_term(extent), range(1, len(left) + 1)
+            end = next((end for end in ends if product(map(self._term, left[:end])) == wanted), None)
+            if end is None:
+                return None
+            found.append(tuple(left[:end]))
+            del left[:end]
+        return None if left else found
+
+    def with_base_split(self, split: Mapping[int, Sequence[Extent]]) -> View:
+        """The same view of the base after each of these axes has become several of these extents, outermost first. The
+        view has these axes whole."""
+        pieces = [split.get(axis, (extent,)) for axis, extent in enumerate(self.base_extents)]
+        first = [0, *accumulate(map(len, pieces))]
+
+        def atoms(atom: Atom) -> MemoryFormat:
+            return tuple(
+                [Atom(place, atom.inner, atom.outer) for place in range(first[atom.axis], first[atom.axis + 1])]
+            )
+
+        axes = [tuple(chain.from_iterable(map(atoms, group))) for group in self.axes]
+        return View.of(axes, self.extents, tuple(chain.from_iterable(pieces)))
+
+    def _term(self, atom: Atom) -> Term | None:
+        return extent_term(atom_extent(atom, self.base_extents))
 
 
 @cache
