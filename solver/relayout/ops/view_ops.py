@@ -196,16 +196,20 @@ def _factored(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel
 def _take(left: list[_Part], right: list[_Part], matched: _Matched) -> bool:
     """Match the innermost parts of both sides; False where they may not nest."""
     part, goal = left[-1], right[-1]
-    if (len(left) == 1 and len(right) == 1) or _quotient(part.extent, goal.extent) == 1:
+    are_last = len(left) == len(right) == 1 and (_is_open(part) or _is_open(goal))
+    if are_last or _quotient(part.extent, goal.extent) == 1:
         matched.enter(part.axis, goal.extent if part.extent is None else part.extent, goal.axis)
         left.pop()
         right.pop()
-    elif (rest := _quotient(goal.extent, part.extent)) is not None or len(right) == 1:
+    elif (rest := _quotient(goal.extent, part.extent)) is not None or (len(right) == 1 and _is_open(goal)):
         # The last axis of the target has the whole rest of the source.
         matched.enter(part.axis, part.extent, goal.axis)
         left.pop()
         right[-1] = _Part(goal.axis, rest)
-    elif (rest := _quotient(part.extent, goal.extent)) is not None or (len(left) == 1 and _divides(goal, part)):
+    elif (rest := _quotient(part.extent, goal.extent)) is not None or (
+        len(left) == 1 and _is_open(part) and goal.extent is not None
+    ):
+        # The target has the whole rest of the last axis of the source.
         matched.enter(part.axis, goal.extent, goal.axis)
         left[-1] = _Part(part.axis, rest)
         right.pop()
@@ -214,9 +218,9 @@ def _take(left: list[_Part], right: list[_Part], matched: _Matched) -> bool:
     return True
 
 
-def _divides(goal: _Part, part: _Part) -> bool:
-    """Whether the last axis of the source, of which the target has the whole rest, is divided by this one of it."""
-    return goal.extent is not None and not isinstance(part.extent, int)
+def _is_open(part: _Part) -> bool:
+    """Whether the extent may be anything: it is no number."""
+    return not isinstance(part.extent, int)
 
 
 def _quotient(one: Extent, other: Extent) -> Extent:
