@@ -101,7 +101,7 @@ def test_two_reshapes_may_split_one_axis_alike() -> None:
 
 
 def test_reshapes_that_split_one_axis_differently_are_not_both_views() -> None:
-    """Rows and columns, and then their numbers exchanged: 3 x 5 and 5 x 3 have no common pieces."""
+    """Rows and columns, and then their numbers exchanged: 3 x 5 and 5 x 3 have no common factors."""
     net = NamedNet()
     pixels = net.node("Relu", net.reshape(net.image, [["n"], [8], ["h", "w"]]))
     net.output(net.conv(net.reshape(pixels, [["n"], [8], ["h"], ["w"]]), 8, 8))
@@ -138,7 +138,7 @@ def test_an_extent_of_a_tensor_that_is_not_computed_is_not_read() -> None:
 
 
 def test_an_input_may_be_split_too() -> None:
-    """The extents of its pieces are read off another input."""
+    """The extents of its factors are read off another input."""
     net = NamedNet()
     pixels = net.input("pixels", ("n", "h*w", 8))
     image = net.reshape(net.transpose(pixels, 0, 2, 1), [["n"], [8], ["h"], ["w"]])

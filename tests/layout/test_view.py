@@ -117,10 +117,10 @@ def test_a_view_stays_the_same_when_an_axis_of_its_base_is_split() -> None:
     view = View.of(((Atom(1),), (Atom(0), Atom(2))), ("S", "4*N"), ("N", "S", 4))
     split = view.with_base_split({1: ("H", "W")})
     assert split == View.of(((Atom(1), Atom(2)), (Atom(0), Atom(3))), ("S", "4*N"), ("N", "H", "W", 4))
-    assert split.pieces_of(0, ["H", "W"]) == [(Atom(1),), (Atom(2),)]
-    assert split.pieces_of(1, ["4*N"]) == [(Atom(0), Atom(3))]
-    assert split.pieces_of(0, ["W", "H"]) is None
-    assert split.pieces_of(1, [2, "2*N"]) is None
+    assert split.factors_of(0, ["H", "W"]) == [(Atom(1),), (Atom(2),)]
+    assert split.factors_of(1, ["4*N"]) == [(Atom(0), Atom(3))]
+    assert split.factors_of(0, ["W", "H"]) is None
+    assert split.factors_of(1, [2, "2*N"]) is None
 
 
 @given(walks(), st.randoms(), st.data())

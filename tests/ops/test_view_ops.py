@@ -52,11 +52,11 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
 ) -> None:
     found = factor(source, target)
     assert (found and found.axes) == expected
-    assert not found or not found.pieces
+    assert not found or not found.factors
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "pieces", "axes"),
+    ("source", "target", "factors", "axes"),
     [
         (("N", "H*W", 3), ("N", "H", "W", 3), ((0, "N"), (1, "H"), (1, "W"), (2, 3)), (0, 1, 2, 3)),
         (("N", None, 3), ("N", "H", "W", 3), ((0, "N"), (1, "H"), (1, "W"), (2, 3)), (0, 1, 2, 3)),
@@ -70,12 +70,12 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
 def test_an_axis_that_is_split_at_an_unknown_extent_is_several(
     source: tuple[int | str | None, ...],
     target: tuple[int | str | None, ...],
-    pieces: tuple[tuple[int, int | str], ...],
+    factors: tuple[tuple[int, int | str], ...],
     axes: tuple[int | tuple[int, ...], ...],
 ) -> None:
     found = factor(source, target)
     assert found is not None
-    assert found.pieces == pieces
+    assert found.factors == factors
     assert found.axes == tuple(tuple(map(Atom, (each,) if isinstance(each, int) else each)) for each in axes)
 
 
@@ -118,18 +118,18 @@ def test_a_view_by_names_is_the_view_at_every_size(
     if found is None:
         return
     root = np.arange(math.prod(sizes))
-    pieces = sizes
-    if found.pieces:
-        extents = [extent for _, extent in found.pieces]
+    factors = sizes
+    if found.factors:
+        extents = [extent for _, extent in found.factors]
         terms = [extent_term(extent) for extent in extents]
         assert None not in terms
-        pieces = tuple(int(t.factor) * math.prod(SIZES[name] for name in t.names) for t in terms if t is not None)
+        factors = tuple(int(t.factor) * math.prod(SIZES[name] for name in t.names) for t in terms if t is not None)
         for axis, size in enumerate(sizes):
-            assert math.prod(p for p, (own, _) in zip(pieces, found.pieces, strict=True) if own == axis) == size
-    view = View.of(found.axes, others, pieces)
+            assert math.prod(p for p, (own, _) in zip(factors, found.factors, strict=True) if own == axis) == size
+    view = View.of(found.axes, others, factors)
     format_ = view.to_base(source_order(len(others)))
     assert format_ is not None
-    np.testing.assert_array_equal(lay_out(root.reshape(pieces), format_), root)
+    np.testing.assert_array_equal(lay_out(root.reshape(factors), format_), root)
 
 
 @pytest.mark.parametrize("mode", ["DCR", "CRD", None])

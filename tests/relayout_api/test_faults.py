@@ -78,8 +78,11 @@ def test_a_body_that_is_not_there_at_the_end_of_the_grace_is_refused(tmp_path: P
     with (
         serving(tmp_path, RELAYOUT_BODY_SECONDS="600", RELAYOUT_BODY_RATE="0") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=60) as caller,
+        client_of(server) as client,
     ):
         caller.sendall(head + b"{")
+        # The server has read what came before this request: a connection that it has not read yet is reset.
+        client.get("/healthz")
         server.process.terminate()
         assert b"/problems/stopping" in b"".join(iter(lambda: caller.recv(1 << 16), b""))
         assert server.ended_within(30)

@@ -123,7 +123,7 @@ class Tensors(Struct, frozen=True, eq=False):
         """
         node = value.producer()
         while node is not None and isinstance(rule := self.rules.get(node), Relabel):
-            if any(len(group) > 1 or not all(atom.is_whole for atom in group) for group in rule.axes) or rule.pieces:
+            if any(len(group) > 1 or not all(atom.is_whole for atom in group) for group in rule.axes) or rule.factors:
                 return node.outputs[0]
             source = node.inputs[0]
             node = source.producer() if source is not None else None
@@ -188,8 +188,8 @@ class _Collector:
     _views: dict[object, View | None] = field(default_factory=dict)
     # Operands of tensors that have been split; their views' identities are in `_views`.
     _replaced: list[Operand] = field(default_factory=list)
-    # The extents of pieces of axes that have names, each with the index of the tensor.
-    _pieces: list[tuple[str, int]] = field(default_factory=list)
+    # The extents of factors of axes that have names, each with the index of the tensor.
+    _factors: list[tuple[str, int]] = field(default_factory=list)
     # For each extent, the index of the first tensor of the main graph that has it, among those seen.
     _first: dict[Extent, int] = field(default_factory=dict)
     _seen: int = 0
@@ -286,7 +286,7 @@ class _Collector:
         read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
-        if rule.pieces:
+        if rule.factors:
             return None
         axes = tuple(range(len(read) + len(given)))
         return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)
@@ -304,7 +304,7 @@ class _Collector:
     def _cancels(self, node: ir.Node, rule: Relabel) -> bool:
         """Whether the node cancels elidable nodes before it; its result is then entered as their input."""
         source, result = node.inputs[0], node.outputs[0]
-        if rule.pieces:
+        if rule.factors:
             return False
         view = self._view(node, rule, self.through_elidable) if source in self.through_elidable else None
         if view is None:
@@ -327,7 +327,7 @@ class _Collector:
         extents = self._classes.extents_of(result)
         if operand is None or extents is None or len(extents) != len(rule.axes):
             return None
-        if rule.pieces:
+        if rule.factors:
             return self._split_view(operand, rule, result, extents)
         key = (id(operand.view), rule.axes, extents)
         if key not in self._views:
@@ -336,8 +336,8 @@ class _Collector:
         return Operand(operand.tensor, view, result) if view is not None else None
 
     def are_readable(self) -> bool:
-        """Whether each extent of a piece is one of a tensor that the legal model has before the one that is split."""
-        for extent, index in self._pieces:
+        """Whether each extent of a factor is one of a tensor that the legal model has before the one that is split."""
+        for extent, index in self._factors:
             for tensor in islice(self.tensors, index):
                 maker, value = tensor.base.producer(), tensor.base
                 is_whole = value.shape is not None and len(value.shape) == len(tensor.extents)
@@ -354,18 +354,18 @@ class _Collector:
         self, operand: Operand, rule: Relabel, result: ir.Value, extents: tuple[Extent, ...]
     ) -> Operand | None:
         """The result of a Reshape that splits axes at extents that are no numbers. The tensor gets an axis for each
-        piece, so that all its views have whole axes."""
+        factor, so that all its views have whole axes."""
         groups: list[MemoryFormat] = []
         split: dict[int, list[Extent]] = {}
         for axis, atoms in enumerate(operand.view.axes):
-            pieces = [extent for own, extent in rule.pieces if own == axis]
-            if len(pieces) == 1:
+            factors = [extent for own, extent in rule.factors if own == axis]
+            if len(factors) == 1:
                 groups.append(atoms)
                 continue
-            parts = operand.view.pieces_of(axis, pieces)
+            parts = operand.view.factors_of(axis, factors)
             if parts is None and len(atoms) == 1 and atoms[0].is_whole:
-                split[atoms[0].axis] = pieces
-                parts = [atoms] * len(pieces)
+                split[atoms[0].axis] = factors
+                parts = [atoms] * len(factors)
             if parts is None:
                 return None
             groups += parts
@@ -374,7 +374,7 @@ class _Collector:
                 return None
             operand = self._split(operand, split)
             return self._split_view(operand, rule, result, extents)
-        through = View.of(groups, tuple(extent for _, extent in rule.pieces), operand.view.base_extents)
+        through = View.of(groups, tuple(extent for _, extent in rule.factors), operand.view.base_extents)
         view = _composed(through, rule.axes, extents, self.reads_extents)
         return Operand(operand.tensor, view, result) if view is not None else None
 
@@ -390,12 +390,12 @@ class _Collector:
                 for each in other.extents:
                     self._first.setdefault(each, other.index)
         self._seen = len(self.tensors)
-        names = {extent for pieces in split.values() for extent in pieces if isinstance(extent, str)}
+        names = {extent for factors in split.values() for extent in factors if isinstance(extent, str)}
         views = [operand.view for operand in self._views_of(tensor)]
         are_whole = all(a.is_whole or a.axis not in split for view in views for group in view.axes for a in group)
         if not are_whole or any(self._first.get(name, tensor.index) >= tensor.index for name in names):
             return False
-        self._pieces += [(name, tensor.index) for name in names]
+        self._factors += [(name, tensor.index) for name in names]
         return True
 
     def _views_of(self, tensor: Tensor) -> list[Operand]:

@@ -195,7 +195,7 @@ class ConversionCosts:
         if size is None:
             base = self._operands[tensor.base]
             rank = len(base.view.axes) if base is not None else 0
-            # The pieces of an axis may have names where the axis has none.
+            # The factors of an axis may have names where the axis has none.
             shape = tensor.base.shape if rank == len(tensor.extents) else ir.Shape(tensor.extents)
             count, layout, sizes = self._elements(shape), None, tensor.extents
             if self._own and base is not None:

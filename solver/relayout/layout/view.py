@@ -103,8 +103,8 @@ class View(Struct, frozen=True):
             through.append(normal_form(tuple(mapped), self.base_extents))
         return View.of(through, extents, self.base_extents)
 
-    def pieces_of(self, axis: int, extents: Sequence[Extent]) -> list[MemoryFormat] | None:
-        """The atoms of an axis by pieces of these extents, outermost first; None where an atom would be cut."""
+    def factors_of(self, axis: int, extents: Sequence[Extent]) -> list[MemoryFormat] | None:
+        """The atoms of an axis by factors of these extents, outermost first; None where an atom would be cut."""
         found: list[MemoryFormat] = []
         left = list(self.axes[axis])
         for extent in extents:
@@ -119,8 +119,8 @@ class View(Struct, frozen=True):
     def with_base_split(self, split: Mapping[int, Sequence[Extent]]) -> View:
         """The same view of the base after each of these axes has become several of these extents, outermost first. The
         view has these axes whole."""
-        pieces = [split.get(axis, (extent,)) for axis, extent in enumerate(self.base_extents)]
-        first = [0, *accumulate(map(len, pieces))]
+        factors = [split.get(axis, (extent,)) for axis, extent in enumerate(self.base_extents)]
+        first = [0, *accumulate(map(len, factors))]
 
         def atoms(atom: Atom) -> MemoryFormat:
             return tuple(
@@ -128,7 +128,7 @@ class View(Struct, frozen=True):
             )
 
         axes = [tuple(chain.from_iterable(map(atoms, group))) for group in self.axes]
-        return View.of(axes, self.extents, tuple(chain.from_iterable(pieces)))
+        return View.of(axes, self.extents, tuple(chain.from_iterable(factors)))
 
     def _term(self, atom: Atom) -> Term | None:
         return extent_term(atom_extent(atom, self.base_extents))

@@ -284,18 +284,18 @@ class Listed(Struct, frozen=True):
 class Relabel(Struct, frozen=True):
     """The first result is a view of the first input: each of its axes as atoms of the input's (see `View`).
 
-    `pieces`: the axes of the input, each as (axis, extent), where the view splits one of them at an extent that is no
-    number. That axis is there several times, outermost piece first, and `axes` are atoms of the pieces. Empty where the
-    view splits none.
+    `factors`: the axes of the input, each as (axis, extent), where the view splits one of them at an extent that is no
+    number. That axis is there several times, outermost factor first, and `axes` are in atoms of the factors. Empty
+    where the view splits none.
     """
 
     axes: tuple[MemoryFormat, ...]
-    pieces: tuple[tuple[int, Extent], ...] = ()
+    factors: tuple[tuple[int, Extent], ...] = ()
 
     @property
     def kept(self) -> tuple[int | None, ...]:
         """For each axis of the result, the axis of the input that it is as a whole; None where it is none."""
-        read = [axis for axis, _ in self.pieces]
+        read = [axis for axis, _ in self.factors]
         whole = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in self.axes]
         if not read:
             return tuple(whole)

@@ -240,19 +240,19 @@ def _extent_of(term: Term | None) -> Extent:
 def _relabelled(source: tuple[Extent, ...], matched: _Matched) -> Relabel | None:
     """The view with these factors. Those of an axis are its digits where the inner ones are numbers; else they become
     axes of their own. None if one of those has an unknown extent without a name."""
-    pieces: list[tuple[int, Extent]] = []
+    factors: list[tuple[int, Extent]] = []
     atoms: list[list[Atom]] = []
     for axis, extent in enumerate(source):
-        factors = matched.factors[axis]
-        inner = [each for each in factors[:-1] if isinstance(each, int)]
-        if len(inner) >= len(factors) - 1:
+        own = matched.factors[axis]
+        inner = [each for each in own[:-1] if isinstance(each, int)]
+        if len(inner) >= len(own) - 1:
             ends = list(accumulate(inner, mul, initial=1))
-            atoms.append([Atom(len(pieces), low, high) for low, high in pairwise([*ends, 0])])
-            pieces.append((axis, extent))
+            atoms.append([Atom(len(factors), low, high) for low, high in pairwise([*ends, 0])])
+            factors.append((axis, extent))
             continue
-        if None in factors:
+        if None in own:
             return None
-        atoms.append([Atom(len(pieces) + place) for place in reversed(range(len(factors)))])
-        pieces += [(axis, each) for each in reversed(factors)]
+        atoms.append([Atom(len(factors) + place) for place in reversed(range(len(own)))])
+        factors += [(axis, each) for each in reversed(own)]
     axes = tuple(tuple(atoms[axis][number] for axis, number in reversed(group)) for group in matched.found)
-    return Relabel(axes, tuple(pieces) if len(pieces) > len(source) else ())
+    return Relabel(axes, tuple(factors) if len(factors) > len(source) else ())
