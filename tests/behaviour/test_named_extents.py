@@ -137,6 +137,25 @@ def test_an_extent_of_a_tensor_that_is_not_computed_is_not_read() -> None:
     assert_close(run(net.model(), feeds), run(legal, feeds))
 
 
+@pytest.mark.parametrize("backend", ["x86-nchwc", "nhwc", "tpu"])
+def test_a_backend_converts_a_tensor_whose_axis_is_split(backend: str) -> None:
+    """The operator of the backend reads and writes the axes of the value, whatever a Reshape behind it splits."""
+    net = Net()
+    x, y = net.input("x", ("n", 16, "h", "p")), net.input("y", ("n", 1, "h", "a", "b"))
+    image = net.conv(net.node("Relu", net.conv(x, 16, 32)), 32, 32)
+    n, *rest = (net.node("Gather", net.node("Shape", y), net.constant([axis])) for axis in (0, 2, 3, 4))
+    parts = net.node("Reshape", image, net.node("Concat", n, net.constant([32]), *rest, axis=0))
+    net.output(net.node("Add", parts, y))
+    model = net.model()
+    legal, report = legalize(model, backend, dims={"n": 1, "h": 16, "p": 16, "a": 4, "b": 4})
+    if backend == "x86-nchwc":
+        assert (image, "reorder") in [(each.value, each.kind) for each in report.conversions]
+    draw = np.random.default_rng(7)
+    feeds = {"x": draw.standard_normal((2, 16, 4, 6)), "y": draw.standard_normal((2, 1, 4, 2, 3))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    assert_close(run(model, feeds), run(legal, feeds))
+
+
 def test_an_input_may_be_split_too() -> None:
     """The extents of its factors are read off another input."""
     net = NamedNet()

@@ -11,12 +11,13 @@ from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import dims_shape, moved_groups, one_each
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, with_units
+from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, boxes_of, with_units
 
 __all__ = [
     "ConversionEnd",
     "ConversionQuery",
     "Transposition",
+    "base_format",
     "conversion_end",
     "conversion_query",
     "native_conversion",
@@ -74,15 +75,23 @@ def conversion_end(
     """
     if base is None or not base.view.extents:
         return None
-    extents = base.view.extents
-    own = order if base.view.is_plain else base.view.from_base(order)
-    if own is None:
-        return None
-    whole = with_units(own, extents)
-    if len(whole) > MAX_RANK or not _stands_in_full(whole, extents):
+    extents, whole = base.view.extents, base_format(base, order)
+    if whole is None or len(whole) > MAX_RANK or not _stands_in_full(whole, extents):
         return None
     tensor = TensorType(element_size(base.value), tuple([atom_extent(atom, sizes or extents) for atom in whole]))
     return ConversionEnd(tensor, names.layout(base, whole, padded=True) or Layout.any(len(whole)))
+
+
+def base_format(base: Operand, format_: MemoryFormat) -> MemoryFormat | None:
+    """A format of the tensor in the axes of its base value, the unit axes included.
+
+    They are the tensor's own, unless a Reshape splits one of them at an unknown extent. Then it is None where the parts
+    of that axis are apart, and for a black box, which says nothing of parts.
+    """
+    if base.view.is_plain:
+        return with_units(format_, base.view.extents)
+    own = None if boxes_of(format_) else base.view.from_base(format_)
+    return None if own is None else with_units(own, base.view.extents)
 
 
 def transposition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from relayout.backend.noted_costs import note_cost
-from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.backend_conversions import base_format, conversion_query, native_conversion
 from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.def_use import TensorUse
@@ -74,10 +74,13 @@ def _write_by_backend(context: RewriteContext, conversion: PlannedConversion) ->
     base = context.tensors.operands[tensor.base]
     query = conversion_query(context.plan.names, base, conversion.source, conversion.target)
     reordering = native_conversion(backend, query)
+    assert base is not None
     assert query is not None
     assert reordering is not None
     assert reordering.rewrite is not None
-    source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
+    source, target = base_format(base, conversion.source), base_format(base, conversion.target)
+    assert source is not None  # else there is no query
+    assert target is not None
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
     writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
     if reordering.cost is not None:
