@@ -127,7 +127,7 @@ def test_a_view_stays_the_same_when_an_axis_of_its_base_is_split() -> None:
 def test_a_view_of_unknown_extents_gives_the_formats_of_every_size(  # type: ignore[no-untyped-def]
     walk: tuple[np.ndarray, np.ndarray, View], random, data: st.DataObject
 ) -> None:
-    """What a view carries where extents are not known, it carries at their sizes too, and alike."""
+    """A view with unknown extents maps a format as the same view with numbers does, or not at all."""
     root, _, view = walk
     hidden = data.draw(st.sets(st.integers(0, root.ndim - 1)))
     extents = tuple(f"d{axis}" if axis in hidden else size for axis, size in enumerate(root.shape))

@@ -177,7 +177,7 @@ def _merged(axis: list[int | str]) -> list[int | str]:
 
 
 def faults_of_named(seed: int, backend: str) -> Iterator[str]:
-    """What is wrong with the legal model of one graph."""
+    """The faults of the legal model of one graph, each in a line."""
     model = draw_named(seed)
     try:
         legal, report = legalize(model, backend)

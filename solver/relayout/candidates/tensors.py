@@ -15,15 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.layout.memory_format import (
-    Atom,
-    Box,
-    Extent,
-    MemoryFormat,
-    boxes_of,
-    normal_form,
-    source_order,
-)
+from relayout.layout.memory_format import Atom, Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.view import View
 from relayout.model.constants import gives_constants, known_result
 from relayout.ops import (
@@ -46,7 +38,11 @@ _ELIDABLE = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
 class Tensor(Struct, frozen=True, eq=False):
-    """One tensor in memory: its base value and the base's extents. `constant`: known before the model runs."""
+    """One tensor in memory: its base value, and the extents of its axes. `constant`: known before the model runs.
+
+    The axes are those of the value. Only where a Reshape splits one at an unknown extent does the tensor have an axis
+    for each factor.
+    """
 
     index: int
     base: ir.Value
@@ -83,7 +79,8 @@ class Tensors(Struct, frozen=True, eq=False):
 
     `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the
     border of the graphs inside it. `constant_nodes` are computed before the model runs; `known` has the results of
-    those that read a tensor's known extents. No output of the graph depends on `dead` nodes.
+    those that read a tensor's known extents. No output of the graph depends on `dead` nodes. `reads_extents` as for
+    `collect_tensors`.
     """
 
     tensors: tuple[Tensor, ...]
@@ -139,8 +136,9 @@ def collect_tensors(
 ) -> Tensors:
     """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views.
 
-    `reads_extents`: the legal model may read the extent of an axis off another tensor at run time. It then may split
-    and merge axes of unknown extents.
+    `reads_extents`: the legal model may read the extent of an axis off another tensor at run time. Then Reshapes that
+    split or merge axes of unknown extents are views. It is false where that tensor may be on another device, and in the
+    result for a graph in which the legal model does not compute such a tensor.
     """
     found = _Collector(graph, dict(opsets), materialized, reads_extents)
     found.collect_graph(graph)
@@ -281,12 +279,12 @@ class _Collector:
 
     def _materialized_rule(self, node: ir.Node, rule: Relabel) -> Free | None:
         """The rule of a view op whose result is materialized: it runs as in the source, or is elided. None where it
-        reads a constant, or a shape that is computed at run time."""
+        reads a constant, or a shape that is computed at run time, as one does that splits at an unknown extent."""
         source, *others = node.inputs
+        if rule.factors:
+            return None
         read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
-            return None
-        if rule.factors:
             return None
         axes = tuple(range(len(read) + len(given)))
         return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)

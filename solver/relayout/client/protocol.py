@@ -60,7 +60,7 @@ _LONGEST_PAUSE = 60.0
 _KEYS = "a client takes the key as `key=`, and the command from the variable RELAYOUT_KEY"
 
 _ERRORS: dict[str, type[RelayoutError]] = {
-    # A fault of the service. What has no line here is a request that the service cannot take, or not now.
+    # "internal" is a fault of the service. Problems without a line here are requests that it cannot take, or not now.
     "internal": RelayoutError,
     "malformed-body": InputError,
     "invalid-input": InputError,

@@ -5,8 +5,9 @@ The data of a constant are a field inside a field inside a field of a file:
     ModelProto { graph = 7 { initializer = 5 { raw_data = 9 } } }
 
 Protobuf copies them when it parses them, and again each time they are read. A walk over these three messages finds
-them, and they stay in the bytes of the file. The walk ends at whatever writers of ONNX do not write. What is behind
-that place is parsed with the rest, and the whole file if the rest is no message: all errors are protobuf's own.
+them, and they stay in the bytes of the file. The walk stops at the first field of an unusual encoding; protobuf parses
+all fields from there on. If the file without its weights does not parse, protobuf parses the whole file. So all errors
+are protobuf's own.
 
 A message is the concatenation of its fields in any order, so the graph without its constants can be encoded by
 protobuf and the constants appended one at a time: a weight is in memory only while it is being written. If the weights

@@ -102,7 +102,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What a graph declares of its values by name: ranks, types of elements, and the extents of `stored` constants."""
+    """The declared types of a graph's values, by name: ranks, types of elements, and extents of `stored` constants."""
 
     ranks: Mapping[str, int]
     types: Mapping[str, int]
