@@ -14,9 +14,10 @@ from msgspec.structs import asdict, replace
 
 from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
-from relayout.candidates.tensors import Tensor, collect_tensors
+from relayout.candidates.tensors import Tensor
 from relayout.errors import OutOfTimeError, option_text
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation

@@ -13,8 +13,8 @@ from legalization_checks import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.iteration_space import indexing_maps
-from relayout.candidates.tensors import collect_tensors
 from relayout.layout.memory_format import Atom, MemoryFormat
 from relayout.model.io import read_model
 from relayout.ops import Free

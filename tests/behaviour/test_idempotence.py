@@ -13,8 +13,8 @@ from graphs import Net, assert_same_numbers
 from legalization_checks import checked, operators
 
 from relayout import Backend, Report, legalize, load_backend
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.requirements import collect_requirements
-from relayout.candidates.tensors import collect_tensors
 from relayout.layout.memory_format import order_of
 from relayout.model.io import read_model
 

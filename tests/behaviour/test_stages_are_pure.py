@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from relayout import Backend, legalize, load_backend
 from relayout.backend import Composite, Device
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.requirements import Requirements, collect_requirements
-from relayout.candidates.tensors import Tensors, collect_tensors
+from relayout.candidates.tensors import Tensors
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named

@@ -8,8 +8,9 @@ import pytest
 from graphs import Net
 
 from relayout import legalize, verify
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.tensors import Operand, collect_tensors
+from relayout.candidates.tensors import Operand
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import source_order
 from relayout.model.io import read_model

@@ -7,8 +7,8 @@ from graphs import Net
 from onnx import TensorProto
 
 from relayout import load_backend
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.requirements import collect_requirements
-from relayout.candidates.tensors import collect_tensors
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named

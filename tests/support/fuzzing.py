@@ -13,8 +13,8 @@ from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
 
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 from relayout.legalization import legalize

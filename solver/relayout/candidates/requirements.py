@@ -13,6 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.backend.interface import Backend
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import RequirementChecker
@@ -20,7 +21,7 @@ from relayout.candidates.boundary import Boundary, capped_tensors, coupled_forma
 from relayout.candidates.free_node import Pricing
 from relayout.candidates.nodes import NodeSeed, SeedContext, list_alternatives, seed_nodes
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, Candidates, propagate
-from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
+from relayout.candidates.tensors import Tensor, Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
 

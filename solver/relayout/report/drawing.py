@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import format_text
-from relayout.candidates.tensors import collect_tensors
 from relayout.formulate.formulation import Formulation
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
 from relayout.model.tensor_sizes import DimSizes, tensor_bytes

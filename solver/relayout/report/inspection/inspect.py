@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
 
+from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.tensors import collect_tensors
 from relayout.layout.metadata_keys import LAYOUT_KEY
 from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
