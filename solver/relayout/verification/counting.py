@@ -20,7 +20,7 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
+__all__ = ["ExtentOf", "bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
 
 _UNKNOWN = 64
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
