@@ -262,6 +262,21 @@ def test_what_a_backend_prints_is_not_among_the_results(arguments: str, model: P
     assert "asked" in done.stderr
 
 
+@pytest.mark.usefixtures("plain")
+def test_what_native_code_prints_is_not_among_the_results(tmp_path: Path) -> None:
+    # onnx's checker prints a warning about this operator to file descriptor 1.
+    scaled = onnx.parser.parse_model("""
+        <ir_version: 3, opset_import: ["" : 8]>
+        scaled (float[1, 2, 3, 3] x) => (float[1, 2, 3, 3] y) { y = ImageScaler <bias = [0.5, 0.5]> (x) }
+    """)
+    onnx.save(scaled, tmp_path / "model.onnx")
+    command = [BIN, "legalize", "model.onnx", "-b", "onnx", "-o", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"experimental ops: ImageScaler" in done.stderr
+    assert len(json.loads(done.stdout)["nodes"]) == 1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("option", [[], ["--report", "/dev/full"], ["--format", "junit"]])
 def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:

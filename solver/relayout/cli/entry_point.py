@@ -17,6 +17,7 @@ __all__ = ["main", "run"]
 def run() -> int:
     """`main` for a process of its own, which ends with it: the return value is the process's exit status."""
     _open_closed_streams()
+    _send_native_output_to_stderr()
     # NumPy starts a thread for each core, and by default it spins for a while before it sleeps.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # A search for garbage would visit all that was read and made. Verbs that run for long enable the collector.
@@ -33,6 +34,15 @@ def _open_closed_streams() -> None:
     for name, access, mode in (("stdin", os.O_RDWR, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_RDWR, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode))
+
+
+def _send_native_output_to_stderr() -> None:
+    """Keep stdout for results: native code, such as onnx's checker, writes its warnings to file descriptor 1."""
+    with suppress(OSError, ValueError):
+        own = os.dup(sys.stdout.fileno())
+        results = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        sys.stdout = results
 
 
 def _end_at_once(ended: Sequence[int]) -> None:
