@@ -330,3 +330,30 @@ def test_a_tile_of_unknown_extent_conforms_to_its_layout() -> None:
     wished = load_backend("convert-layout", options={"desired_layouts": {"Conv": ["NCHW2c", "OIHW2o"]}})
     packed, _ = legalize(model, wished)
     assert verify(packed, wished, against=model).findings == ()
+
+
+# The distribution of box distances in YOLOv8: 64 channels are 4 sides with 16 bins, and a softmax runs over the bins.
+BINS = """net (float[1,8,10] x1, float[1,8,6] x2, float[64,8,1] w, float[1,16,1,1] v) => (float[1,4,16] y) {
+    cut = Constant <value = int64[4] {0, 4, 16, -1}> ()
+    sides = Constant <value = int64[3] {0, 4, -1}> ()
+    a = Conv (x1, w)
+    b = Conv (x2, w)
+    cat = Concat <axis = -1> (a, b)
+    split = Reshape (cat, cut)
+    turned = Transpose <perm = [0,2,1,3]> (split)
+    bins = Softmax <axis = 1> (turned)
+    box = Conv (bins, v)
+    y = Reshape (box, sides) }"""
+
+
+def test_the_outer_tile_of_an_axis_may_be_an_axis_of_its_own_in_the_source() -> None:
+    generator = np.random.default_rng(0)
+    weights = {"w": (64, 8, 1), "v": (1, 16, 1, 1)}
+    source = model_of(BINS, **{name: generator.normal(size=s).astype(np.float32) for name, s in weights.items()})
+    legal, report = legalize(source, "onnx")
+    assert (report.after.transposes, verify(legal, "onnx", against=source).passed) == (0, True)
+    cat = value_of(legal, "cat")
+    assert cat.metadata_props["relayout.layout"] == "Nc[tile:16]CW"
+    for wrong in ("NCc[tile:16]W", "Nc[tile:16]WC", "Nc[tile:16]HW"):
+        cat.metadata_props["relayout.layout"] = wrong
+        assert "layout-annotation" in rules(verify(legal, "onnx", against=source)), wrong

@@ -212,9 +212,10 @@ def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: M
 
 
 def _is_split_off(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
-    """Whether the graph names the tile of an axis as an axis of its own, which the layout does not have: the source
+    """Whether the graph names a tile of an axis as an axis of its own, which the layout does not have: the source
     splits it off by a Reshape that the legal model does not need."""
-    if layout.outer(place) is None or format_ is None or len(format_.dims) != layout.rank:
+    is_tiled = layout.outer(place) is not None or any(layout.outer(i) == place for i in range(layout.rank))
+    if not is_tiled or format_ is None or len(format_.dims) != layout.rank:
         return False
     (tile, *others), is_free = format_.dims[place] or (None,), known.isdisjoint(layout.names)
     is_tile = tile is not None and not others and not tile.is_whole
