@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import readers
 from relayout_backends.x86_nchwc.quantized import pool_order_cost
-from relayout_backends.x86_nchwc.shapes import constant, is_known, volume
+from relayout_backends.x86_nchwc.shapes import is_known, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -47,7 +47,7 @@ def _packing(node: ir.Node, *, is_turned: bool) -> int:
     constant right operand: it is packed anew in each run, and a bias is added on its own."""
     left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
     packed = right if is_turned else left
-    if constant(packed) is None or left is None or left.shape is None or result.shape is None:
+    if not is_known(packed) or left is None or left.shape is None or result.shape is None:
         return 0
     moved = volume(result, range(len(result.shape)))
     depth = volume(left, [len(left.shape) - 1]) if len(left.shape) > 1 else 1
