@@ -184,3 +184,35 @@ def test_a_tile_may_be_an_axis_of_its_own_behind_a_reshape() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_graphs_of_named_extents(seed: int) -> None:
     assert list(faults_of_named(seed, BACKENDS[seed % len(BACKENDS)])) == []
+
+
+def unshuffled(sizes: tuple[int, int] | tuple[str, str]) -> onnx.ModelProto:
+    """Pixels of 2x2 squares as channels, as PyTorch exports pixel_unshuffle, and a convolution."""
+    shape = f"float[b,3,{sizes[0]},{sizes[1]}]"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        net ({shape} x) => (float[b,8,?,?] y)
+        <int64[1] m1 = {{-1}}, int64[1] two = {{2}}, int64[1] c3 = {{3}}, int64[1] c12 = {{12}}> {{
+            rows = Shape <start = 2, end = 3> (x)
+            columns = Shape <start = 3, end = 4> (x)
+            h = Div (rows, two)
+            w = Div (columns, two)
+            cut = Concat <axis = 0> (m1, c3, h, two, w, two)
+            whole = Concat <axis = 0> (m1, c12, h, w)
+            squares = Reshape (x, cut)
+            turned = Transpose <perm = [0,1,3,5,2,4]> (squares)
+            channels = Reshape (turned, whole)
+            y = Conv <pads = [1,1,1,1]> (channels, k) }}"""
+    model = onnx.parser.parse_model(text)
+    kernel = np.random.default_rng(1).normal(size=(8, 12, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "k"))
+    return model
+
+
+def test_halves_of_unknown_extents_are_equal_and_have_a_size() -> None:
+    """One Transpose makes the squares channels and these the last axis."""
+    source = unshuffled(("H", "W"))
+    legal, report = legalize(source, "nhwc", dims={"b": 1, "H": 64, "W": 64})
+    assert report.after.transposes == 2
+    assert report.cost == legalize(unshuffled((64, 64)), "nhwc")[1].cost == 2 * 4 * (12 + 8) * 32 * 32
+    feed = {"x": np.random.default_rng(0).normal(size=(2, 3, 6, 10)).astype(np.float32)}
+    assert_close(run(legal, feed), run(source, feed))

@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-__all__ = ["GENERATED", "NAME", "Term", "extent_term", "is_name", "product", "quotient", "term_of"]
+__all__ = ["GENERATED", "NAME", "Term", "extent_term", "factors_of", "is_name", "product", "quotient", "term_of"]
 
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
@@ -95,6 +95,22 @@ def quotient(one: Term | None, other: Term | None) -> Term | None:
     if not gone <= left:
         return None
     return Term(one.factor / other.factor, _in_order((left - gone).elements()))
+
+
+def factors_of(number: int, count: int) -> list[int]:
+    """So many factors of a number, as equal as whole numbers allow, the smallest first.
+
+    >>> factors_of(256, 2), factors_of(24, 3), factors_of(7, 2)
+    ([16, 16], [2, 3, 4], [1, 7])
+    """
+    found = []
+    for left in range(count, 0, -1):
+        factor = int(number ** (1 / left) + 1e-9)
+        while factor > 1 and number % factor:
+            factor -= 1
+        found.append(factor)
+        number //= max(factor, 1)
+    return found
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
-from relayout.layout.terms import term_of
+from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.ops import all_nodes
 
@@ -167,21 +167,33 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
                 sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
                 continue
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
-            if len(new) != 1 or source is None or source.shape is None or value.shape is None:
-                continue
-            (name,) = new
-            read = elements_of(source, elements)
-            rest = elements(
-                ir.Shape([1 if not isinstance(dim, int) and dim.value == name else dim for dim in value.shape])
-            )
-            if name.isidentifier() and rest and read % rest == 0:
-                sizes[name] = read // rest
-                dims = (
-                    *source.shape.dims,
-                    *(dim for dim in value.shape.dims if isinstance(dim, int) or dim.value != name),
-                )
-                if all(elements.bounds(dim) is None for dim in dims):
-                    del bounds[name]
+            if source is not None and source.shape is not None:
+                _size_by_elements(source, value, new, sizes, bounds, elements)
+
+
+def _size_by_elements(
+    source: ir.Value,
+    value: ir.Value,
+    new: Sequence[str],
+    sizes: dict[str, int],
+    bounds: dict[str, Bounds],
+    elements: DimSizes,
+) -> None:
+    """Add the sizes of the `new` symbols of a reshaped value: together they have what the other dims leave of the
+    operand's elements. Of several, each has as equal a share as whole numbers allow."""
+    assert source.shape is not None
+    assert value.shape is not None
+    # A formula has the size that its symbols give it.
+    open_ = sorted(name for name in new if name.isidentifier())
+    rest = [1 if not isinstance(dim, int) and dim.value in open_ else dim for dim in value.shape.dims]
+    if not open_ or sum(not isinstance(dim, int) and dim.value in open_ for dim in value.shape.dims) > len(open_):
+        return
+    read, left = elements_of(source, elements), elements(ir.Shape(rest))
+    if not left or read % left:
+        return
+    sizes.update(zip(open_, factors_of(read // left, len(open_)), strict=True))
+    if len(open_) == 1 and all(elements.bounds(dim) is None for dim in (*source.shape.dims, *rest)):
+        del bounds[open_[0]]
 
 
 def _size_like_operand(

@@ -14,7 +14,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
-from relayout.layout.terms import term_of
+from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
@@ -127,14 +127,18 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
                 formulas.clear()
                 continue
             read = node.inputs[0] if node.inputs and node.op_type in _KEEP_ELEMENTS else None
-            if len(new) != 1 or not new[0].isidentifier() or read is None or read.shape is None:
+            if read is None or read.shape is None or value.shape is None:
+                continue
+            # A formula of names that were met has their size.
+            open_ = sorted(name for name in new if name.isidentifier())
+            others = [(dim, place) for place, dim in enumerate(value.shape) if _name(dim) not in open_]
+            if not open_ or len(others) + len(open_) != len(value.shape):
                 continue
             whole = math.prod(map(extent_of, read.shape, range(len(read.shape))))
-            others = [(dim, place) for place, dim in enumerate(value.shape or ()) if _name(dim) != new[0]]
             rest = math.prod(extent_of(dim, place) for dim, place in others)
             if rest and whole % rest == 0:
-                sizes[new[0]] = whole // rest
-                formulas.clear()
+                sizes.update(zip(open_, factors_of(whole // rest, len(open_)), strict=True))
+            formulas.clear()
     return extent_of
 
 

@@ -158,7 +158,7 @@ class Symbols:
             return
         self.shapes[node.output[0]] = shape, known
         for new, old in zip(shape, known, strict=True):
-            if new is None or old is None or new.factor.denominator != 1:
+            if new is None or old is None or new.factor.denominator != 1 or self._is_made_up_formula(new):
                 continue
             if not self._is_open(old) or old.names[0] in new.names:
                 continue
@@ -172,6 +172,10 @@ class Symbols:
         if dim.factor != 1 or len(dim.names) != 1 or dim.names[0] in self._ambiguous:
             return False
         return _is_generated(dim) or dim.names[0] in self._made_up
+
+    def _is_made_up_formula(self, term: Term) -> bool:
+        """Whether it has a formula of names that may yet give way, which would not give way inside it."""
+        return any(not is_name(name) and name in self._made_up for name in term.names)
 
     def _is_formula_of_given(self, term: Term) -> bool:
         is_given = not any(name in self._made_up for name in term.names)
@@ -518,7 +522,16 @@ def _divided(operands: _Operands, given: _Given) -> Vector | None:
     found = _each(quotient)(operands, given)
     if found is None or given[_KIND] in _FLOATS:
         return found
-    return Vector(tuple(map(_cut, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
+    return Vector(tuple(map(_rounded_down, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
+
+
+def _rounded_down(term: Term | None) -> Term | None:
+    """A quotient of integers: of lengths, which are not negative, as a formula that stands for a name."""
+    if term is None or not term.names or term.factor.denominator == 1 or term.factor < 0:
+        return _cut(term)
+    whole = str(Term(Fraction(term.factor.numerator), term.names))
+    formula = f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}"
+    return None if GENERATED in formula or len(formula) > LONGEST_FORMULA else Term(_ONE.factor, (formula,))
 
 
 _RULES: dict[str, _Rule] = {
