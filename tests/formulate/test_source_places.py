@@ -6,7 +6,7 @@ import pytest
 from graphs import Net
 from onnx import TensorProto
 
-from relayout import load_backend
+from relayout import legalize, load_backend
 from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.requirements import collect_requirements
 from relayout.formulate.build import build
@@ -55,3 +55,16 @@ def test_the_problem_is_solved_again_only_with_further_tensors_in_place(
         assert len(answer.plan.conversions) == 2
         assert answer.plan.cost(first.scale.objective) > first.scale.unpacked(asked[0][1].cost or 0)
         assert first.requirements is requirements
+
+
+def test_a_price_that_both_plans_have_is_no_reason_to_move_more_at_some_sizes() -> None:
+    """That of a node that an earlier run has written out in others is noted at it."""
+    net = parts(None)
+    net.output(net.node("Relu", net.input("z", (4,))))
+    source = net.model()
+    source.graph.node[-1].metadata_props.add(key="relayout.node_cost", value="1000 Relu [4] -> [4]")
+    _, report = legalize(source, "onnx")
+    assert report.account is not None
+    assert report.account.operators.cost == 1000
+    assert report.after.transposes == report.before.transposes == 2
+    assert "because at some sizes another costs more" in report.warnings[0]

@@ -45,9 +45,10 @@ def dearer_at_no_size(
 ) -> Answer:
     """The cheapest plan for the sizes assumed, among those that leave `Answer.in_place` as the source has it.
 
-    It costs at no size more bytes than the source. Exceptions are a source that is not legal or has nodes with a price,
-    an objective other than bytes, and several devices. `solve` gives a solution with an assignment. It is called once,
-    and again for each set of further tensors, so at most once more than there are tensors.
+    It costs at no size more bytes than the source. Exceptions are a source that is not legal or whose nodes have a
+    price that the plan changes, an objective other than bytes, and several devices. `solve` gives a solution with an
+    assignment. It is called once, and again for each set of further tensors, so at most once more than there are
+    tensors.
     """
     in_place: frozenset[Tensor] = frozenset()
     while True:
@@ -66,7 +67,8 @@ def dearer_at_no_size(
 def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:
     """The tensors whose conversions may make the plan cost more bytes than the source at some sizes.
 
-    Empty where the plan never costs more, where the source is not legal, and where more than conversions has a price.
+    Empty where the plan never costs more, where the source is not legal, and where a node of the source has another
+    price in the plan.
     """
     source = formulation.source_assignment()
     if source is None or formulation.scale.objective.unit != "bytes":
@@ -75,7 +77,8 @@ def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -
     if not any(opened.values()):
         return frozenset()
     before = plan_of(formulation, source)
-    if any(each.chosen.cost for each in before.nodes):
+    prices = [(old.chosen.cost, new.chosen.cost) for old, new in zip(before.nodes, planned.nodes, strict=True)]
+    if any(old not in (0, new) for old, new in prices):
         return frozenset()
     more, tensors = _growth(before, planned, opened)
     left = _settled(more)
@@ -140,8 +143,8 @@ def _growth(
     for use, conversion in old.items():
         if use not in new:
             add(opened[conversion.tensor], -conversion.cost, [conversion.tensor])
-    for node in after.nodes:
-        if node.chosen.cost:
+    for own, node in zip(before.nodes, after.nodes, strict=True):
+        if node.chosen.cost != own.chosen.cost:
             tensors = [port.operand.tensor for port in node.ports if opened.get(port.operand.tensor)]
             add(_product(tensors, opened), node.chosen.cost, tensors)
     return more, concerned
