@@ -15,7 +15,18 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-__all__ = ["GENERATED", "NAME", "Term", "extent_term", "factors_of", "is_name", "product", "quotient", "term_of"]
+__all__ = [
+    "GENERATED",
+    "NAME",
+    "Term",
+    "extent_term",
+    "factors_of",
+    "is_name",
+    "product",
+    "quotient",
+    "rounded_down",
+    "term_of",
+]
 
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
@@ -95,6 +106,18 @@ def quotient(one: Term | None, other: Term | None) -> Term | None:
     if not gone <= left:
         return None
     return Term(one.factor / other.factor, _in_order((left - gone).elements()))
+
+
+def rounded_down(term: Term) -> Term:
+    """A positive term as whole numbers have it: a quotient is a formula, which stands for a name.
+
+    >>> str(rounded_down(Term(Fraction(3, 2), ("h",)))), str(rounded_down(Term(Fraction(2), ("h",))))
+    ('(3*h)//2', '2*h')
+    """
+    if term.factor.denominator == 1:
+        return term
+    whole = str(Term(Fraction(term.factor.numerator), term.names))
+    return Term(Fraction(1), (f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}",))
 
 
 def factors_of(number: int, count: int) -> list[int]:

@@ -201,6 +201,16 @@ def test_the_formulas_give_the_extents_that_the_runtime_finds() -> None:
             assert formula.evaluate({"h": extent}) == expected
 
 
+@pytest.mark.parametrize("mode", ["CRD", "DCR"])
+def test_extents_after_operators_on_blocks_are_multiples_and_quotients(mode: str) -> None:
+    net = Net()
+    image = net.node("DepthToSpace", net.input("x", (1, 8, "h", "w")), blocksize=2, mode=mode)
+    halves = net.node("SpaceToDepth", net.node("SpaceToDepth", image, blocksize=2), blocksize=2)
+    net.output(net.node("Relu", halves))
+    shapes = [str(value.shape) for node in read_model(net.model()).graph for value in node.outputs]
+    assert shapes[:-1] == ["[1,2,2*h,2*w]", "[1,8,h,w]", "[1,32,h//2,w//2]"]
+
+
 def test_the_sizes_that_were_assumed_are_reported() -> None:
     model = shuffled(("batch", 3, "height", "width"))
     _, report = legalize(model, "nhwc")

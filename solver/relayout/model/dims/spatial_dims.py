@@ -1,4 +1,4 @@
-"""Names for the extents that windows and resizes compute from dims that are not known before the run.
+"""Names for the extents that windows, resizes and blocks compute from dims that are not known before the run.
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
+from relayout.layout.terms import GENERATED, Term, is_name, product, rounded_down, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
@@ -22,6 +22,7 @@ __all__ = ["name_spatial_dims"]
 
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
 _RESIZED = frozenset({"Resize", "Upsample"})
+_IN_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
 _MOST_SCALES = 8
 
 
@@ -39,7 +40,8 @@ class _Formula(NamedTuple):
 
 
 def name_spatial_dims(graph: onnx.GraphProto) -> bool:
-    """Rename the generated dims of results of convolutions, pools, resizes and broadcasts, everywhere in the graph.
+    """Rename the generated dims of results of convolutions, pools, resizes, operators on blocks, and broadcasts,
+    everywhere in the graph.
 
     Returns whether there was one.
     """
@@ -53,6 +55,8 @@ def name_spatial_dims(graph: onnx.GraphProto) -> bool:
             found = _after_window(node, infos, kernels, formulas)
         elif node.op_type in _RESIZED:
             found = _after_resize(node, infos, _scales(node, graph), formulas)
+        elif node.op_type in _IN_BLOCKS:
+            found = _after_blocks(node, infos, formulas)
         elif node.op_type in BROADCAST:
             found = _after_broadcast(node, infos, kernels, formulas)
         else:
@@ -110,6 +114,26 @@ def _after_resize(
             formula = _Formula(str(product([Term(Fraction(scale)), term_of(str(formula))])))
         if len(str(formula)) <= LONGEST_FORMULA:
             yield after.dim_param, formula
+
+
+def _after_blocks(
+    node: onnx.NodeProto, infos: _Infos, formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The names of the rows and columns after DepthToSpace or SpaceToDepth, each with its formula."""
+    size = next((each.i for each in node.attribute if each.name == "blocksize"), 0)
+    if size < 1 or node.input[0] not in infos:
+        return
+    factor = Fraction(size) if node.op_type == "DepthToSpace" else Fraction(1, size)
+    for before, after in zip(_dims(infos, node.input[0])[2:], _dims(infos, node.output[0])[2:], strict=False):
+        if not before.dim_param or not after.dim_param:
+            continue
+        base = str(_formula(before.dim_param, formulas))
+        term = product([Term(factor), term_of(base)])
+        if term is None or not _is_stable(base):
+            continue
+        term = rounded_down(term)
+        if len(str(term)) <= LONGEST_FORMULA:
+            yield after.dim_param, _Formula(str(term))
 
 
 def _scales(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, term_of
+from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, rounded_down, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
@@ -522,16 +522,15 @@ def _divided(operands: _Operands, given: _Given) -> Vector | None:
     found = _each(quotient)(operands, given)
     if found is None or given[_KIND] in _FLOATS:
         return found
-    return Vector(tuple(map(_rounded_down, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
+    return Vector(tuple(map(_whole, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
 
 
-def _rounded_down(term: Term | None) -> Term | None:
+def _whole(term: Term | None) -> Term | None:
     """A quotient of integers: of lengths, which are not negative, as a formula that stands for a name."""
     if term is None or not term.names or term.factor.denominator == 1 or term.factor < 0:
         return _cut(term)
-    whole = str(Term(Fraction(term.factor.numerator), term.names))
-    formula = f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}"
-    return None if GENERATED in formula or len(formula) > LONGEST_FORMULA else Term(_ONE.factor, (formula,))
+    whole = rounded_down(term)
+    return None if GENERATED in str(whole) or len(str(whole)) > LONGEST_FORMULA else whole
 
 
 _RULES: dict[str, _Rule] = {
