@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_close, run
-from random_named_extents import BACKENDS, SIZES, NamedNet, faults_of_named
+from random_named_extents import BACKENDS, EVEN_SIZES, SIZES, NamedNet, faults_of_named
 
 from relayout import legalize, verify
 
@@ -37,7 +37,25 @@ def columns_last(net: NamedNet, image: str) -> str:
     return net.transpose(net.reshape(pixels, [["n"], ["h"], ["w"], [8]]), 0, 3, 1, 2)
 
 
+def squares(net: NamedNet, image: str) -> str:
+    """The pixels of 2x2 squares as channels, and a convolution."""
+    cut = net.reshape(image, [["n"], [8], ["h//2"], [2], ["w//2"], [2]])
+    turned = net.transpose(cut, 0, 1, 3, 5, 2, 4)
+    return net.conv(net.reshape(turned, [["n"], [32], ["h//2"], ["w//2"]]), 32, 8, 1)
+
+
+def windows(net: NamedNet, image: str) -> str:
+    """Products in each window of 2x2 pixels, as in Swin."""
+    pixels = net.transpose(image, 0, 2, 3, 1)
+    cut = net.transpose(net.reshape(pixels, [["n"], ["h//2"], [2], ["w//2"], [2], [8]]), 0, 1, 3, 2, 4, 5)
+    inside = net.node("MatMul", net.reshape(cut, [["n", "h//2", "w//2"], [4], [8]]), net.weight(8, 8))
+    cut = net.reshape(net.node("Softmax", inside, axis=1), [["n"], ["h//2"], ["w//2"], [2], [2], [8]])
+    pixels = net.reshape(net.transpose(cut, 0, 1, 3, 2, 4, 5), [["n"], ["h"], ["w"], [8]])
+    return net.transpose(pixels, 0, 3, 1, 2)
+
+
 PARTS = {"patches": patches, "group norm": group_norm, "columns": columns_last}
+HALVES = {"squares": squares, "windows": windows}
 
 
 def around(part: Part, opset: int = 17) -> onnx.ModelProto:
@@ -62,10 +80,13 @@ def at(model: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
 # are cheaper, for they let the two apart.
 @pytest.mark.parametrize(
     ("part", "backend"),
-    [(part, backend) for part in PARTS for backend in ("nhwc", "tpu", "x86-nchwc", "onnx")][:-2],
+    [
+        *[(part, backend) for part in PARTS for backend in ("nhwc", "tpu", "x86-nchwc", "onnx")][:-2],
+        *[(part, backend) for part in HALVES for backend in ("nhwc", "tpu", "onnx", "xla-cpu")],
+    ],
 )
 def test_axes_of_unknown_extents_cost_as_many_transposes_as_known_ones(part: str, backend: str) -> None:
-    model = around(PARTS[part])
+    model, all_sizes = (around(PARTS[part]), SIZES) if part in PARTS else (around(HALVES[part]), EVEN_SIZES)
     legal, report = legalize(model, backend)
     _, known = legalize(at(model, {"n": 1, "h": 64, "w": 64}), backend)
     assert report.status == known.status == "optimal"
@@ -73,8 +94,8 @@ def test_axes_of_unknown_extents_cost_as_many_transposes_as_known_ones(part: str
     again, second = legalize(legal, backend)
     assert second.cost == report.cost
     assert again.SerializeToString() == legal.SerializeToString()
-    assert verify(legal, backend, model, dims={"h": 5, "w": 3}).passed
-    for sizes in SIZES:
+    assert verify(legal, backend, model, dims=all_sizes[1]).passed
+    for sizes in all_sizes:
         shape = [sizes["n"], 8, sizes["h"], sizes["w"]]
         x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
         assert_close(run(model, {"x": x}), run(legal, {"x": x}))
@@ -181,9 +202,10 @@ def test_a_tile_may_be_an_axis_of_its_own_behind_a_reshape() -> None:
     assert verify(legal, "tpu", net.model()).passed
 
 
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_graphs_of_named_extents(seed: int) -> None:
-    assert list(faults_of_named(seed, BACKENDS[seed % len(BACKENDS)])) == []
+def test_random_graphs_of_named_extents(seed: int, halves: bool) -> None:
+    assert list(faults_of_named(seed, BACKENDS[seed % len(BACKENDS)], halves=halves)) == []
 
 
 def unshuffled(sizes: tuple[int, int] | tuple[str, str]) -> onnx.ModelProto:

@@ -38,8 +38,11 @@ def test_consecutive_factors_merge_and_a_factor_to_the_end_has_outer_0() -> None
     assert normal_form((Atom(1, 16, 32), Atom(0), Atom(1, 1, 16)), shape) == (Atom(1, 16), Atom(0), Atom(1, 1, 16))
 
 
-def test_a_symbolic_axis_split_by_a_number_has_an_unknown_outer_extent() -> None:
-    assert atom_extent(Atom(0, 16), ("N",)) is None
+def test_the_outer_part_of_a_symbolic_axis_is_a_quotient() -> None:
+    assert atom_extent(Atom(0, 16), ("N",)) == "N//16"
+    assert atom_extent(Atom(0, 16), ("32*N",)) == "2*N"
+    assert atom_extent(Atom(0, 16), ("unk__0",)) is None
+    assert atom_extent(Atom(0, 16), (None,)) is None
     assert atom_extent(Atom(0, 1, 16), ("N",)) == 16
     assert atom_extent(Atom(0), ("N",)) == "N"
 

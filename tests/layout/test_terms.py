@@ -55,7 +55,8 @@ def test_names_of_a_quotient_cancel() -> None:
         ((Atom(0, 64), Atom(2)), "batch*h"),
         ((Atom(1), Atom(2)), "3*h"),
         ((Atom(0, 1, 8), Atom(1)), 24),
-        ((Atom(2, 2),), None),  # half of a name
+        ((Atom(2, 2),), "h//2"),
+        ((Atom(2, 2), Atom(1)), "3*(h//2)"),
         ((Atom(3), Atom(1)), None),  # onnx gives the name anew to another dim
         ((Atom(4), Atom(1)), None),
     ],

@@ -14,10 +14,11 @@ from relayout.errors import RelayoutError
 from relayout.legalization import legalize
 from relayout.verification.verifier import verify
 
-__all__ = ["BACKENDS", "NamedNet", "draw_named", "faults_of_named"]
+__all__ = ["BACKENDS", "EVEN_SIZES", "SIZES", "NamedNet", "draw_named", "faults_of_named"]
 
 BACKENDS = ("nhwc", "onnx", "tpu", "auto-nhwc", "x86-nchwc", "nchw", "xla-cpu")
 SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 3, "w": 5}, {"n": 3, "h": 1, "w": 2})
+EVEN_SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 2, "w": 8}, {"n": 3, "h": 4, "w": 2})
 
 Axes = list[list[int | str]]
 """The axes of a value, each as its factors: `[["n"], [4, "h"]]` is a matrix of n rows and 4*h columns."""
@@ -33,11 +34,12 @@ class NamedNet(Net):
         self.image = self.input("x", ("n", 8, "h", "w"))
         self.places = {"n": (self.image, 0), "h": (self.image, 2), "w": (self.image, 3)}
         self.read: dict[str, str] = {}
+        self.halves = False
 
     def region(self, prefix: str) -> NamedNet:
         """A net for a graph inside this one."""
         inner = NamedNet(self.opset, len(prefix))
-        inner.prefix, inner.inputs, inner.places = prefix, [], {**self.places}
+        inner.prefix, inner.inputs, inner.places, inner.halves = prefix, [], {**self.places}, self.halves
         return inner
 
     def body(self, name: str, *outputs: str) -> onnx.GraphProto:
@@ -86,9 +88,12 @@ class NamedNet(Net):
         """The extent of an axis, as a vector of one element that is computed from the shape of an image."""
         known = self.constant(np.array([math.prod(f for f in factors if isinstance(f, int))]))
         for name in (f for f in factors if isinstance(f, str)):
+            whole, _, divisor = name.partition("//")
+            if whole not in self.read:
+                value, place = self.places[whole]
+                self.read[whole] = self.node("Gather", self.node("Shape", value), self.constant([place]))
             if name not in self.read:
-                value, place = self.places[name]
-                self.read[name] = self.node("Gather", self.node("Shape", value), self.constant([place]))
+                self.read[name] = self.node("Div", self.read[whole], self.constant([int(divisor)]))
             known = self.node("Mul", known, self.read[name])
         return known
 
@@ -100,11 +105,12 @@ class NamedNet(Net):
         return str(self.node("Reshape", value, self.node("Concat", *parts, axis=0)))
 
 
-def draw_named(seed: int) -> onnx.ModelProto:
+def draw_named(seed: int, *, halves: bool = False) -> onnx.ModelProto:
     """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes. Every fourth
-    graph has an If or a Loop."""
+    graph has an If or a Loop. With `halves`, Reshapes split rows and columns, which are even, by 2."""
     draw = random.Random(seed)
     net = NamedNet()
+    net.halves = halves
     value, axes = net.image, [["n"], [8], ["h"], ["w"]]
     kept: Kept = []
     for _ in range(draw.randint(4, 14)):
@@ -128,7 +134,7 @@ def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: Kept
             perm = draw.choice([[0, *range(2, len(axes)), 1], [0, len(axes) - 1, *range(1, len(axes) - 1)]])
         return net.transpose(value, *perm), [axes[place] for place in perm]
     if kind == "Reshape":
-        target = _grouped(draw, [factor for axis in axes for factor in axis])
+        target = _grouped(draw, [factor for axis in axes for factor in axis], halves=net.halves)
         infers = draw.randrange(len(target)) if draw.random() < 0.5 else None
         return net.reshape(value, target, infers=infers), target
     is_image = len(axes) == 4 and all(axis in (["h"], ["w"]) for axis in axes[2:])
@@ -152,10 +158,13 @@ def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: Kept
     return str(net.node(draw.choice(["Relu", "Tanh", "Sigmoid"]), value)), axes
 
 
-def _grouped(draw: random.Random, factors: list[int | str]) -> Axes:
-    """The factors in their order as other axes; a number may become two."""
+def _grouped(draw: random.Random, factors: list[int | str], *, halves: bool) -> Axes:
+    """The factors in their order as other axes; a number may become two, and rows or columns too with `halves`."""
     split: list[int | str] = []
     for factor in factors:
+        if halves and factor in ("h", "w") and draw.random() < 0.3:
+            split += [f"{factor}//2", 2]
+            continue
         parts = draw.choice([2, 4]) if isinstance(factor, int) and factor > 4 and draw.random() < 0.4 else 1
         split += [parts, int(factor) // parts] if parts > 1 else [factor]
     axes: Axes = [[split[0]]]
@@ -166,19 +175,21 @@ def _grouped(draw: random.Random, factors: list[int | str]) -> Axes:
 
 
 def _merged(axis: list[int | str]) -> list[int | str]:
-    """The axis with adjacent numbers as one."""
+    """The axis with adjacent numbers as one, and halves that follow each other."""
     found: list[int | str] = []
     for factor in axis:
-        if found and isinstance(factor, int) and isinstance(last := found[-1], int):
+        if found and factor == 2 and isinstance(last := found[-1], str) and last.endswith("//2"):
+            found[-1] = last.removesuffix("//2")
+        elif found and isinstance(factor, int) and isinstance(last := found[-1], int):
             found[-1] = last * factor
         else:
             found.append(factor)
     return found
 
 
-def faults_of_named(seed: int, backend: str) -> Iterator[str]:
+def faults_of_named(seed: int, backend: str, *, halves: bool = False) -> Iterator[str]:
     """The faults of the legal model of one graph, each in a line."""
-    model = draw_named(seed)
+    model = draw_named(seed, halves=halves)
     try:
         legal, report = legalize(model, backend)
         again, second = legalize(legal, backend)
@@ -196,7 +207,7 @@ def faults_of_named(seed: int, backend: str) -> Iterator[str]:
     for finding in verify(legal, backend, model, run=False).findings:
         if finding.severity == "error":
             yield f"{finding}"
-    for number, sizes in enumerate(SIZES):
+    for number, sizes in enumerate(EVEN_SIZES if halves else SIZES):
         shape = [sizes["n"], 8, sizes["h"], sizes["w"]]
         drawn = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
         for name, one in (("legal", legal), ("again", again)):

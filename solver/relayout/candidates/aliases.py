@@ -303,11 +303,13 @@ def _composed(
 def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...], reads_extents: bool) -> bool:
     """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
     run time where each is a dimension of its own on both sides. So one axis of unknown extent may merge with others.
-    Several may if they have names: their extents are read off the base value."""
+    Several may if they have names, and one that has a name may split: their extents are read off the base value."""
     unknown = [Atom(axis) for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
-    if view.is_plain or len(unknown) < 2:
+    moved = [atom for atom in unknown if (atom,) not in view.axes]
+    if (
+        view.is_plain
+        or len(unknown) < 2
+        or (reads_extents and all(isinstance(base_extents[a.axis], str) for a in moved))
+    ):
         return True
-    merged = [atom for atom in unknown if (atom,) not in view.axes]
-    are_named = all(isinstance(base_extents[atom.axis], str) for atom in merged)
-    may_merge = len(merged) < 2 or (are_named and reads_extents)
-    return may_merge and all(any(atom in group for group in view.axes) for atom in merged)
+    return len(moved) < 2 and all(any(atom in group for group in view.axes) for atom in moved)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.memory_format import Extent
+from relayout.layout.terms import dividend_of, term_of
 from relayout.layout.view import View
 from relayout.ops import Free, Relabel, Rule
 
@@ -30,7 +31,7 @@ class SplitAxes:
     tensors: list[Tensor]
     operands: dict[ir.Value, Operand | None]
     rules: Mapping[ir.Node, Rule | None]
-    # The extents of factors that have names, each with the index of the tensor that is split.
+    # The extents that are read for the factors of a tensor, each with the index of the tensor.
     _factors: list[tuple[str, int]] = field(default_factory=list)
     # For each extent, the index of the first tensor of the main graph that has it, among those seen.
     _first: dict[Extent, int] = field(default_factory=dict)
@@ -50,13 +51,13 @@ class SplitAxes:
         self._seen = len(self.tensors)
         groups = [group for operand in self._views_of(tensor) for group in operand.view.axes]
         return all(atom.is_whole or atom.axis not in factors for group in groups for atom in group) and all(
-            self._first.get(name, tensor.index) < tensor.index for name in _names(factors)
+            self._first.get(name, tensor.index) < tensor.index for name in self._read_for(factors, tensor.index)
         )
 
     def split(self, operand: Operand, factors: Mapping[int, Sequence[Extent]]) -> Operand:
         """The operand after each of these axes of its tensor has become one for each factor, in all views of it."""
         old = operand.tensor
-        self._factors += [(name, old.index) for name in _names(factors)]
+        self._factors += [(name, old.index) for name in self._read_for(factors, old.index)]
         extents = chain.from_iterable(factors.get(axis, [extent]) for axis, extent in enumerate(old.extents))
         tensor = Tensor(old.index, old.base, tuple(extents), old.constant)
         views: dict[int, View] = {}
@@ -78,6 +79,15 @@ class SplitAxes:
             for name, index in self._factors
         )
 
+    def _read_for(self, factors: Mapping[int, Sequence[Extent]], index: int) -> set[str]:
+        """The names of the extents that are read to know those of the factors of a tensor: a quotient of an extent is
+        computed from that where no earlier tensor has it."""
+        found: set[str] = set()
+        for name in {extent for extents in factors.values() for extent in extents if isinstance(extent, str)}:
+            parts = dividend_of(name) if self._first.get(name, index) >= index else None
+            found.update({name} if parts is None else term_of(parts[0]).names)
+        return found
+
     def _is_read_off(self, tensor: Tensor, extent: str, dead: AbstractSet[ir.Node]) -> bool:
         value, node = tensor.base, tensor.base.producer()
         if extent not in tensor.extents or tensor.constant or value.graph is not self.graph or node in dead:
@@ -97,7 +107,3 @@ class SplitAxes:
                     found.append(view)
                     reached.append(view.value)
         return [operand for operand in found if operand is not None]
-
-
-def _names(factors: Mapping[int, Sequence[Extent]]) -> set[str]:
-    return {extent for extents in factors.values() for extent in extents if isinstance(extent, str)}

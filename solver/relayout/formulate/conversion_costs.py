@@ -269,8 +269,8 @@ def _prices_itself(backend: Backend) -> bool:
 def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether ONNX's operators can write the conversion: a Reshape must be able to split each tiled axis.
 
-    Tiled axes have known extents, and all other extents can be read from the tensor at run time, unless one is 0.
-    Reshape can infer one unknown extent per format, but the padding of an axis of unknown extent cannot be known.
+    Extents that have names can be read at run time, unless one is 0, and Reshape can infer one other per format. The
+    padding of an axis of unknown extent cannot be known.
     """
     if boxes_of(source) or boxes_of(target):
         return False  # only the backend understands a black box
@@ -282,4 +282,5 @@ def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) 
         return True
     if any({a.axis for a in o} - {a.axis for a in o if not a.outer} for o in (source, target)):
         return False
-    return all(sum(not isinstance(atom_extent(a, tensor.extents), int) for a in o) <= 1 for o in (source, target))
+    unknown = [[a for a in o if not isinstance(atom_extent(a, tensor.extents), int)] for o in (source, target)]
+    return all(len(each) <= 1 or all(isinstance(tensor.extents[a.axis], str) for a in each) for each in unknown)

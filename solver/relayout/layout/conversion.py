@@ -9,9 +9,9 @@ transposes: the first fuses the axis, the second splits it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, pairwise
+from math import prod
 from typing import Any
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from relayout.layout.memory_format import (
     normal_form,
     source_order,
 )
-from relayout.layout.terms import Term, product, quotient, term_of
+from relayout.layout.terms import extent_term, product
 
 __all__ = [
     "Dims",
@@ -65,7 +65,7 @@ def one_each(order: MemoryFormat) -> Dims:
 
 
 def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
-    """The extent of each group: an int, the symbol of its only axis, a product of symbols, or None.
+    """The extent of each group: an int, a symbol, a product of symbols, or None.
 
     >>> dims_shape(((Atom(0, 8), Atom(1)), (Atom(0, 1, 8),)), ("64*batch", 3))
     ['24*batch', 8]
@@ -74,25 +74,15 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
     for group in dims:
         parts = [atom_extent(atom, extents) for atom in group]
         if all(isinstance(p, int) for p in parts):
-            product = 1
-            for p in parts:
-                product *= p if isinstance(p, int) else 1
-            shape.append(product)
+            shape.append(prod([p for p in parts if isinstance(p, int)]))
         else:
-            shape.append(parts[0] if len(parts) == 1 and parts[0] is not None else _product_of_symbols(group, extents))
+            shape.append(parts[0] if len(parts) == 1 else _product_of_symbols(parts))
     return shape
 
 
-def _product_of_symbols(group: MemoryFormat, extents: Sequence[Extent]) -> str | None:
-    """The extent of a group as a product of names that the model gives; None where there is none."""
-    parts: list[Term | None] = []
-    for atom in group:
-        extent, whole = atom_extent(atom, extents), extents[atom.axis]
-        if isinstance(extent, int):
-            parts.append(Term(Fraction(extent)))
-        else:
-            parts.append(quotient(term_of(whole), Term(Fraction(atom.inner))) if isinstance(whole, str) else None)
-    found = product(parts)
+def _product_of_symbols(parts: Sequence[Extent]) -> str | None:
+    """The product of extents as one of names that the model gives; None where there is none."""
+    found = product(map(extent_term, parts))
     return str(found) if found is not None and found.is_formula else None
 
 

@@ -13,8 +13,11 @@ normal forms are equal: a transpose that moves only unit axes, and a reshape tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
+
+from relayout.layout.terms import GENERATED, Term, quotient, rounded_down, term_of
 
 __all__ = [
     "Atom",
@@ -120,13 +123,20 @@ def source_order(rank: int) -> MemoryFormat:
 
 
 def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
-    """The number of values of the atom; None if the axis is split and its extent is not a known number."""
+    """The number of values of the atom: a quotient where it is the outer part of an axis whose extent is a name."""
     if atom.outer:
         return atom.outer // atom.inner
     extent = extents[atom.axis]
-    if atom.inner == 1:
+    if atom.inner == 1 or extent is None:
         return extent
-    return extent // atom.inner if isinstance(extent, int) else None
+    return extent // atom.inner if isinstance(extent, int) else _part_of(extent, atom.inner)
+
+
+@cache
+def _part_of(extent: str, inner: int) -> str | None:
+    """A named extent by a number, which divides it whenever the model runs."""
+    term = quotient(term_of(extent), Term(Fraction(inner)))
+    return None if term is None or GENERATED in extent else str(rounded_down(term))
 
 
 def padded_extent(format_: Iterable[Atom], axis: int, extents: Sequence[Extent]) -> Extent:

@@ -120,6 +120,19 @@ def rounded_down(term: Term) -> Term:
     return Term(Fraction(1), (f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}",))
 
 
+_QUOTIENT = re.compile(rf"(?:\((?P<inner>[^()]+)\)|(?P<name>{NAME.pattern}))//(?P<divisor>[1-9]\d*)", re.ASCII)
+
+
+def dividend_of(name: str) -> tuple[str, int] | None:
+    """The dividend and the divisor of a quotient that `rounded_down` has written; None for another name.
+
+    >>> dividend_of("(3*h)//2"), dividend_of("(h + 1)//2 - 1")
+    (('3*h', 2), None)
+    """
+    found = _QUOTIENT.fullmatch(name)
+    return None if found is None else (found["inner"] or found["name"], int(found["divisor"]))
+
+
 def factors_of(number: int, count: int) -> list[int]:
     """So many factors of a number, as equal as whole numbers allow, the smallest first.
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.layout.terms import term_of
+from relayout.layout.terms import dividend_of, term_of
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -241,6 +241,13 @@ class Emitter:
                 rank = len(value.shape or ())
                 self._shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
             self._read[extent] = self._gathered(self._shapes[value], [place], stem)
+            return self._read[extent]
+        if (parts := dividend_of(extent)) is not None:
+            whole = self._extent_named(parts[0], stem)
+            if whole is None:
+                return None
+            divisor = self.integers(f"{stem}_part", [parts[1]])
+            self._read[extent] = self.node("Div", [whole, divisor], {}, whole, [1], f"{stem}_extent")
             return self._read[extent]
         term = term_of(extent)
         factors = [self._extent_named(name, stem) if name != extent else None for name in term.names]

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
-from relayout.layout.terms import Term, extent_term, product, quotient, term_of
+from relayout.layout.terms import Term, dividend_of, extent_term, is_name, product, quotient, term_of
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.registry import row
@@ -154,11 +154,17 @@ def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | 
     Equal outermost axes are matched first, and then both sides from the innermost axis outwards; an axis is split where
     one of the other side ends. Symbolic extents are terms: `4*h` ends where 4 and `h` do. The outermost rests of both
     sides need not match, since the totals are equal. For the same reason an extent without a name that the other side
-    has may be known: of (8, s) and (16, h, w), `s` is `2*h*w`.
+    has may be known: of (8, s) and (16, h, w), `s` is `2*h*w`; and of (h) and (h//4, 4), `h` is `4*(h//4)`.
     """
     if 0 in source or 0 in target:
         return None
     found = _factored(source, target)
+    if found is None and (whole := _as_multiples(source, target)) is not None:
+        found = _factored(whole, target)
+        if found is not None and found.factors:
+            found = None if any(whole[axis] != source[axis] for axis, _ in found.factors) else found
+    if found is None and (whole := _as_multiples(target, source)) is not None:
+        found = _factored(source, whole)
     if found is None and (known := _completed(source, target)) is not None:
         found = _factored(known, target)
     if found is None and (known := _completed(target, source)) is not None:
@@ -177,6 +183,25 @@ def _completed(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tuple
     rest = product(map(extent_term, (*extents[:place], *extents[place + 1 :])))
     found = _extent_of(quotient(product(map(extent_term, others)), rest))
     return None if found is None else (*extents[:place], found, *extents[place + 1 :])
+
+
+def _as_multiples(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
+    """The extents with each as a multiple of its quotient that the other side has. None where there is no such one, or
+    where the totals do not show that nothing is left: a multiple is at most the extent, so that all are equal if the
+    products are."""
+    divisors: dict[str, set[int]] = {}
+    for name in {name for each in others if isinstance(each, str) for name in term_of(each).names}:
+        if (found := dividend_of(name)) is not None:
+            divisors.setdefault(found[0], set()).add(found[1])
+    known = {whole: each.pop() for whole, each in divisors.items() if len(each) == 1}
+    multiples = tuple(
+        f"{known[each]}*({each if is_name(each) else f'({each})'}//{known[each]})"
+        if isinstance(each, str) and each in known
+        else each
+        for each in extents
+    )
+    totals = [product(map(extent_term, each)) for each in (multiples, others)]
+    return multiples if multiples != extents and None not in totals and totals[0] == totals[1] else None
 
 
 def _factored(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | None:

@@ -269,7 +269,8 @@ def _reshape(source: _Dims, given: _Read) -> _Dims | None:
     rest = Term(Fraction(-1))
     if shape.count(rest) == 1:
         others = [term for term in shape if term != rest]
-        shape[shape.index(rest)] = quotient(product(source), product(others))
+        # It leaves no remainder, or the Reshape would fail.
+        shape[shape.index(rest)] = _whole(quotient(product(source), product(others)))
     return tuple(shape)
 
 
