@@ -85,6 +85,23 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+@pytest.mark.parametrize("opset", [12, 13, 14])
+def test_products_of_extents_are_known_in_every_opset(opset: int) -> None:
+    """Before opset 14, onnx's inference does not know the rank of what is reshaped by a computed shape."""
+    net = Net(opset=opset)
+    image = net.node("Conv", net.input("x", ("n", 8, "h", "w")), net.input("k", (8, 8, 2, 2)), strides=[2, 2])
+    size = net.node("Shape", image)
+    n, h, w = (net.node("Gather", size, net.constant([place])) for place in (0, 2, 3))
+    columns = net.node("Concat", net.node("Mul", n, w), net.constant([8]), h, axis=0)
+    lines = net.node("Reshape", net.transpose(image, 0, 3, 1, 2), columns)
+    first = net.node("Gather", net.node("Shape", lines), net.constant([0]))
+    parts = net.node("Reshape", lines, net.node("Concat", first, net.constant([2, 4, -1]), axis=0))
+    net.output(net.node("Relu", net.node("Einsum", parts, parts, equation="ngci, ngcj -> ngij")))
+    nodes = [node for node in read_model(net.model()).graph if node.op_type in ("Einsum", "Reshape")]
+    shapes = [str(node.outputs[0].shape) for node in nodes]
+    assert shapes == ["[n*(w//2),8,h//2]", "[n*(w//2),2,4,h//2]", "[n*(w//2),2,h//2,h//2]"]
+
+
 @pytest.mark.parametrize(("policy", "is_known"), [("stretch", True), ("not_larger", False)])
 def test_a_resize_to_the_sizes_of_another_tensor_has_its_dims(policy: str, is_known: bool) -> None:
     net = Net()

@@ -107,6 +107,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
         shared = names_in(probe.graph)
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     _enter_scan_inputs(inferred.graph, {})
+    # The dims of values that had no rank before.
+    name_open_dims(inferred.graph, stated)
     for _ in range(ROUNDS):
         is_unified = _unify(inferred.graph, known)
         if not name_spatial_dims(inferred.graph) and not is_unified:

@@ -82,7 +82,8 @@ def _after_window(
 ) -> Iterator[tuple[str, _Formula]]:
     """The names of a window's results, each with its formula."""
     given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    window = given.get("kernel_shape") or kernels.get(_kernel(node), [])[2:]
+    kernel = _kernel(node)
+    window = given.get("kernel_shape") or (kernels.get(kernel) or _numbers(infos, kernel))[2:]
     if not window or node.input[0] not in infos:
         return
     read, made = (_dims(infos, name)[2:] for name in (node.input[0], node.output[0]))
@@ -173,6 +174,12 @@ def _after_broadcast(
 
 def _dims(infos: _Infos, name: str) -> list[onnx.TensorShapeProto.Dimension]:
     return list(infos[name].type.tensor_type.shape.dim)
+
+
+def _numbers(infos: _Infos, name: str) -> list[int]:
+    """The shape of a value that has known extents; empty for another."""
+    dims = _dims(infos, name) if name in infos else []
+    return [dim.dim_value for dim in dims] if all(dim.HasField("dim_value") for dim in dims) else []
 
 
 def _kernel(node: onnx.NodeProto) -> str:

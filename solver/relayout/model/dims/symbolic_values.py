@@ -33,7 +33,7 @@ _KIND = "element type of the result"
 _OF_FIRST = frozenset({"ReduceProd", "Squeeze"})
 """Operators of one vector, whose other operand has axes."""
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
-_MATCHED = _PRODUCTS | frozenset(BROADCAST)
+_MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
 
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
@@ -148,7 +148,7 @@ class Symbols:
         if node.op_type in _MATCHED:
             if known is None or all(dim is not None and not self._is_open(dim) for dim in known):
                 return
-            shape = _matched(node.op_type, [self._shape_of(name) for name in node.input if name])
+            shape = _matched(node, [self._shape_of(name) for name in node.input if name])
         else:
             shape = self._given_shape(node)
         if shape is None:
@@ -227,9 +227,12 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Term | None:
 
 
 def _is_better(new: Term | None, old: Term | None) -> bool:
-    """Whether the new term says more of an extent: a number, or a name that was not generated. Others are not used."""
-    if new is None or new.factor.denominator != 1 or (new.names and (new.factor != 1 or len(new.names) > 1)):
+    """Whether the new term says more of an extent: a number, or a name that was not generated. A formula of given names
+    says more only than nothing. Others are not used."""
+    if new is None or new.factor.denominator != 1:
         return False
+    if new.names and (new.factor != 1 or len(new.names) > 1):
+        return old is None and new.is_formula and len(str(new)) <= LONGEST_FORMULA
     if old is None:
         return True
     return bool(old.names) and new != old and (not new.names or _is_generated(old))
@@ -244,17 +247,32 @@ def _is_generated(dim: Term) -> bool:
     return dim.factor == 1 and len(dim.names) == 1 and dim.names[0].startswith(GENERATED)
 
 
-def _matched(operator: str, shapes: Sequence[_Dims | None]) -> _Dims | None:
-    """The shape of a result whose operands are broadcast: of all dims, or of a product's batch."""
+def _matched(node: onnx.NodeProto, shapes: Sequence[_Dims | None]) -> _Dims | None:
+    """The shape of a result whose operands are broadcast: of all dims, of a product's batch, or by an equation."""
     if any(shape is None for shape in shapes):
         return None
     found = [shape for shape in shapes if shape is not None]
-    if operator not in _PRODUCTS:
+    if node.op_type == "Einsum":
+        return _contracted(node.attribute[0].s.decode() if node.attribute else "", found)
+    if node.op_type not in _PRODUCTS:
         return reduce(_broadcast_shapes, found)
     left, right = found[:2]
     if len(left) < 2 or len(right) < 2:
         return None
     return (*_broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
+
+
+def _contracted(equation: str, shapes: Sequence[_Dims]) -> _Dims | None:
+    """The shape of an Einsum's result; None where the equation leaves it open."""
+    read, _, made = equation.replace(" ", "").partition("->")
+    terms = read.split(",")
+    if not made or "." in equation or [*map(len, terms)] != [*map(len, shapes)]:
+        return None
+    dims: dict[str, Term | None] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, dim in zip(term, shape, strict=True):
+            dims[letter] = _broadcast(dims.get(letter, dim), dim)
+    return tuple(dims.get(letter) for letter in made)
 
 
 def _reshape(source: _Dims, given: _Read) -> _Dims | None:
