@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, rounded_down, term_of
+from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, rounded_down, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
@@ -82,10 +82,12 @@ class Symbols:
         # Made-up names, each with the term that such an operator shows to be equal.
         self._same: dict[str, Term] = {}
         self._contradicted: set[str] = set()
+        # Quotients that Reshapes show to leave no remainder, each as a part of its dividend.
+        self._exact: dict[str, Term] = {}
         for node in graph.node:
             if node.domain not in ("", "ai.onnx"):
                 continue
-            if node.op_type in _SHAPED or node.op_type in _MATCHED or node.op_type == "Flatten":
+            if node.op_type in _SHAPED or node.op_type in _MATCHED or node.op_type in ("Flatten", "Reshape"):
                 self._follow_shape(node)
             if node.op_type in _RULES:
                 self._follow(node)
@@ -189,6 +191,10 @@ class Symbols:
         if node.op_type == "Flatten":
             axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
             return product(source[:axis]), product(source[axis:])
+        if node.op_type == "Reshape":
+            shape = _reshape(source, given, self._exact)
+            self._exact |= _exact_quotients(source, shape) if shape is not None else {}
+            return shape
         return _SHAPED[node.op_type](source, given)
 
     def _value(self, name: str) -> Vector | None:
@@ -275,8 +281,9 @@ def _contracted(equation: str, shapes: Sequence[_Dims]) -> _Dims | None:
     return tuple(dims.get(letter) for letter in made)
 
 
-def _reshape(source: _Dims, given: _Read) -> _Dims | None:
-    """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements."""
+def _reshape(source: _Dims, given: _Read, exact: Mapping[str, Term]) -> _Dims | None:
+    """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements. `exact` quotients leave no
+    remainder."""
     target = _elements(given[-1])
     if target is None:
         return None
@@ -287,9 +294,39 @@ def _reshape(source: _Dims, given: _Read) -> _Dims | None:
     rest = Term(Fraction(-1))
     if shape.count(rest) == 1:
         others = [term for term in shape if term != rest]
+        read, made = product(source), product(others)
+        left = quotient(read, made)
+        if left is None or left.factor.denominator > 1:
+            whole = quotient(_with_parts(read, exact), _with_parts(made, exact))
+            left = whole if whole is not None and whole.factor.denominator == 1 else left
         # It leaves no remainder, or the Reshape would fail.
-        shape[shape.index(rest)] = _whole(quotient(product(source), product(others)))
+        shape[shape.index(rest)] = _whole(left)
     return tuple(shape)
+
+
+def _exact_quotients(source: _Dims, shape: _Dims) -> dict[str, Term]:
+    """The quotients of dims that a Reshape between these shapes shows to leave no remainder, as parts of their
+    dividends: they are at most that, and only so the totals are equal."""
+    read, made = product(source), product(shape)
+    for one, other in ((read, made), (made, read)):
+        if one is None or other is None or one == other:
+            continue
+        parts = {name: dividend_of(name) for name in one.names}
+        found = {
+            name: Term(Fraction(1, each[1]) * term_of(each[0]).factor, term_of(each[0]).names)
+            for name, each in parts.items()
+            if each is not None
+        }
+        if found and _with_parts(one, found) == other:
+            return found
+    return {}
+
+
+def _with_parts(term: Term | None, exact: Mapping[str, Term]) -> Term | None:
+    """The term with these quotients as parts of their dividends."""
+    if term is None or exact.keys().isdisjoint(term.names):
+        return term
+    return product([Term(term.factor), *(exact.get(name, Term(_ONE.factor, (name,))) for name in term.names)])
 
 
 def _expand(source: _Dims, given: _Read) -> _Dims | None:
@@ -578,7 +615,6 @@ _SHAPED: dict[str, Callable[[_Dims, _Read], _Dims | None]] = {
     "ConstantOfShape": _filled,
     "Expand": _expand,
     "Range": _range,
-    "Reshape": _reshape,
     "Resize": _resized,
     "Slice": _sliced,
     "Tile": _tile,
