@@ -141,6 +141,18 @@ def test_the_time_that_float64_may_take_is_limited() -> None:
         run_wide(steps, [feed], ["y"], Deadline(0))
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_grid_sample_of_an_older_opset_runs_in_float64(mode: str) -> None:
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1,2,5,5] x, float[1,3,4,2] grid) => (float[1,2,3,4] y) {{
+            y = GridSample <mode = "{mode}"> (x, grid) }}""")
+    generator = np.random.default_rng(0)
+    feed = {"x": generator.normal(size=(1, 2, 5, 5)), "grid": generator.uniform(-0.9, 0.9, size=(1, 3, 4, 2))}
+    steps = steps_of(ir.from_proto(proto))
+    (result,) = run_wide(steps, [{name: data.astype(np.float32) for name, data in feed.items()}], ["y"], Deadline(60))
+    assert result["y"].dtype == np.float64
+
+
 def step(n: int) -> int:
     return n + 1
 
