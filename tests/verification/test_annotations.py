@@ -357,3 +357,28 @@ def test_the_outer_tile_of_an_axis_may_be_an_axis_of_its_own_in_the_source() -> 
     for wrong in ("NCc[tile:16]W", "Nc[tile:16]WC", "Nc[tile:16]HW"):
         cat.metadata_props["relayout.layout"] = wrong
         assert "layout-annotation" in rules(verify(legal, "onnx", against=source)), wrong
+
+
+# Eight channels that a later operator reads as a batch of two and four channels.
+GROUPED = """net (float[2,8,3,2] x, float[8,8,1,1] w, float[4] s, float[4] b) => (float[2,4,12] y) {
+    parts = Constant <value = int64[3] {2, 4, -1}> ()
+    a = Conv (x, w)
+    turned = Transpose <perm = [1,0,2,3]> (a)
+    first = Tanh (turned)
+    second = Tanh (first)
+    third = Tanh (second)
+    groups = Reshape (third, parts)
+    y = InstanceNormalization (groups, s, b) }"""
+
+
+def test_the_outer_tile_of_an_axis_may_be_the_batch_of_a_later_operator() -> None:
+    generator = np.random.default_rng(0)
+    weights = {"w": (8, 8, 1, 1), "s": (4,), "b": (4,)}
+    source = model_of(GROUPED, **{name: generator.normal(size=n).astype(np.float32) for name, n in weights.items()})
+    legal, _ = legalize(source, "nhwc")
+    assert verify(legal, "nhwc", against=source).passed
+    third = value_of(legal, "third")
+    assert third.metadata_props["relayout.layout"] == "CNHWc[tile:4]"
+    for wrong in ("NCHWc[tile:4]", "c[tile:4]NHWC"):
+        third.metadata_props["relayout.layout"] = wrong
+        assert "layout-annotation" in rules(verify(legal, "nhwc", against=source)), wrong

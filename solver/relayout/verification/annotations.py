@@ -161,14 +161,24 @@ def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]
     An axis whose extent is or may be 1 may be anywhere.
     """
     wide = [i for i, extent in enumerate(known_extents(value)) if isinstance(extent, int) and extent != 1]
+    format_ = memory_format_of(value)
     exchanged = [
         i
         for i in wide
-        if common[i] and layout.names[i] not in common[i] and any(layout.names[i] in common[j] for j in wide)
+        if common[i]
+        and layout.names[i] not in common[i]
+        and any(layout.names[i] in common[j] and not _are_parts(layout, i, j, format_) for j in wide)
     ]
     if exchanged:
         expected = "".join(min(each, default="*") for each in common)
         yield _annotation(value, expected, str(layout), "the annotation exchanges axes of the value")
+
+
+def _are_parts(layout: Layout, i: int, j: int, format_: MemoryFormat | None) -> bool:
+    """Whether two dimensions are parts of one axis, by the layout and by the memory format, which tells their order."""
+    if format_ is None or len(format_.dims) != layout.rank or (layout.outer(i) != j and layout.outer(j) != i):
+        return False
+    return all(len(format_.dims[k]) == 1 and not format_.dims[k][0].is_whole for k in (i, j))
 
 
 def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
