@@ -72,8 +72,10 @@ def term_of(text: str) -> Term:
     Term(factor=Fraction(8, 1), names=('batch', 'h + 1'))
     >>> term_of("8*h + 1")
     Term(factor=Fraction(1, 1), names=('8*h + 1',))
+    >>> term_of("2*((h//2))"), term_of("(h//2)")
+    (Term(factor=Fraction(2, 1), names=('h//2',)), Term(factor=Fraction(1, 1), names=('h//2',)))
     """
-    parts = [_factor(part) for part in _split(text)] if "*" in text else []
+    parts = [_factor(part) for part in _split(text)] if "*" in text or text.startswith("(") else []
     factors = [part for part in parts if part is not None]
     names = _in_order(each for each in factors if not each.isdecimal())
     if len(factors) < len(parts) or not names:
@@ -172,4 +174,6 @@ def _factor(part: str) -> str | None:
         return part
     inner = part[1:-1]
     depths = accumulate((letter == "(") - (letter == ")") for letter in inner)
-    return inner if part == f"({inner})" and min(depths, default=0) >= 0 else None
+    if part != f"({inner})" or min(depths, default=0) < 0:
+        return None
+    return _factor(inner) or inner

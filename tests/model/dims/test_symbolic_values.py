@@ -96,10 +96,23 @@ def test_products_of_extents_are_known_in_every_opset(opset: int) -> None:
     lines = net.node("Reshape", net.transpose(image, 0, 3, 1, 2), columns)
     first = net.node("Gather", net.node("Shape", lines), net.constant([0]))
     parts = net.node("Reshape", lines, net.node("Concat", first, net.constant([2, 4, -1]), axis=0))
-    net.output(net.node("Relu", net.node("Einsum", parts, parts, equation="ngci, ngcj -> ngij")))
-    nodes = [node for node in read_model(net.model()).graph if node.op_type in ("Einsum", "Reshape")]
-    shapes = [str(node.outputs[0].shape) for node in nodes]
-    assert shapes == ["[n*(w//2),8,h//2]", "[n*(w//2),2,4,h//2]", "[n*(w//2),2,h//2,h//2]"]
+    one, other = net.node("Split", parts, axis=-2, results=2)
+    net.output(net.node("Relu", net.node("Einsum", one, other, equation="ngci, ngcj -> ngij")))
+    nodes = [node for node in read_model(net.model()).graph if node.op_type in ("Einsum", "Reshape", "Split")]
+    shapes = [str(value.shape) for node in nodes for value in node.outputs]
+    half = "[n*(w//2),2,2,h//2]"
+    assert shapes == ["[n*(w//2),8,h//2]", "[n*(w//2),2,4,h//2]", half, half, "[n*(w//2),2,h//2,h//2]"]
+
+
+def test_formulas_that_an_exporter_has_written_are_spelled_alike() -> None:
+    net = Net()
+    image = net.node("MaxPool", net.input("x", (1, 3, "h", "w")), kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.node("Relu", image))
+    model = net.model()
+    for dim, text in zip(model.graph.output[0].type.tensor_type.shape.dim[2:], ("(h//2)", "((w//2))"), strict=True):
+        dim.dim_param = text
+    shapes = [str(value.shape) for node in read_model(model).graph for value in node.outputs]
+    assert shapes == ["[1,3,h//2,w//2]"] * 2
 
 
 @pytest.mark.parametrize(("policy", "is_known"), [("stretch", True), ("not_larger", False)])

@@ -15,10 +15,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.layout.terms import GENERATED
+from relayout.layout.terms import GENERATED, term_of
 from relayout.model.dims.dim_unification import (
     MadeUpNames,
     number,
+    rename,
     restore_made_up_outputs,
     unify_names,
     without_made_up_outputs,
@@ -74,6 +75,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may
     have graphs inside.
     """
+    _spell_formulas(proto.graph)
     proto, made_up = without_made_up_outputs(proto)
     stated = shaped_values(proto.graph, has_graphs=has_graphs) - {value for value, _ in made_up}
     inferred = infer(proto)
@@ -119,6 +121,15 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     }
     is_ranked = all(name in ranked for node in inferred.graph.node for name in node.output if name)
     return Inferred(inferred, {name: value for name, value in known.items() if name not in stored}, is_ranked)
+
+
+def _spell_formulas(graph: onnx.GraphProto) -> None:
+    """Write the formulas of dims as this package does: exporters put parentheses around them, and factors in an order
+    of their own."""
+    formulas = [name for name in names_in(graph) if "(" in name or "*" in name]
+    same = {name: text for name in formulas if (text := str(term_of(name))) != name}
+    if same:
+        rename(graph, same)
 
 
 def _is_static(graph: onnx.GraphProto, has_graphs: bool) -> bool:

@@ -87,7 +87,7 @@ class Symbols:
         for node in graph.node:
             if node.domain not in ("", "ai.onnx"):
                 continue
-            if node.op_type in _SHAPED or node.op_type in _MATCHED or node.op_type in ("Flatten", "Reshape"):
+            if node.op_type in _SHAPED or node.op_type in _MATCHED or node.op_type in ("Flatten", "Reshape", "Split"):
                 self._follow_shape(node)
             if node.op_type in _RULES:
                 self._follow(node)
@@ -146,19 +146,31 @@ class Symbols:
             self.values[node.output[0]] = vector
 
     def _follow_shape(self, node: onnx.NodeProto) -> None:
-        known = self._dims.get(node.output[0])
-        if node.op_type in _MATCHED:
-            if known is None or all(dim is not None and not self._is_open(dim) for dim in known):
-                return
-            shape = _matched(node, [self._shape_of(name) for name in node.input if name])
-        else:
-            shape = self._given_shape(node)
-        if shape is None:
+        if node.op_type == "Split":
+            source = self._shape_of(node.input[0])
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            if source is not None and -len(source) <= axis < len(source):
+                place = axis % len(source)
+                for name in node.output:
+                    self._enter(name, (*source[:place], None, *source[place + 1 :]))
             return
+        known = self._dims.get(node.output[0])
+        if node.op_type not in _MATCHED:
+            shape = self._given_shape(node)
+        elif known is None or all(dim is not None and not self._is_open(dim) for dim in known):
+            return
+        else:
+            shape = _matched(node, [self._shape_of(name) for name in node.input if name])
+        if shape is not None:
+            self._enter(node.output[0], shape)
+
+    def _enter(self, name: str, shape: _Dims) -> None:
+        """Compare the shape of a value with what the graph has of it."""
+        known = self._dims.get(name)
         known = (None,) * len(shape) if known is None else known
         if len(known) != len(shape):
             return
-        self.shapes[node.output[0]] = shape, known
+        self.shapes[name] = shape, known
         for new, old in zip(shape, known, strict=True):
             if new is None or old is None or new.factor.denominator != 1 or self._is_made_up_formula(new):
                 continue
@@ -169,12 +181,6 @@ class Symbols:
                 if found != new and not _is_generated(old):
                     self._contradicted.add(old.names[0])
 
-    def _is_open(self, dim: Term) -> bool:
-        """Whether the dim has a made-up name, for which a term can be found."""
-        if dim.factor != 1 or len(dim.names) != 1 or dim.names[0] in self._ambiguous:
-            return False
-        return _is_generated(dim) or dim.names[0] in self._made_up
-
     def _is_made_up_formula(self, term: Term) -> bool:
         """Whether it has a formula of names that may yet give way, which would not give way inside it."""
         return any(not is_name(name) and name in self._made_up for name in term.names)
@@ -182,6 +188,12 @@ class Symbols:
     def _is_formula_of_given(self, term: Term) -> bool:
         is_given = not any(name in self._made_up for name in term.names)
         return is_given and term.is_formula and len(str(term)) <= LONGEST_FORMULA
+
+    def _is_open(self, dim: Term) -> bool:
+        """Whether the dim has a made-up name, for which a term can be found."""
+        if dim.factor != 1 or len(dim.names) != 1 or dim.names[0] in self._ambiguous:
+            return False
+        return _is_generated(dim) or dim.names[0] in self._made_up
 
     def _given_shape(self, node: onnx.NodeProto) -> _Dims | None:
         source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
