@@ -134,7 +134,7 @@ def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
 
 @cache
 def _part_of(extent: str, inner: int) -> str | None:
-    """A named extent by a number, which divides it whenever the model runs."""
+    """A named extent by a number. The Reshape that cuts the axis so runs only where the number divides it."""
     term = quotient(term_of(extent), Term(Fraction(inner)))
     return None if term is None or GENERATED in extent else str(rounded_down(term))
 

@@ -19,6 +19,7 @@ __all__ = [
     "GENERATED",
     "NAME",
     "Term",
+    "dividend_of",
     "extent_term",
     "factors_of",
     "is_name",

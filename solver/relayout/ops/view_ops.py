@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
 
@@ -9,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
-from relayout.layout.terms import Term, dividend_of, extent_term, is_name, product, quotient, term_of
+from relayout.layout.terms import Term, dividend_of, extent_term, product, quotient, term_of
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.registry import row
@@ -189,17 +190,12 @@ def _as_multiples(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tu
     """The extents with each as a multiple of its quotient that the other side has. None where there is no such one, or
     where the totals do not show that nothing is left: a multiple is at most the extent, so that all are equal if the
     products are."""
-    divisors: dict[str, set[int]] = {}
+    quotients: dict[str, set[str]] = {}
     for name in {name for each in others if isinstance(each, str) for name in term_of(each).names}:
         if (found := dividend_of(name)) is not None:
-            divisors.setdefault(found[0], set()).add(found[1])
-    known = {whole: each.pop() for whole, each in divisors.items() if len(each) == 1}
-    multiples = tuple(
-        f"{known[each]}*({each if is_name(each) else f'({each})'}//{known[each]})"
-        if isinstance(each, str) and each in known
-        else each
-        for each in extents
-    )
+            quotients.setdefault(found[0], set()).add(str(Term(Fraction(found[1]), (name,))))
+    known = {whole: each.pop() for whole, each in quotients.items() if len(each) == 1}
+    multiples = tuple(known.get(each, each) if isinstance(each, str) else each for each in extents)
     totals = [product(map(extent_term, each)) for each in (multiples, others)]
     return multiples if multiples != extents and None not in totals and totals[0] == totals[1] else None
 

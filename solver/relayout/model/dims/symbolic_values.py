@@ -323,7 +323,7 @@ def _exact_quotients(source: _Dims, shape: _Dims) -> dict[str, Term]:
     for one, other in ((read, made), (made, read)):
         if one is None or other is None or one == other:
             continue
-        parts = {name: dividend_of(name) for name in one.names}
+        parts = {name: dividend_of(name) for name in {*one.names} - {*other.names}}
         found = {
             name: Term(Fraction(1, each[1]) * term_of(each[0]).factor, term_of(each[0]).names)
             for name, each in parts.items()

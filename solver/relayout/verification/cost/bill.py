@@ -1,4 +1,4 @@
-"""What a legal model costs: its conversions, its transfers and the implementations of its nodes, part by part."""
+"""The cost of a legal model, part by part: its conversions, its transfers and the implementations of its nodes."""
 
 from __future__ import annotations
 
