@@ -403,3 +403,36 @@ def test_one_block_of_as_many_rows_and_columns_may_be_read_as_channels_last() ->
     assert DOMAIN in {node.domain for node in legal.graph.node}
     assert report.verification is not None
     assert report.verification.findings == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Read as channels-last data, through an operator that moves values and one that broadcasts.
+        """l = Slice (a, one, two, three)
+           r = Slice (a, two, eight, three)
+           c = Concat <axis = 3> (r, l, l)
+           d = CumSum (c, axis)""",
+        # Written as channels-last data by an operator that broadcasts over the rows.
+        """m = ReduceMean <axes = [2], keepdims = 0> (a)
+           n = Conv <kernel_shape = [1]> (m, v)
+           u = Unsqueeze (n, two)
+           d = Add (a, u)""",
+    ],
+)
+def test_what_is_made_of_one_block_read_as_channels_last_is_no_block(body: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[1,8,8,8] x, float[8,8,3,3] w, float[8,8,1] v) => (float[1,8,8,8] y)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] eight = {{8}}, int64 axis = {{1}}> {{
+            a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+            {body}
+            y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (d, w) }}""")
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 8, 3, 3)), ("v", (8, 8, 1))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+        model.graph.input.remove(next(value for value in model.graph.input if value.name == name))
+    legal, report = legalize(model, "x86-nchwc", backend_options={"block": 8})
+    assert DOMAIN in {node.domain for node in legal.graph.node}
+    assert report.verification is not None
+    assert report.verification.findings == ()

@@ -7,7 +7,7 @@ along one of its axes, or whose kernel is in blocks of another size, computes wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -21,8 +21,10 @@ from relayout_backends.x86_nchwc.checks.blocked_types import (
     STANDARD,
     Type,
     extent,
+    is_one_block,
     noted,
     reads_plain,
+    sizes_of_blocks,
     types_of,
 )
 
@@ -42,8 +44,8 @@ def check_blocked(model: ir.Model, target: Callable[[], int], device: str = "") 
     By their metadata all nodes must have blocks of one size, and those on `device` the size of its `target`.
     """
     nodes = list(walk(model.graph))
-    sizes = {noted(node, BLOCK_KEY) for node in nodes if node.domain == BLOCKED_DOMAIN}
-    types = {value: kind for value, kind in types_of(model).items() if not _is_one_block(value, sizes)}
+    sizes = sizes_of_blocks(nodes)
+    types = {value: kind for value, kind in types_of(model).items() if not is_one_block(value, sizes)}
     if not sizes:
         return
     yield from _check_sizes(nodes, target, device)
@@ -59,13 +61,6 @@ def check_blocked(model: ir.Model, target: Callable[[], int], device: str = "") 
         if kind is not None and kind.is_blocked and producer is not None:
             message = f"output {value.name} leaves the graph in blocks"
             yield _fault(producer, None, "a plain result", "blocks", message)
-
-
-def _is_one_block(value: ir.Value, sizes: Collection[int | None]) -> bool:
-    """Whether a value has one block of channels, and as many rows and columns: its blocks are channels-last data of the
-    same shape, so that it may be read as either."""
-    extents = {extent(value, axis) for axis in (1, 2, 3)}
-    return len(extents) == 1 and extents <= {*sizes}
 
 
 def _check_sizes(nodes: Sequence[ir.Node], target: Callable[[], int], device: str) -> Iterator[Violation]:

@@ -6,7 +6,7 @@ C/block, H, W, block. The metadata of their nodes has the size of the block, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,8 +22,10 @@ __all__ = [
     "STANDARD",
     "Type",
     "extent",
+    "is_one_block",
     "noted",
     "reads_plain",
+    "sizes_of_blocks",
     "types_of",
 ]
 
@@ -54,31 +56,51 @@ def types_of(model: ir.Model) -> dict[ir.Value, Type]:
     nodes = list(walk(model.graph))
     if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
         return {}
+    sizes = sizes_of_blocks(nodes)
     types = {value: PLAIN for value in model.graph.inputs if extent(value, 1) is not None and not _one_place(value)}
-    _carry_forward(nodes, types)
+    _carry_forward(nodes, types, sizes)
     # A view may give blocks: a value that is read as blocks, and not known to be plain, is taken for blocked.
     for node in reversed(nodes):
-        for value in _wanted_in_blocks(node, types):
+        for value in _wanted_in_blocks(node, types, sizes):
             types.setdefault(value, Type(True, noted(node, BLOCK_KEY)))
-    _carry_forward(nodes, types)
+    _carry_forward(nodes, types, sizes)
     return types
 
 
-def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type]) -> None:
+def sizes_of_blocks(nodes: Iterable[ir.Node]) -> frozenset[int | None]:
+    """The sizes of blocks that the metadata of blocked operators name; None stands for a node without it."""
+    return frozenset(noted(node, BLOCK_KEY) for node in nodes if node.domain == BLOCKED_DOMAIN)
+
+
+def is_one_block(value: ir.Value, sizes: Collection[int | None]) -> bool:
+    """Whether a value has one block of channels, and as many rows and columns: its blocks are channels-last data of the
+    same shape, so that it may be read as either."""
+    extents = {extent(value, axis) for axis in (1, 2, 3)}
+    return len(extents) == 1 and extents <= {*sizes}
+
+
+def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type], sizes: Collection[int | None]) -> None:
     for node in nodes:
-        operands = [types.get(value) if value is not None else None for value in node.inputs]
+        # A reader may take one block for channels-last data, and its results tell nothing then.
+        operands = [
+            types.get(value) if value is not None and not is_one_block(value, sizes) else None for value in node.inputs
+        ]
         for result in node.outputs:
             kind = _made(node, operands, result)
             if kind is not None and not _one_place(result):
                 types[result] = kind
 
 
-def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.Value]:
+def _wanted_in_blocks(
+    node: ir.Node, types: Mapping[ir.Value, Type], sizes: Collection[int | None]
+) -> list[ir.Value]:
     """The operands that must be blocked, given the node and its results."""
     if node.domain == BLOCKED_DOMAIN:
         plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))
         operands = [*([] if plain else node.inputs[:1]), *(node.inputs[3:4] if node.op_type == "Conv" else [])]
-    elif _keeps_places(node) and any(result in types and types[result].is_blocked for result in node.outputs):
+    elif _keeps_places(node) and any(
+        result in types and types[result].is_blocked and not is_one_block(result, sizes) for result in node.outputs
+    ):
         parameters = 1 if node.op_type in POINTWISE or node.op_type in ("Slice", "Split") else len(node.inputs)
         operands = list(node.inputs[:parameters])
     else:
