@@ -5,6 +5,8 @@ With a batch of unknown size the legal model counts as much as with a batch of o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
@@ -68,4 +70,49 @@ def test_a_batch_of_unknown_size_counts_as_one(backend: str, prefix: str, is_com
     assert_same_numbers(model, legal)
     again, second = legalize(legal, backend)
     assert second.after == second.before == report.after
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def rows(batch: int | str) -> onnx.ModelProto:
+    """An image, channels first, and an attention of 2 heads along each row, whose heads are split from the channels."""
+    net = Net(17)
+    image = net.node("Relu", net.input("x", (batch, 16, 8, 8)))
+    tokens = net.node("Reshape", net.transpose(image, 0, 2, 3, 1), net.constant([-1, 8, 16]))
+    packed = net.node("MatMul", tokens, net.weight(16, 48))
+    packed = net.transpose(net.node("Reshape", packed, net.constant([-1, 8, 3, 2, 8])), 2, 0, 3, 1, 4)
+    query, key, value = (net.node("Gather", packed, net.constant(place), axis=0) for place in range(3))
+    attention = net.node("Softmax", net.node("MatMul", query, net.transpose(key, 0, 1, 3, 2)), axis=-1)
+    value = net.transpose(net.node("MatMul", attention, value), 0, 2, 1, 3)
+    value = net.node("MatMul", net.node("Reshape", value, net.constant([-1, 8, 16])), net.weight(16, 16))
+    value = net.transpose(net.node("Reshape", value, net.constant([-1, 8, 8, 16])), 0, 3, 1, 2)
+    kernel = net.weight(16, 16, 1, 1)
+    net.output(net.node("Conv", net.node("Add", value, image), kernel))
+    return net.model()
+
+
+def windows_of_planes(batch: int | str) -> onnx.ModelProto:
+    """Planes between convolutions, and a matrix in windows of 4 x 4 between them."""
+    net = Net(17)
+    kernel = net.weight(8, 8, 1, 1)
+    image = net.node("Conv", net.input("x", (batch, 8, 8, 8)), kernel)
+    value = net.node("Reshape", net.transpose(image, 0, 2, 3, 1), net.constant([-1, 2, 4, 2, 4, 8]))
+    value = net.node("Reshape", net.transpose(value, 0, 1, 3, 2, 4, 5), net.constant([-1, 16, 8]))
+    value = net.node("MatMul", value, net.weight(8, 8))
+    value = net.transpose(net.node("Reshape", value, net.constant([-1, 2, 2, 4, 4, 8])), 0, 1, 3, 2, 4, 5)
+    value = net.transpose(net.node("Reshape", value, net.constant([-1, 8, 8, 8])), 0, 3, 1, 2)
+    net.output(net.node("Conv", value, kernel))
+    return net.model()
+
+
+@pytest.mark.parametrize(("network", "backend"), [(rows, "xla-cpu"), (windows_of_planes, "onnx")])
+def test_rows_of_an_unknown_batch_cost_as_those_of_a_known_one(
+    network: Callable[[int | str], onnx.ModelProto], backend: str
+) -> None:
+    _, expected = legalize(network(2), backend)
+    model = network("batch")
+    legal, report = legalize(model, backend, dims={"batch": 2})
+    assert report.cost == expected.cost
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend, dims={"batch": 2})
+    assert second.cost == report.cost
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

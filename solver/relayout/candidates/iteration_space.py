@@ -228,7 +228,12 @@ class IndexingMaps:
         known = {atom.axis for atom in order}
         common = {atom.axis for atom in further} & known
         if [a for a in order if a.axis in common] != [a for a in further if a.axis in common]:
-            return None
+            # Only in one of the two may another axis stand between the tiles of a common one.
+            if not cuts_nest(tuple(order), tuple(further)):
+                return None
+            order, further = _split_alike(order, further), _split_alike(further, order)
+            if [a for a in order if a.axis in common] != [a for a in further if a.axis in common]:
+                return None
         least = 0
         for number, atom in enumerate(further):
             if atom.axis in common:

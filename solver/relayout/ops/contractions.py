@@ -108,7 +108,8 @@ class _Product(Struct, frozen=True):
         inner, before = order[at + 1 :], order[:at]
         if not before or before[-1] != self.column or self.column in inner or not inner:
             return False
-        if sum(not isinstance(self.extents[axis], int) for axis in inner) > 1:
+        # Of the tiles of an axis of unknown extent, the outermost alone has an unknown extent.
+        if sum(not isinstance(self.extents[axis], int) for axis in {*inner}) > 1:
             return False
         return set(inner) == {self.contracted - 1} if self.batched else True
 
