@@ -54,8 +54,12 @@ def windows(net: NamedNet, image: str) -> str:
     return net.transpose(pixels, 0, 3, 1, 2)
 
 
+def attention(net: NamedNet, image: str) -> str:
+    return net.attention(image, 8)
+
+
 PARTS = {"patches": patches, "group norm": group_norm, "columns": columns_last}
-HALVES = {"squares": squares, "windows": windows}
+HALVES = {"squares": squares, "windows": windows, "attention": attention}
 
 
 def around(part: Part, opset: int = 17) -> onnx.ModelProto:

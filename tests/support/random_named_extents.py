@@ -104,6 +104,17 @@ class NamedNet(Net):
         parts = [self.constant([-1]) if p == infers else self.extent(axis) for p, axis in enumerate(axes)]
         return str(self.node("Reshape", value, self.node("Concat", *parts, axis=0)))
 
+    def attention(self, image: str, channels: int) -> str:
+        """The sum of an image (n, channels, h, w) and an attention in each window of 2x2 of its pixels, as in Swin."""
+        cut = self.reshape(self.transpose(image, 0, 2, 3, 1), [["n"], ["h//2"], [2], ["w//2"], [2], [channels]])
+        pixels = self.reshape(self.transpose(cut, 0, 1, 3, 2, 4, 5), [["n", "h//2", "w//2"], [4], [channels]])
+        query, key, value = (self.node("MatMul", pixels, self.weight(channels, channels)) for _ in range(3))
+        weights = self.node("Softmax", self.node("MatMul", query, self.transpose(key, 0, 2, 1)), axis=-1)
+        mixed = self.node("MatMul", self.node("MatMul", weights, value), self.weight(channels, channels))
+        cut = self.reshape(mixed, [["n"], ["h//2"], ["w//2"], [2], [2], [channels]])
+        pixels = self.reshape(self.transpose(cut, 0, 1, 3, 2, 4, 5), [["n"], ["h"], ["w"], [channels]])
+        return str(self.node("Add", image, self.transpose(pixels, 0, 3, 1, 2)))
+
 
 def draw_named(seed: int, *, halves: bool = False) -> onnx.ModelProto:
     """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes. Every fourth
@@ -138,6 +149,10 @@ def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: Kept
         infers = draw.randrange(len(target)) if draw.random() < 0.5 else None
         return net.reshape(value, target, infers=infers), target
     is_image = len(axes) == 4 and all(axis in (["h"], ["w"]) for axis in axes[2:])
+    if kind == "MatMul" and net.halves and axes[0] == ["n"] and axes[2:] == [["h"], ["w"]] and draw.random() < 0.5:
+        channels = math.prod(f for f in axes[1] if isinstance(f, int))
+        if axes[1] == [channels]:
+            return net.attention(value, channels), axes
     if kind == "Conv" and is_image and draw.random() < 0.3:
         return net.pool(value, axes)
     if kind == "Conv" and len(axes) == 4 and all(isinstance(f, int) for f in axes[1]):

@@ -223,7 +223,8 @@ class Emitter:
             cut = [atom for atom in whole_group if any(a.axis == atom.axis for a in group)]
             others = [atom_extent(atom, extents) for atom in whole_group if atom not in cut]
             sizes = [extent for extent in others if isinstance(extent, int)]
-            if len(group) == 1 and len(cut) == 1 and cut[0].inner == 1 and len(sizes) == len(others):
+            is_in_it = len(group) == 1 and len(cut) == 1 and (cut[0].inner, cut[0].outer) == (1, group[0].outer)
+            if is_in_it and len(sizes) == len(others):
                 divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
                 read = self._gathered(whole, [place], stem)
                 return self.node("Div", [read, divisor], {}, whole, [1], f"{stem}_extent")
