@@ -424,7 +424,8 @@ def test_what_is_made_of_one_block_read_as_channels_last_is_no_block(body: str) 
     model = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 17]>
         g (float[1,8,8,8] x, float[8,8,3,3] w, float[8,8,1] v) => (float[1,8,8,8] y)
-        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] eight = {{8}}, int64 axis = {{1}}> {{
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] eight = {{8}},
+         int64 axis = {{1}}> {{
             a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
             {body}
             y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (d, w) }}""")

@@ -24,6 +24,7 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Inferred
+from relayout.model.dims.declared_dims import correct_declared_dims
 from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
@@ -93,8 +94,11 @@ def model_from(light: Light) -> ir.Model:
     """The model with the types of all values and with its constants."""
     structure = light.structure
     notes = [*light.notes]
-    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors, notes=notes)
-    model = infer_in_rounds(light.proto, infer, partial(_built, light=light), has_graphs=structure.has_graphs)
+    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
+    corrected = correct_declared_dims(light.proto, infer)
+    notes += [corrected] if corrected is not None else []
+    noting = partial(infer, notes=notes)
+    model = infer_in_rounds(light.proto, noting, partial(_built, light=light), has_graphs=structure.has_graphs)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = light.digest

@@ -91,9 +91,7 @@ def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type], sizes:
                 types[result] = kind
 
 
-def _wanted_in_blocks(
-    node: ir.Node, types: Mapping[ir.Value, Type], sizes: Collection[int | None]
-) -> list[ir.Value]:
+def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type], sizes: Collection[int | None]) -> list[ir.Value]:
     """The operands that must be blocked, given the node and its results."""
     if node.domain == BLOCKED_DOMAIN:
         plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))

@@ -1,0 +1,76 @@
+"""Declared dims that are wrong: a number where the operators give an open dim of the model's inputs.
+
+PyTorch's exporter declares a batch of 1 for products inside a model with an open batch, if the batch of its example is
+1. Where a batch is opened by hand, the values inside keep the old number. Runtimes go by the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import onnx
+
+from relayout.errors import InputError
+from relayout.model.proto_graphs import subgraphs_of
+
+__all__ = ["correct_declared_dims"]
+
+_UNNAMED = "relayout.open"
+
+
+def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> str | None:
+    """Open each dim of a result that is declared as a number, where inference finds an open dim of an input.
+
+    `infer` fills shapes in. Returns a note about the values whose dims are changed; None if there are none.
+    """
+    is_open = any(not dim.HasField("dim_value") for value in proto.graph.input for dim in _dims(value))
+    if not is_open or not any(dim.HasField("dim_value") for value in _results(proto) for dim in _dims(value)):
+        return None
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    given: dict[str, str] = {}
+    unnamed = (f"{_UNNAMED}{n}" for n in count())
+    for value in probe.graph.input:
+        for dim in _dims(value):
+            if not dim.HasField("dim_value"):
+                name = dim.dim_param
+                dim.dim_param = name or next(unnamed)
+                given[dim.dim_param] = name
+    for value in _results(probe):
+        for dim in _dims(value):
+            dim.ClearField("dim_value")
+    try:
+        inferred = infer(probe)
+    except InputError:
+        return None  # the model itself is inferred next, and its fault told
+    found: dict[str, list[str]] = {}
+    for value in _results(inferred):
+        # The branches of an If may have values of one name.
+        names = [dim.dim_param for dim in _dims(value)]
+        found[value.name] = names if found.get(value.name, names) == names else []
+    wrong: dict[str, str] = {}
+    for value in _results(proto):
+        for place, (dim, name) in enumerate(zip(_dims(value), found.get(value.name, ()), strict=False)):
+            if name in given and dim.HasField("dim_value"):
+                text = f"value '{value.name}', dim {place} is {given[name] or 'open'}, not {dim.dim_value}"
+                wrong.setdefault(value.name, text)
+                dim.Clear()
+                if given[name]:
+                    dim.dim_param = given[name]
+    if not wrong:
+        return None
+    more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
+    first = next(iter(wrong.values()))
+    return f"declared dims are wrong, and those that follow from the operators are used: {first}{more}"
+
+
+def _results(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """The declared results of ONNX's operators, in the graph and those inside it."""
+    for graph in subgraphs_of(proto.graph):
+        made = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+        yield from (value for value in (*graph.value_info, *graph.output) if value.name in made)
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
+    return [*value.type.tensor_type.shape.dim]

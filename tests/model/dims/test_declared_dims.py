@@ -1,0 +1,114 @@
+"""Numbers that a model declares for dims inside it, where the operators give an open dim of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+from onnx import TensorProto, helper
+
+from relayout import legalize, read_model
+from relayout.model.dims.declared_dims import correct_declared_dims
+from relayout.model.shape_inference import infer_shapes
+
+Dims = Sequence[int | str | None]
+
+BATCH_OF_THREE = {"x": np.random.default_rng(0).standard_normal((3, 8, 4, 6)).astype(np.float32)}
+
+
+def products(batch: int | str | None, **declared: Dims) -> onnx.ModelProto:
+    """Products of the planes of an image with each other, as in attention, with these `declared` shapes inside."""
+    net = Net(17)
+    image = net.input("x", (batch, 8, 4, 6))
+    value = net.node("Conv", image, net.weight(8, 8, 1, 1))
+    scores = net.node("MatMul", value, net.transpose(value, 0, 1, 3, 2))
+    weights = net.node("Softmax", scores, axis=-1)
+    net.output(net.node("Conv", net.node("MatMul", weights, value), net.weight(8, 8, 1, 1)))
+    model = net.model()
+    results = {"scores": scores, "weights": weights, "values": value}
+    for name, dims in declared.items():
+        if name == "output":
+            model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, 1, dims))
+        else:
+            model.graph.value_info.append(helper.make_tensor_value_info(results[name], TensorProto.FLOAT, dims))
+    return model
+
+
+@pytest.mark.parametrize("batch", ["n", None])
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "tpu"])
+def test_a_batch_of_one_that_an_exporter_declares_is_as_open_as_the_inputs(backend: str, batch: str | None) -> None:
+    model = products(batch, scores=(1, 8, 4, 4), weights=(1, 8, 4, 4))
+    legal, report = legalize(model, backend)
+    (warning,) = report.warnings
+    assert f"dim 0 is {batch or 'open'}, not 1, and 1 more values" in warning
+    assert_same_numbers(model, legal, BATCH_OF_THREE)
+
+
+def test_a_batch_opened_by_hand_is_open_everywhere() -> None:
+    shapes = {value.name: value.shape for node in read_model(products(2)).graph for value in node.outputs}
+    model = products("n")
+    for name, shape in shapes.items():
+        assert shape is not None
+        if name != model.graph.output[0].name:
+            model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+    read = read_model(model).graph
+    assert all(value.shape is not None and str(value.shape[0]) == "n" for node in read for value in node.outputs)
+
+
+def test_an_output_that_is_declared_too_narrow_is_read_as_it_is_computed() -> None:
+    model = products("n", output=(1, 8, 4, 6))
+    legal, _ = legalize(model, "nhwc")
+    assert legal.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    assert_same_numbers(model, legal, BATCH_OF_THREE)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        products(1, scores=(1, 8, 4, 4)),
+        products("n", scores=("n", 8, 4, 4)),
+        products("n", scores=("m", 8, 4, 4)),
+        products("n"),
+    ],
+)
+def test_what_no_operator_contradicts_stays(model: onnx.ModelProto) -> None:
+    before = model.SerializeToString(deterministic=True)
+    assert correct_declared_dims(model, infer_shapes) is None
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_the_result_of_an_unknown_operator_has_the_dims_that_are_declared() -> None:
+    nodes = [
+        helper.make_node("Pooled", ["x"], ["a"], domain="acme"),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+        value_info=[helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)])
+    assert correct_declared_dims(model, infer_shapes) is None
+
+
+def test_branches_may_have_values_of_one_name() -> None:
+    """A dim is corrected where the branches agree about it, and left alone where they do not."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[n,4] x, bool c) => (float[?,4] y) {
+            y = If (c) <
+                then_branch = a () => (float[?,4] r) { v = Relu (x)   r = Neg (v) },
+                else_branch = b () => (float[?,4] s) { v = ReduceSum <keepdims = 1> (x, zero)   s = Neg (v) }
+            >
+        }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "zero"))
+    for attribute in model.graph.node[0].attribute:
+        attribute.g.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, [1, 4]))
+    correct_declared_dims(model, infer_shapes)
+    dims = [attribute.g.value_info[0].type.tensor_type.shape.dim[0] for attribute in model.graph.node[0].attribute]
+    assert [dim.dim_value for dim in dims] == [1, 1]
