@@ -42,6 +42,8 @@ def onnxruntime(source: str, target: str) -> None:
     # The next level uses a blocked layout, where other conversions (ReorderInput) replace transposes.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = target
+    # By default it starts a thread for each processor of the machine, also for those that this process may not use.
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     options.log_severity_level = 3
     ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

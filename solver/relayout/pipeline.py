@@ -132,10 +132,11 @@ def solved(
 ) -> Solution:
     """A solution with an assignment, before the clock's deadline. The clock counts what comes before as "build".
 
-    Raises InfeasibleError, OutOfTimeError.
+    As much time is left for what comes after, but at most half of the rest. Raises InfeasibleError, OutOfTimeError.
     """
     clock.stage("build")
     left = clock.left()
+    left = None if left is None else max(left - clock.seconds["build"], left / 2)
     source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
     option, limit = limit_of(formulation, backend, options)
     solution = solve(

@@ -107,14 +107,16 @@ class Bar:
                 progress.update(task, description=f"{self._step}: {text}" if self._step else text)
 
     def time_for_search(self) -> float | None:
-        """The seconds that a search may take now: the rest of the limit, less the time so far. None without a limit.
+        """The seconds that the steps up to the search may take: the rest of the limit, less the time so far and a
+        tenth of the rest. None without a limit.
 
-        The steps after the search (rewrite, check and write) take about as long as those before it."""
+        What comes after them (a second reading, the numerical comparison, the file) takes about as long as the first
+        reading, and longer for a model that is large or compared."""
         if self._limit is None:
             return None
         spent = perf_counter() - self._start
         left = self._limit - spent
-        return max(left - spent, left / 2, 0.001)
+        return max(0.9 * left - spent, left / 2, 0.001)
 
     def clear(self) -> None:
         """Remove the bar."""
