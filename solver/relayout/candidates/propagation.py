@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -23,6 +24,11 @@ __all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "
 FORMATS_PER_TENSOR = 512
 """Propagation adds formats to a tensor up to this number, above the 120 orders of a tensor of rank 5, and the
 several hundred formats that windows and masks of tokens give."""
+FURTHER_FACTORS = 2
+"""Propagation adds formats of up to so many factors more than the longest that the source, a backend or a caller
+requires. Each level of a network of windows splits rows and columns once more. Formats of the tiles of several levels
+come in thousands and fill the lists of tensors before the useful ones are found. For 12 networks with windows one
+further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -91,6 +97,7 @@ def propagate(
             run.add_format(*seed)
         elif not (seed.is_fallback and run.orders[seed.space]):
             run.add_order(seed.space, seed.order)
+    run.limit_factors()
     run.to_fixpoint()
     while coupled is not None and run.add_new(coupled(run.formats)):
         run.to_fixpoint()
@@ -116,6 +123,7 @@ class _Propagation:
         # For two operands of a space: the first one's format that guides the formats of the second.
         self._guides: dict[tuple[IterationSpace[Any], int, int], MemoryFormat] = {}
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
+        self._most_factors = inf
         for space in spaces:
             self.orders[space] = {}
             for index, (operand, _) in enumerate(space.operands):
@@ -128,16 +136,24 @@ class _Propagation:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
     def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
-        """Consider this format of the tensor. False if it is not required and the tensor already has too many."""
+        """Consider this format of the tensor. False if it is not required, and has too many factors or the tensor too
+        many formats."""
         known = self.formats[tensor]
         if format_ in known:
             return True
+        if not is_required and len(format_) > self._most_factors:
+            return False
         if not is_required and len(known) >= FORMATS_PER_TENSOR:
             self.capped[tensor] = None
             return False
         known[format_] = None
         self._queue.append((tensor, format_))
         return True
+
+    def limit_factors(self) -> None:
+        """Limit the formats that propagation adds by those that are there."""
+        longest = max((len(each) for formats in self.formats.values() for each in formats), default=0)
+        self._most_factors = longest + FURTHER_FACTORS
 
     def add_new(self, seeds: Iterable[FormatSeed]) -> bool:
         """Consider all these formats. Returns whether one of them is new."""
