@@ -80,6 +80,18 @@ def test_what_no_operator_contradicts_stays(model: onnx.ModelProto) -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+def test_a_number_that_a_reshape_tells_is_kept_in_the_legal_model() -> None:
+    """The rows and columns of a square, of which a Reshape tells that the rows are four."""
+    net = Net(17)
+    value = net.node("Sigmoid", net.input("x", (2, "n", 6, 6)))
+    squares = net.transpose(net.node("Reshape", value, net.constant([2, 4, 3, 2, 3, 2])), 0, 3, 5, 1, 2, 4)
+    net.output(net.node("GlobalLpPool", net.node("Reshape", net.node("Relu", squares), net.constant([2, 16, 3, 3]))))
+    legal, report = legalize(net.model(), "nhwc")
+    again, second = legalize(legal, "nhwc")
+    assert (second.cost, second.warnings) == (report.cost, ())
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
 def test_the_result_of_an_unknown_operator_has_the_dims_that_are_declared() -> None:
     nodes = [
         helper.make_node("Pooled", ["x"], ["a"], domain="acme"),

@@ -12,6 +12,7 @@ from itertools import count
 import onnx
 
 from relayout.errors import InputError
+from relayout.layout.metadata_keys import VERSION_KEY
 from relayout.model.proto_graphs import subgraphs_of
 
 __all__ = ["correct_declared_dims"]
@@ -22,8 +23,12 @@ _UNNAMED = "relayout.open"
 def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> str | None:
     """Open each dim of a result that is declared as a number, where inference finds an open dim of an input.
 
-    `infer` fills shapes in. Returns a note about the values whose dims are changed; None if there are none.
+    `infer` fills shapes in. Returns a note about the values whose dims are changed; None if there are none. A model
+    that relayout has written is left alone: its numbers are those that were known of the source. A Reshape may tell
+    there that an open dim has that number, and stand elsewhere in the legal model, or be gone.
     """
+    if any(entry.key == VERSION_KEY for entry in proto.metadata_props):
+        return None
     is_open = any(not dim.HasField("dim_value") for value in proto.graph.input for dim in _dims(value))
     if not is_open or not any(dim.HasField("dim_value") for value in _results(proto) for dim in _dims(value)):
         return None
@@ -62,7 +67,7 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
         return None
     more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
     first = next(iter(wrong.values()))
-    return f"declared dims are wrong, and those that follow from the operators are used: {first}{more}"
+    return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
 
 
 def _results(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
