@@ -92,3 +92,43 @@ def test_unit_axes_have_several_positions_only_beside_a_longer_tied_value(
     net.output(net.node("Neg", net.transpose(net.input("y", shape), 5, 4, 3, 2, 1, 0)))
     _, report = legalize(net.model(), input_layouts={"x,y": "any"})
     assert bool(report.warnings) == left_out
+
+
+def nested_windows() -> onnx.ModelProto:
+    """A product in windows of 4 x 4 pixels, then squares of 2 x 2 pixels as channels, at three levels."""
+    net = Net(17)
+    size, channels = 16, 4
+    image = net.input("x", (1, size, size, channels))
+    while size >= 4:
+        count = size // 4
+        cut = net.node("Reshape", image, net.constant([1, count, 4, count, 4, channels]))
+        rows = net.node("Reshape", net.transpose(cut, 0, 1, 3, 2, 4, 5), net.constant([count**2, 16, channels]))
+        rows = net.node("Softmax", net.node("MatMul", rows, net.weight(channels, channels)), axis=1)
+        cut = net.transpose(
+            net.node("Reshape", rows, net.constant([1, count, count, 4, 4, channels])), 0, 1, 3, 2, 4, 5
+        )
+        image = net.node("Add", image, net.node("Reshape", cut, net.constant([1, size, size, channels])))
+        size //= 2
+        cut = net.node("Reshape", image, net.constant([1, size, 2, size, 2, channels]))
+        squares = net.node("Reshape", net.transpose(cut, 0, 1, 3, 2, 4, 5), net.constant([1, size, size, 4 * channels]))
+        image = net.node("MatMul", squares, net.weight(4 * channels, 2 * channels))
+        channels *= 2
+    net.output(image)
+    return net.model()
+
+
+def test_formats_of_many_factors_are_left_out_only_where_there_are_many_formats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(propagation, "FORMATS_PER_TENSOR", 512)
+    model = nested_windows()
+    legal, report = legalize(model)
+    monkeypatch.setattr(propagation, "FURTHER_FACTORS", 99)
+    _, unlimited = legalize(model)
+    monkeypatch.setattr(propagation, "FURTHER_FACTORS", 2)
+    monkeypatch.setattr(propagation, "FEW_FORMATS", 100)
+    _, limited = legalize(model)
+    assert (report.status, report.cost) == ("optimal", unlimited.cost)
+    assert limited.status == "optimal"
+    assert report.cost < limited.cost < report.before.bytes
+    assert_same_numbers(model, legal)

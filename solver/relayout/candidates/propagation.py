@@ -29,6 +29,8 @@ FURTHER_FACTORS = 2
 requires. Each level of a network of windows splits rows and columns once more. Formats of the tiles of several levels
 come in thousands and fill the lists of tensors before the useful ones are found. For 12 networks with windows one
 further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
+FEW_FORMATS = 4000
+"""Where propagation finds no more formats in all, the number of further factors is doubled."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -91,16 +93,17 @@ def propagate(
     coupled: Callable[[Mapping[Tensor, Mapping[MemoryFormat, None]]], Iterable[FormatSeed]] | None = None,
 ) -> Candidates:
     """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
-    run = _Propagation(tensors, spaces, shuffles)
-    for seed in seeds:
-        if isinstance(seed, FormatSeed):
-            run.add_format(*seed)
-        elif not (seed.is_fallback and run.orders[seed.space]):
-            run.add_order(seed.space, seed.order)
-    run.limit_factors()
-    run.to_fixpoint()
-    while coupled is not None and run.add_new(coupled(run.formats)):
+    tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
+    further = FURTHER_FACTORS
+    while True:
+        run = _Propagation(tensors, spaces, shuffles)
+        run.start(seeds, further)
         run.to_fixpoint()
+        while coupled is not None and run.add_new(coupled(run.formats)):
+            run.to_fixpoint()
+        if not run.has_left_out or sum(map(len, run.formats.values())) > FEW_FORMATS:
+            break
+        further *= 2
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
     return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
 
@@ -115,6 +118,7 @@ class _Propagation:
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
         self.shuffled: dict[AxisShuffle, list[ShuffledAlternative]] = {}
         self.capped: dict[Tensor, None] = {}
+        self.has_left_out = False
         # For each tensor the spaces and shuffles that have it as an operand, with its index there.
         self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
@@ -142,6 +146,7 @@ class _Propagation:
         if format_ in known:
             return True
         if not is_required and len(format_) > self._most_factors:
+            self.has_left_out = True
             return False
         if not is_required and len(known) >= FORMATS_PER_TENSOR:
             self.capped[tensor] = None
@@ -150,10 +155,15 @@ class _Propagation:
         self._queue.append((tensor, format_))
         return True
 
-    def limit_factors(self) -> None:
-        """Limit the formats that propagation adds by those that are there."""
+    def start(self, seeds: Iterable[Seed], further: int) -> None:
+        """Consider the seeds, and limit the factors of the formats that propagation adds by those of theirs."""
+        for seed in seeds:
+            if isinstance(seed, FormatSeed):
+                self.add_format(*seed)
+            elif not (seed.is_fallback and self.orders[seed.space]):
+                self.add_order(seed.space, seed.order)
         longest = max((len(each) for formats in self.formats.values() for each in formats), default=0)
-        self._most_factors = longest + FURTHER_FACTORS
+        self._most_factors = longest + further
 
     def add_new(self, seeds: Iterable[FormatSeed]) -> bool:
         """Consider all these formats. Returns whether one of them is new."""
