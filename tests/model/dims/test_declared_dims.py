@@ -80,6 +80,17 @@ def test_what_no_operator_contradicts_stays(model: onnx.ModelProto) -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+def test_a_number_to_which_a_reshape_ties_the_batch_is_kept() -> None:
+    """An exporter writes the batch of its example into a Reshape, and the model runs with no other."""
+    net = Net(17)
+    image = net.node("Relu", net.input("x", ("n", 8, 4, 6)))
+    rows = net.node("Softmax", net.node("Reshape", image, net.constant([1, 8, 24])), axis=1)
+    net.output(net.node("MatMul", rows, net.weight(24, 8)))
+    model = net.model()
+    model.graph.value_info.append(helper.make_tensor_value_info(image, TensorProto.FLOAT, [1, 8, 4, 6]))
+    assert correct_declared_dims(model, infer_shapes) is None
+
+
 def test_a_number_that_a_reshape_tells_is_kept_in_the_legal_model() -> None:
     """The rows and columns of a square, of which a Reshape tells that the rows are four."""
     net = Net(17)

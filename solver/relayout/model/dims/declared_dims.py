@@ -49,6 +49,8 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
         inferred = infer(probe)
     except InputError:
         return None  # the model itself is inferred next, and its fault told
+    for name in _fixed_names(inferred.graph):
+        given.pop(name, None)
     found: dict[str, list[str]] = {}
     for value in _results(inferred):
         # The branches of an If may have values of one name.
@@ -68,6 +70,18 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
     first = next(iter(wrong.values()))
     return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
+
+
+def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of open dims that a Reshape to a known shape lets have one extent alone: an exporter may have written
+    the batch of its example there, and the model runs with no other."""
+    shapes = {value.name: _dims(value) for value in (*graph.input, *graph.value_info, *graph.output)}
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.domain in ("", "ai.onnx"):
+            before, after = shapes.get(node.input[0], []), shapes.get(node.output[0], [])
+            names = [dim.dim_param for dim in before if not dim.HasField("dim_value")]
+            if len(names) == 1 and all(dim.HasField("dim_value") for dim in after):
+                yield names[0]
 
 
 def _results(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
