@@ -118,7 +118,8 @@ class NamedNet(Net):
 
 def draw_named(seed: int, *, halves: bool = False) -> onnx.ModelProto:
     """A chain of convolutions, normalizations, products, elementwise operators, Transposes and Reshapes. Every fourth
-    graph has an If or a Loop. With `halves`, Reshapes split rows and columns, which are even, by 2."""
+    graph has an If or a Loop. With `halves`, Reshapes split rows and columns, which are even, by 2, and some products
+    are an attention in windows."""
     draw = random.Random(seed)
     net = NamedNet()
     net.halves = halves

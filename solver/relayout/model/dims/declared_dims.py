@@ -32,30 +32,14 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     is_open = any(not dim.HasField("dim_value") for value in proto.graph.input for dim in _dims(value))
     if not is_open or not any(dim.HasField("dim_value") for value in _results(proto) for dim in _dims(value)):
         return None
-    probe = onnx.ModelProto()
-    probe.CopyFrom(proto)
-    given: dict[str, str] = {}
-    unnamed = (f"{_UNNAMED}{n}" for n in count())
-    for value in probe.graph.input:
-        for dim in _dims(value):
-            if not dim.HasField("dim_value"):
-                name = dim.dim_param
-                dim.dim_param = name or next(unnamed)
-                given[dim.dim_param] = name
-    for value in _results(probe):
-        for dim in _dims(value):
-            dim.ClearField("dim_value")
+    probe, given = _without_numbers(proto)
     try:
         inferred = infer(probe)
     except InputError:
         return None  # the model itself is inferred next, and its fault told
     for name in _fixed_names(inferred.graph):
         given.pop(name, None)
-    found: dict[str, list[str]] = {}
-    for value in _results(inferred):
-        # The branches of an If may have values of one name.
-        names = [dim.dim_param for dim in _dims(value)]
-        found[value.name] = names if found.get(value.name, names) == names else []
+    found = _names_by_value(inferred)
     wrong: dict[str, str] = {}
     for value in _results(proto):
         for place, (dim, name) in enumerate(zip(_dims(value), found.get(value.name, ()), strict=False)):
@@ -70,6 +54,34 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
     first = next(iter(wrong.values()))
     return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
+
+
+def _without_numbers(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A copy without the numbers of results, in which each open dim of an input has a name, and these names with those
+    that the model gives them; an open dim without a name gets one for the inference, and the empty string here."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    given: dict[str, str] = {}
+    unnamed = (f"{_UNNAMED}{n}" for n in count())
+    for value in probe.graph.input:
+        for dim in _dims(value):
+            if not dim.HasField("dim_value"):
+                name = dim.dim_param
+                dim.dim_param = name or next(unnamed)
+                given[dim.dim_param] = name
+    for value in _results(probe):
+        for dim in _dims(value):
+            dim.ClearField("dim_value")
+    return probe, given
+
+
+def _names_by_value(inferred: onnx.ModelProto) -> dict[str, list[str]]:
+    """The names of the dims of each result; none for values of one name that differ, as the branches of an If may."""
+    found: dict[str, list[str]] = {}
+    for value in _results(inferred):
+        names = [dim.dim_param for dim in _dims(value)]
+        found[value.name] = names if found.get(value.name, names) == names else []
+    return found
 
 
 def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
