@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,7 +264,9 @@ def finish(
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
             found, written = checked_by_onnx(model)
-            verification = check_statically(model, backend, found, report=report if stated is None else None, dims=dims)
+            original = partial(read_model, source) if outcome.changed else None
+            unchecked = report if stated is None else None
+            verification = check_statically(model, backend, found, report=unchecked, dims=dims, original=original)
         if stated is not None:
             # The report has the settings that fit nothing among its warnings.
             left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -32,7 +32,7 @@ from relayout.model.onnx_file import (
     write_inside,
     write_onnx,
 )
-from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized
+from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized, with_input_shapes
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -42,6 +42,7 @@ __all__ = [
     "FileFormat",
     "Source",
     "is_read",
+    "read_at_sizes",
     "read_model",
     "to_json",
     "to_proto",
@@ -89,13 +90,32 @@ def read_model(
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
-        # onnx, onnx_ir and protobuf raise errors of any type on invalid input; the user gets a message, no traceback.
-        raise InputError(
-            "the model cannot be read",
-            where=str(source) if isinstance(source, str | os.PathLike) else "model",
-            expected="a valid ONNX model or graph JSON",
-            found=f"{type(error).__name__}: {str(error)[:500]}",
-        ) from error
+        raise _unreadable(error, str(source) if isinstance(source, str | os.PathLike) else "model") from error
+
+
+@collector_paused()
+def read_at_sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+    """The model where inputs have these shapes, by name: all others are inferred from them, and not those declared.
+
+    Raises InputError where operators do not fit their operands then.
+    """
+    try:
+        light = detached(_open(model, True, None), convert_opset=False)
+        return model_from(normalized(with_input_shapes(light, shapes), bodies=False))
+    except RelayoutError:
+        raise
+    except (Exception, RecursionError) as error:
+        raise _unreadable(error, "model") from error
+
+
+def _unreadable(error: BaseException, where: str) -> InputError:
+    # onnx, onnx_ir and protobuf raise errors of any type on invalid input; the user gets a message, no traceback.
+    return InputError(
+        "the model cannot be read",
+        where=where,
+        expected="a valid ONNX model or graph JSON",
+        found=f"{type(error).__name__}: {str(error)[:500]}",
+    )
 
 
 def is_read(model: ir.Model) -> bool:

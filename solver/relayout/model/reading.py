@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 
@@ -39,7 +39,7 @@ from relayout.model.typed_values import model_of
 from relayout.model.weights import Weights, attach, detach, detach_from_model
 from relayout.ops import nested_graphs
 
-__all__ = ["WARNINGS_KEY", "Light", "Opened", "detached", "model_from", "normalized"]
+__all__ = ["WARNINGS_KEY", "Light", "Opened", "detached", "model_from", "normalized", "with_input_shapes"]
 
 WARNINGS_KEY = "relayout.warnings"
 
@@ -88,6 +88,20 @@ def normalized(light: Light, *, bodies: bool) -> Light:
     proto = deduce_permutations(proto, infer_shapes, structure.kinds)
     proto = with_bodies(proto) if bodies else proto
     return replace(light, proto=proto, structure=structure, notes=tuple(notes))
+
+
+def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Light:
+    """The model with these shapes for its inputs, by name, and without those declared for its other values."""
+    graph = light.proto.graph
+    for value in graph.input:
+        if value.name in shapes:
+            del value.type.tensor_type.shape.dim[:]
+            for extent in shapes[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = extent
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return light
 
 
 def model_from(light: Light) -> ir.Model:

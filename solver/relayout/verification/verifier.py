@@ -6,7 +6,7 @@ It imports none of the packages that made the model: candidates, formulate, solv
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.model_index import ModelIndex
+from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
 from relayout.verification.numeric.symbolic_sizes import open_dims
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
@@ -113,6 +114,8 @@ def verify(
     if any(limit is not None for limit in limits.values()):
         findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
+    if original is not None and not run:
+        findings += check_shapes_at_sizes(subject, lambda: original, dims)
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
         severity: Severity = "note" if static else "error"
@@ -131,17 +134,21 @@ def check_statically(
     *,
     report: Report | None = None,
     dims: Mapping[str, int] | None = None,
+    original: Callable[[], ir.Model] | None = None,
 ) -> Verification:
     """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
 
-    With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. The model
-    is neither read anew nor changed, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`, where the
-    caller has them.
+    With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. With
+    `original`, the shapes of a model with open dims are inferred anew at sizes for them. All else neither reads the
+    model anew nor changes it, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`, where the caller has
+    them.
     """
     index = ModelIndex(model)
     enter_backend_operators(index.nodes, backend)
     charges: Charges = {}
     findings = list(_static(index, backend, charges, by_onnx))
+    if original is not None:
+        findings += check_shapes_at_sizes(model, original, dims, is_fresh=True)
     if report is None:
         return verification_of(findings)
     found, price = check_price(report, index, backend, charges, dims)

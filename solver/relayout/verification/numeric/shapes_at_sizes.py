@@ -1,0 +1,103 @@
+"""The shapes of a model whose dims are open, at sizes for them: those of all operators fit together there.
+
+A declared shape with open dims says little of a Reshape whose own shape is computed, and a number in it may hold at one
+size alone. So the dims of inputs get sizes, and all shapes are inferred again from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+import onnx_ir as ir
+
+from relayout.errors import InputError
+from relayout.model.io import read_at_sizes
+from relayout.report.schema import Finding
+from relayout.verification.axis_names import fed
+from relayout.verification.boundary import check_inner_shapes, check_side
+from relayout.verification.numeric.symbolic_sizes import open_dims, plans, symbol_of
+from relayout.verification.subgraph_values import walk
+
+__all__ = ["check_shapes_at_sizes"]
+
+_SHAPED = frozenset({"Expand", "Reshape"})
+"""The operators whose result has a shape that is data. All others fit their operands at any size, or at none."""
+
+_MOST_SIZES = 8
+"""So many sets of sizes are tried where the original fits none of those before."""
+
+
+def check_shapes_at_sizes(
+    model: ir.Model, original: Callable[[], ir.Model], dims: Mapping[str, int] | None = None, *, is_fresh: bool = False
+) -> Iterator[Finding]:
+    """Yield a finding where the shapes of `model` contradict each other at sizes at which those of its original fit, or
+    are others than the original's.
+
+    `is_fresh`: the model is as legalization left it, with the shapes of its original declared. Then the original is
+    read only where one of these is wrong, or where the model runs at some sizes alone. `dims` gives sizes to symbolic
+    dims.
+    """
+    inputs = fed(model)
+    if not open_dims(inputs, None) or not any(node.op_type in _SHAPED for node in walk(model.graph)):
+        return
+    source: ir.Model | None = None
+    for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
+        sized = _at(model, plan.extents)
+        if is_fresh and isinstance(sized, ir.Model) and _is_as_declared(model, sized, plan.extents):
+            return
+        source = source or original()
+        wanted = _at(source, plan.extents)
+        # Where inference loses an extent of the original, it may have missed that the original does not fit either.
+        if isinstance(wanted, ir.Model) and all(a == b for a, b in _declared(source, wanted, plan.extents)):
+            sizes = ", ".join(f"{name}={size}" for name, size in plan.extents.items())
+            for each in _differences(sized, wanted):
+                yield each.model_copy(update={"message": f"{each.message}, at {sizes}"})
+            return
+
+
+def _at(model: ir.Model, extents: Mapping[str, int]) -> ir.Model | InputError:
+    """The model at these sizes, or the contradiction between its shapes there."""
+    shapes: dict[str, list[int]] = {}
+    for value in fed(model):
+        found = [
+            extent if isinstance(extent, int) else extents.get(symbol_of(value, axis))
+            for axis, extent in enumerate(value.shape or ())
+        ]
+        known = [extent for extent in found if extent is not None]
+        if value.shape is not None and len(known) == len(found):
+            shapes[str(value.name)] = known
+    try:
+        return read_at_sizes(model, shapes)
+    except InputError as error:
+        return error
+
+
+def _is_as_declared(model: ir.Model, sized: ir.Model, extents: Mapping[str, int]) -> bool:
+    return all(found in (None, wanted) for wanted, found in _declared(model, sized, extents))
+
+
+def _declared(model: ir.Model, sized: ir.Model, extents: Mapping[str, int]) -> Iterator[tuple[int, int | None]]:
+    """Each extent that the model declares, as a number or a name that has a size, and the one at these sizes; None
+    where it could not be inferred."""
+    before = {value.name: value.shape for node in model.graph for value in node.outputs if value.shape is not None}
+    for node in sized.graph:
+        for value in node.outputs:
+            dims, after = before.get(value.name, ()), value.shape
+            is_of_rank = after is not None and len(after) == len(dims)
+            for place, dim in enumerate(dims):
+                wanted = dim if isinstance(dim, int) else extents.get(str(dim.value))
+                if wanted is not None:
+                    found = after[place] if after is not None and is_of_rank else None
+                    yield wanted, found if isinstance(found, int) else None
+
+
+def _differences(model: ir.Model | InputError, original: ir.Model) -> Iterator[Finding]:
+    """The findings on a model at sizes at which its original can be read."""
+    if isinstance(model, ir.Model):
+        yield from check_side("output", model.graph.outputs, original.graph.outputs)
+        yield from check_inner_shapes(model, original)
+        return
+    text = f"{model.where}: {model.problem}" if model.where else model.problem
+    message = f"{text}, where those of the original do not"
+    yield Finding(rule="shape", expected=model.expected, found=model.found, message=message)

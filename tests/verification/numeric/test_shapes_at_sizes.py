@@ -1,0 +1,109 @@
+"""The shapes of a legal model with open dims, at sizes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net
+
+from relayout import verify
+from relayout.model.io import read_model
+from relayout.report.schema import Finding
+from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
+
+Draw = Callable[[Net, str], str]
+
+
+def in_windows(divisor: int, *, rows: tuple[int, ...] = (4,)) -> Draw:
+    """Draw a Reshape of n rows of an image to windows of 4, whose number is computed by a Div."""
+
+    def draw(net: Net, image: str) -> str:
+        height = net.node("Gather", net.node("Shape", image), net.constant(np.array([1])))
+        windows = net.node("Div", height, net.constant(np.array([divisor])))
+        shape = net.node("Concat", net.constant(np.array([0])), windows, net.constant(np.array([*rows, 8])), axis=0)
+        return str(net.node("Reshape", image, shape))
+
+    return draw
+
+
+def reshaped(*shape: int) -> Draw:
+    return lambda net, image: str(net.node("Reshape", image, net.constant(np.array(shape))))
+
+
+def model(draw: Draw, extents: tuple[str | int, ...] = ("n", "h", 8)) -> ir.Model:
+    net = Net()
+    net.output(net.node("Relu", draw(net, str(net.node("Tanh", net.input("x", extents))))))
+    return read_model(net.model())
+
+
+def findings(mine: ir.Model, original: ir.Model) -> list[Finding]:
+    return list(check_shapes_at_sizes(mine, lambda: original))
+
+
+def unread() -> ir.Model:
+    pytest.fail("the original is read where nothing is wrong")
+
+
+@pytest.mark.parametrize("draw", [in_windows(4), reshaped(0, -1, 4, 8), reshaped(-1, 8)])
+def test_a_right_reshape_has_no_finding_and_needs_no_original(draw: Draw) -> None:
+    mine = model(draw)
+    assert not findings(mine, mine)
+    assert not list(check_shapes_at_sizes(mine, unread, is_fresh=True))
+
+
+def test_a_computed_shape_of_other_elements_is_found() -> None:
+    [found] = findings(model(in_windows(8)), model(in_windows(4)))
+    assert (found.rule, found.severity) == ("shape", "error")
+    assert found.expected == "as many elements as [2, 32, 8] has"
+    assert found.found == "[2, 4, 4, 8]"
+    assert "where those of the original do not, at n=2, h=32" in found.message
+
+
+def test_a_number_that_holds_for_one_batch_alone_is_found() -> None:
+    """Each Reshape fits its operand: the wrong extents show in the results alone."""
+    mine, right = model(reshaped(1, -1, 8)), model(reshaped(0, 0, 8))
+    assert [each.rule for each in findings(mine, right)] == ["boundary"]
+    # Legalization declares the shapes of the original.
+    for one, other in zip(mine.graph, right.graph, strict=True):
+        one.outputs[0].shape = other.outputs[0].shape
+    assert [each.rule for each in check_shapes_at_sizes(mine, lambda: right, is_fresh=True)] == ["boundary"]
+
+
+def test_sizes_that_the_original_does_not_fit_decide_nothing() -> None:
+    """Only an h of 12 gives three windows; 12 is no size that is tried first."""
+    strict = model(reshaped(0, 3, 4, 8))
+    assert not findings(strict, strict)
+
+
+def test_sizes_of_the_caller_are_kept() -> None:
+    wrong, right = model(in_windows(8)), model(in_windows(4))
+    [found] = check_shapes_at_sizes(wrong, lambda: right, {"h": 16})
+    assert found.found == "[2, 2, 4, 8]"
+
+
+def test_closed_dims_are_not_inferred_again() -> None:
+    closed = model(reshaped(2, 4, 4, 8), (2, 16, 8))
+    assert not list(check_shapes_at_sizes(closed, unread, is_fresh=True))
+
+
+def test_verify_without_a_run_finds_it_and_so_does_the_static_part_of_legalization() -> None:
+    made: list[onnx.ModelProto] = [ir.to_proto(model(in_windows(divisor))) for divisor in (8, 4)]
+    found = verify(made[0], "onnx", made[1], run=False)
+    assert not found.passed
+    assert [each.rule for each in found.findings if each.severity == "error"] == ["shape"]
+
+
+def test_an_original_whose_shapes_cannot_be_inferred_decides_nothing() -> None:
+    """The extents of a Reshape to a shape that is an input are known only as declared."""
+
+    def asked(net: Net, image: str) -> str:
+        return str(net.node("Reshape", image, net.input("shape", (4,), onnx.TensorProto.INT64)))
+
+    original = model(asked)
+    [made] = [node.outputs[0] for node in original.graph if node.op_type == "Reshape"]
+    made.shape = ir.Shape([ir.SymbolicDim("n"), ir.SymbolicDim("h"), 4, 2])
+    assert not findings(model(in_windows(8)), original)
