@@ -11,7 +11,7 @@ import pytest
 from graphs import Net, assert_close, run
 from random_named_extents import BACKENDS, EVEN_SIZES, SIZES, NamedNet, faults_of_named
 
-from relayout import legalize, verify
+from relayout import legalize, read_model, verify
 
 Part = Callable[[NamedNet, str], str]
 
@@ -44,13 +44,15 @@ def squares(net: NamedNet, image: str) -> str:
     return net.conv(net.reshape(turned, [["n"], [32], ["h//2"], ["w//2"]]), 32, 8, 1)
 
 
-def windows(net: NamedNet, image: str) -> str:
-    """Products in each window of 2x2 pixels, as in Swin."""
+def windows(net: NamedNet, image: str, rows: str = "h", columns: str = "w", *, infers: int | None = None) -> str:
+    """Products in each window of 2x2 pixels, as in Swin. The first axis of number `infers` is -1."""
+    down, across = f"{rows}//2", f"{columns}//2"
     pixels = net.transpose(image, 0, 2, 3, 1)
-    cut = net.transpose(net.reshape(pixels, [["n"], ["h//2"], [2], ["w//2"], [2], [8]]), 0, 1, 3, 2, 4, 5)
-    inside = net.node("MatMul", net.reshape(cut, [["n", "h//2", "w//2"], [4], [8]]), net.weight(8, 8))
-    cut = net.reshape(net.node("Softmax", inside, axis=1), [["n"], ["h//2"], ["w//2"], [2], [2], [8]])
-    pixels = net.reshape(net.transpose(cut, 0, 1, 3, 2, 4, 5), [["n"], ["h"], ["w"], [8]])
+    cut = net.transpose(net.reshape(pixels, [["n"], [down], [2], [across], [2], [8]]), 0, 1, 3, 2, 4, 5)
+    inside = net.reshape(cut, [["n", down, across], [4], [8]], infers=infers)
+    inside = net.node("MatMul", inside, net.weight(8, 8))
+    cut = net.reshape(net.node("Softmax", inside, axis=1), [["n"], [down], [across], [2], [2], [8]], infers=infers)
+    pixels = net.reshape(net.transpose(cut, 0, 1, 3, 2, 4, 5), [["n"], [rows], [columns], [8]], infers=infers)
     return net.transpose(pixels, 0, 3, 1, 2)
 
 
@@ -103,6 +105,35 @@ def test_axes_of_unknown_extents_cost_as_many_transposes_as_known_ones(part: str
         shape = [sizes["n"], 8, sizes["h"], sizes["w"]]
         x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
         assert_close(run(model, {"x": x}), run(legal, {"x": x}))
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "xla-cpu"])
+def test_windows_of_a_convolved_image_are_quotients_of_formulas(backend: str) -> None:
+    """The rows behind a stride are `(h - 1)//2 + 1`. Reshapes with -1 for the batch show that the windows are all."""
+    net = NamedNet()
+    value = net.node("Conv", net.image, net.weight(8, 8, 3, 3), pads=[1] * 4, strides=[2, 2])
+    net.places |= {"r": (value, 2), "c": (value, 3)}
+    for _ in range(2):
+        value = net.node("Add", value, windows(net, value, "r", "c", infers=0))
+    net.output(net.conv(value, 8, 8))
+    model = net.model()
+    shapes = [value.shape for node in read_model(model).graph for value in node.outputs]
+    assert not [shape for shape in shapes if shape is None or "unk__" in str(shape)]
+    legal, report = legalize(model, backend)
+    _, known = legalize(at(model, {"n": 1, "h": 64, "w": 64}), backend)
+    assert (report.after.transposes, report.cost) == (known.after.transposes, known.cost)
+    assert legalize(legal, backend)[1].cost == report.cost
+    for sizes in ((2, 8, 7, 4), (3, 8, 12, 3)):
+        x = np.random.default_rng(7).standard_normal(sizes).astype(np.float32)
+        assert_close(run(model, {"x": x}), run(legal, {"x": x}))
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "tpu", "xla-cpu"])
+def test_a_size_that_leaves_no_window_costs_nothing(backend: str) -> None:
+    """No alternative of a product of no windows costs less than nothing."""
+    _, report = legalize(around(attention), backend, dims={"n": 1, "h": 1, "w": 1})
+    assert report.status == "optimal"
+    assert report.cost >= 0
 
 
 @pytest.mark.parametrize("opset", [8, 11, 13, 18])

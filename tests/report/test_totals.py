@@ -127,6 +127,28 @@ def test_a_symbolic_first_dim_of_an_input_counts_one_and_others_sixty_four(total
     assert totals(model, {"C": 7, "N": 2}).bytes == 2 * 4 * 2 * 7 * 5
 
 
+WINDOWS = """
+    g (float[N,H,W] x) => (float[N,A,7,B,7] y) <float[N,"H//32//7",7,"W//48//7",7] cut> {
+        flat = Flatten (x)
+        cut = mine.Windows (x)
+        y = Transpose <perm = [0,1,2,4,3]> (cut)
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("dims", "windows"),
+    [({}, 1), ({"H": 448}, 2), ({"H": 512, "W": 1024}, 2 * 3), ({"H": 64, "W": 1024}, 0)],
+)
+def test_sixty_four_is_raised_where_a_formula_would_be_zero(dims: dict[str, int], windows: int, totals: Count) -> None:
+    """224 is the first usual size with a window of 7 rows behind strides of 32, 384 that of 7 columns behind 48."""
+    model = parse(WINDOWS)
+    assert totals(model, dims).bytes == 2 * 4 * 49 * windows
+    if not dims:
+        sizes = DimSizes(model, {})
+        assert sizes(model.graph.inputs[0].shape) == 224 * 384
+        assert sizes.assumed == {"N": 1, "H": 224, "W": 384}
+
+
 def test_dims_that_are_expressions_are_evaluated_where_they_can_be() -> None:
     elements = DimSizes(parse("g (float[N,3] x) => (y) { y = Exp (x) }"), {"h": 5})
     assert elements(ir.Shape(["2*h", "N"])) == 10

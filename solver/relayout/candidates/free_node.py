@@ -252,7 +252,7 @@ class FreeNode:
         if noted:
             own = self._elements(ir.Shape(self._rule.extents))
             added += noted * (self._elements(ir.Shape(shape)) - own) // own if own else 0
-        return added
+        return max(added, 0)  # a size of the caller may leave an axis without elements, and nothing is saved there
 
 
 @lru_cache(maxsize=4096)

@@ -123,17 +123,20 @@ def rounded_down(term: Term) -> Term:
     return Term(Fraction(1), (f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}",))
 
 
-_QUOTIENT = re.compile(rf"(?:\((?P<inner>[^()]+)\)|(?P<name>{NAME.pattern}))//(?P<divisor>[1-9]\d*)", re.ASCII)
+_DIVISOR = re.compile(r"[1-9][0-9]*")
 
 
 def dividend_of(name: str) -> tuple[str, int] | None:
     """The dividend and the divisor of a quotient that `rounded_down` has written; None for another name.
 
-    >>> dividend_of("(3*h)//2"), dividend_of("(h + 1)//2 - 1")
-    (('3*h', 2), None)
+    >>> dividend_of("(3*h)//2"), dividend_of("((h - 1)//2 + 1)//7"), dividend_of("(h + 1)//2 - (h//2)//2")
+    (('3*h', 2), ('(h - 1)//2 + 1', 7), None)
     """
-    found = _QUOTIENT.fullmatch(name)
-    return None if found is None else (found["inner"] or found["name"], int(found["divisor"]))
+    whole, _, divisor = name.rpartition("//")
+    if _DIVISOR.fullmatch(divisor) is None:
+        return None
+    inner = _inside(whole) if not is_name(whole) else whole
+    return None if inner is None else (inner, int(divisor))
 
 
 def factors_of(number: int, count: int) -> list[int]:
@@ -173,8 +176,12 @@ def _factor(part: str) -> str | None:
     part = part.strip(" ")
     if is_name(part) or part.isdecimal():
         return part
-    inner = part[1:-1]
+    inner = _inside(part)
+    return None if inner is None else _factor(inner) or inner
+
+
+def _inside(text: str) -> str | None:
+    """The formula in the parentheses that are around a text; None if there are none."""
+    inner = text[1:-1]
     depths = accumulate((letter == "(") - (letter == ")") for letter in inner)
-    if part != f"({inner})" or min(depths, default=0) < 0:
-        return None
-    return _factor(inner) or inner
+    return inner if inner and text == f"({inner})" and min(depths) >= 0 else None

@@ -2,12 +2,13 @@
 
 A dim that the caller gave a size has that size. Of the others, the first dim of a graph input (in the source's order)
 is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one of
-a Slice, Pad or pool that of the operand. Any other counts 64.
+a Slice, Pad or pool that of the operand. Any other counts 64, or the first usual size with which no formula of dims is
+0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from relayout.ops import all_nodes
 __all__ = [
     "BATCH",
     "DYNAMIC",
+    "USUAL",
     "Bounds",
     "DimSizes",
     "OpenExtent",
@@ -32,6 +34,8 @@ __all__ = [
 
 BATCH = 1
 DYNAMIC = 64
+USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
+"""Sizes of images and texts that take the place of `DYNAMIC` where that is too small."""
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _WINDOWS = _POOLS | {"Pad", "Slice"}
@@ -68,6 +72,7 @@ class DimSizes:
         self._unnamed_batch = BATCH if None in batches else DYNAMIC
         self._batches = {name for name in batches if name is not None} - given.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **given}
+        self._usual = _usual_sizes(model, self._sizes)
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
         _size_reshaped(model, self._sizes, self._bounds, self)
@@ -122,10 +127,13 @@ class DimSizes:
         return self._formulas[key]
 
     def _size(self, name: str) -> int:
-        size = self._sizes.get(name, DYNAMIC)
+        size = self._of_symbol(name)
         if name in self._batches or name not in self._sizes:
             self.assumed[name] = size
         return size
+
+    def _of_symbol(self, name: str) -> int:
+        return self._sizes[name] if name in self._sizes else self._usual.get(name, DYNAMIC)
 
     def _evaluated(self, dim: ir.SymbolicDim, name: str) -> int:
         """The size of a dim such as `2*height`, or the dynamic default. A product is one of sizes, as that of dims is:
@@ -135,7 +143,7 @@ class DimSizes:
             return int(term.factor * prod(self._extent(ir.SymbolicDim(each), 1) for each in term.names))
         try:
             names = symbols_of(dim)
-            result = evaluated(dim, {each: self._sizes.get(each, DYNAMIC) for each in names})
+            result = evaluated(dim, {each: self._of_symbol(each) for each in names})
         except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
             result = None
         if result is None or result < 0:
@@ -144,6 +152,47 @@ class DimSizes:
         for each in sorted(names):
             self._size(each)
         return result
+
+
+def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
+    """A size for each dim of an input, none of those `known`, that `DYNAMIC` is too small for: a formula would be 0."""
+    open_ = {name for value in model.graph.inputs for name in _names(value.shape)} - known.keys()
+    if not open_:
+        return {}
+    shapes = {id(value.shape): value.shape for node in all_nodes(model.graph) for value in node.outputs}
+    texts = {name for shape in shapes.values() for name in _names(shape) if not name.isidentifier()}
+    formulas = [
+        (ir.SymbolicDim(text), names) for text in sorted(texts) if (names := _symbols_among(text, open_, known))
+    ]
+    found: dict[str, int] = {}
+    for usual in USUAL:
+        small = {
+            name
+            for dim, names in formulas
+            if _is_empty(dim, {**known, **dict.fromkeys(names, DYNAMIC), **found})
+            for name in names
+        }
+        if not small:
+            return found
+        found.update(dict.fromkeys(small, usual))
+    return {}
+
+
+def _symbols_among(text: str, open_: Set[str], known: Mapping[str, int]) -> frozenset[str]:
+    """The symbols of a formula that are among `open_`; none unless all others are known."""
+    try:
+        names = symbols_of(ir.SymbolicDim(text))
+    except Exception:  # see `DimSizes._evaluated`
+        return frozenset()
+    return names & open_ if names <= open_ | known.keys() else frozenset()
+
+
+def _is_empty(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> bool:
+    try:
+        size = evaluated(dim, sizes)
+    except Exception:  # see `DimSizes._evaluated`
+        return False
+    return size is not None and size < 1
 
 
 def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bounds], elements: DimSizes) -> None:

@@ -137,7 +137,8 @@ def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:
     """A group of a value's atoms in the axes of the earlier source; None where they do not nest."""
     if len(group) == 1 and group[0].is_whole:
         return earlier.axes[group[0].axis]
-    units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]
+    # Of the tiles of an axis of one element, all of one element, the outermost stands for the axis.
+    units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1 and not atom.outer]
     rest = earlier.to_base(tuple(atom for atom in group if earlier.extents[atom.axis] != 1))
     return (*rest, *chain.from_iterable(units)) if rest is not None else None
 

@@ -1,6 +1,7 @@
 """The verifier's own count of a graph's transposes and bytes, which a report is compared with.
 
 An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input.
+Where a formula of such extents would be 0, they count the first of the usual sizes with which none is.
 The first extent of a view op's result counts the remaining elements of the operand, one of a Slice, Pad or pool as much
 as the operand's.
 """
@@ -23,6 +24,7 @@ from relayout.verification.subgraph_values import walk
 __all__ = ["ExtentOf", "bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
 
 _UNKNOWN = 64
+_USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _KEEP_PLACES = ("AveragePool", "LpPool", "MaxPool", "Pad", "Slice")
 _OWN = ("", "ai.onnx")
@@ -93,6 +95,8 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     sizes = {name: 1 for name in batches if name is not None} | {**dims}
 
+    nodes = list(model.graph.all_nodes() if nodes is None else nodes)
+    sizes |= _raised(model.graph.inputs, nodes, sizes)
     formulas: dict[str, int] = {}
 
     def extent_of(dim: Dim, place: int) -> int:
@@ -112,7 +116,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
     # Values share shapes, and a shape that was met has no new name.
     shapes: set[int] = set()
-    for node in model.graph.all_nodes() if nodes is None else nodes:
+    for node in nodes:
         for value in node.outputs:
             shape = id(value.shape)
             if shape in shapes:
@@ -140,6 +144,32 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
                 sizes.update(zip(open_, factors_of(whole // rest, len(open_)), strict=True))
             formulas.clear()
     return extent_of
+
+
+def _raised(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The extents of inputs that count more than 64, for formulas that would be 0."""
+    asked = {name for value in inputs for name in _names(value)} - sizes.keys()
+    if not asked:
+        return {}
+    dims = {name for node in nodes for value in node.outputs for name in _names(value) if not name.isidentifier()}
+    raised: dict[str, int] = {}
+    for size in _USUAL:
+        vanish = {name for name in dims if _vanishes(name, {**sizes, **dict.fromkeys(asked, _UNKNOWN), **raised})}
+        if not vanish:
+            return raised
+        for name in vanish:
+            raised |= dict.fromkeys(symbols_of(ir.SymbolicDim(name)) & asked, size)
+    return {}
+
+
+def _vanishes(formula: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a formula of these sizes alone is below 1."""
+    dim = ir.SymbolicDim(formula)
+    try:
+        result = evaluated(dim, sizes) if symbols_of(dim) <= sizes.keys() else None
+    except Exception:  # exporters write any text into a dim's name
+        return False
+    return result is not None and result < 1
 
 
 def _copied(read: ir.Value | None, made: ir.Value, new: set[str], extent_of: ExtentOf) -> dict[str, int]:
