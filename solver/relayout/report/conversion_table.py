@@ -109,8 +109,12 @@ def _readers(conversion: Conversion) -> tuple[tuple[int, str], ...]:
     return tuple((by.operand, by.layout) for by in conversion.required_by)
 
 
+_LONGEST_IN_WORDS = 80
+"""Letters: a longer cell makes a table too wide to read."""
+
+
 def in_words(text: str) -> str:
-    """A format by the numbers of axes, with factors in words; any other text as it is.
+    """A format by the numbers of axes, with factors in words; any other text as it is, and one that has many factors.
 
     >>> in_words("2/32,1,2%32"), in_words("1%64/16"), in_words("0,2,1"), in_words("NCHW")
     ('2 (blocks of 32), 1, 2 (in blocks of 32)', '1 (blocks of 16 in blocks of 64)', '0,2,1', 'NCHW')
@@ -118,7 +122,8 @@ def in_words(text: str) -> str:
     parts = [_FACTOR.fullmatch(part) for part in text.split(",")]
     if not all(parts) or not ("%" in text or "/" in text):
         return text
-    return ", ".join(_factor(*part.groups()) for part in parts if part)
+    words = ", ".join(_factor(*part.groups()) for part in parts if part)
+    return words if len(words) <= _LONGEST_IN_WORDS else text
 
 
 def _factor(axis: str, outer: str | None, inner: str | None) -> str:
