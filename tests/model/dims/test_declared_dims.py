@@ -135,3 +135,19 @@ def test_branches_may_have_values_of_one_name() -> None:
     correct_declared_dims(model, infer_shapes)
     dims = [attribute.g.value_info[0].type.tensor_type.shape.dim[0] for attribute in model.graph.node[0].attribute]
     assert [dim.dim_value for dim in dims] == [1, 1]
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc", "xla-cpu"])
+def test_a_number_in_the_body_of_a_loop_over_an_open_batch_is_open(backend: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n,8,4,6] x, int64 k) => (float[n,8,4,6] y) <bool t = {1}> {
+            a = Conv (x, w)
+            y = Loop <body = body (int64 i, bool c, float[?,8,4,6] s) => (bool co, float[?,8,4,6] so)
+                <float[1,8,4,4] z> { co = Identity (c) st = Transpose <perm = [0,1,3,2]> (s) z = MatMul (s, st)
+                zz = Softmax <axis = 1> (z) zs = MatMul (zz, s) so = Conv (zs, w) }> (k, t, a) }"""
+    model = onnx.parser.parse_model(text)
+    kernel = np.random.default_rng(1).standard_normal((8, 8, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "w"))
+    legal, report = legalize(model, backend)
+    assert [text for text in report.warnings if "value 'z', dim 0 is open, not 1" in text]
+    assert_same_numbers(model, legal, {**BATCH_OF_THREE, "k": np.array(2)})

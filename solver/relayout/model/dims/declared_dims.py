@@ -58,12 +58,13 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
 
 def _without_numbers(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A copy without the numbers of results, in which each open dim of an input has a name, and these names with those
-    that the model gives them; an open dim without a name gets one for the inference, and the empty string here."""
+    that the model gives them; an open dim without a name gets one for the inference, and the empty string here. The
+    inputs of the body of a Loop or a Scan are inputs too: what they get is open where the model's inputs are."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     given: dict[str, str] = {}
     unnamed = (f"{_UNNAMED}{n}" for n in count())
-    for value in probe.graph.input:
+    for value in (value for graph in subgraphs_of(probe.graph) for value in graph.input):
         for dim in _dims(value):
             if not dim.HasField("dim_value"):
                 name = dim.dim_param
