@@ -49,7 +49,9 @@ class _Ascent:
             scope: [np.zeros(size, dtype=np.int64) for size in table.shape] for scope, table in self.tables.items()
         }
         self.unary = self.own_costs(self.shifts)
-        self.ends = {x: [(scope, scope.index(x)) for scope in network.incident[x]] for x in self.order}
+        self.ends = {
+            x: [_End(scope, scope.index(x), self.tables[scope]) for scope in network.incident[x]] for x in self.order
+        }
 
     def run(self, rounds: int, deadline: Deadline) -> Relaxation:
         start: Shifts = {}
@@ -97,22 +99,44 @@ class _Ascent:
 
     def visit(self, x: int, *, forward: bool) -> None:
         """Take the minima of all tables of `x`, and pass shares on to those with a variable further on."""
-        ends, costs = self.ends[x], self.unary[x]
-        for scope, axis in ends:
-            others = tuple([k for k in range(len(scope)) if k != axis])
-            least = _less(self.tables[scope], self.shifts[scope]).min(axis=others)
-            self.shifts[scope][axis] = self.shifts[scope][axis] + least
+        ends, costs, shifts = self.ends[x], self.unary[x], self.shifts
+        for end in ends:
+            own = shifts[end.scope]
+            least = end.least(own)
+            own[end.axis] = own[end.axis] + least
             costs = costs + least
         # Scopes are ascending.
-        later = [(scope, axis) for scope, axis in ends if axis < len(scope) - 1]
-        earlier = [(scope, axis) for scope, axis in ends if axis > 0]
+        later = [end for end in ends if not end.is_last]
+        earlier = [end for end in ends if end.axis > 0]
         further = later if forward else earlier
         if further:
             share = (costs - costs.min()) // max(len(later), len(earlier))
-            for scope, axis in further:
-                self.shifts[scope][axis] = self.shifts[scope][axis] - share
+            for end in further:
+                own = shifts[end.scope]
+                own[end.axis] = own[end.axis] - share
             costs = costs - share * len(further)
         self.unary[x] = costs
+
+
+class _End:
+    """A table of a variable, with the variable's axis first."""
+
+    __slots__ = ("_others", "_table", "axis", "is_last", "scope")
+
+    def __init__(self, scope: Scope, axis: int, table: Table) -> None:
+        self.scope, self.axis, self.is_last = scope, axis, axis == len(scope) - 1
+        self._table = np.ascontiguousarray(np.moveaxis(table, axis, 0))
+        others = [k for k in range(len(scope)) if k != axis]
+        shapes = [[-1 if place == k else 1 for place in range(len(scope))] for k in range(1, len(scope))]
+        self._others = list(zip(others, shapes, strict=True))
+
+    def least(self, shifts: list[Table]) -> Table:
+        """The least entry of the table under the shifts of its axes, for each state of the variable."""
+        table = self._table
+        for axis, shape in self._others:
+            table = table - shifts[axis].reshape(shape)
+        least: Table = np.minimum.reduce(table.reshape(len(table), -1), axis=1) - shifts[self.axis]
+        return least
 
 
 def _less(table: Table, shifts: list[Table]) -> Table:
