@@ -10,7 +10,7 @@ from graphs import Net
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Numeric
-from relayout.verification.numeric.symbolic_sizes import Plan, other_plans
+from relayout.verification.numeric.symbolic_sizes import Plan, other_plans, plans
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
@@ -191,3 +191,22 @@ def test_a_second_size_of_an_image_is_not_many_times_the_first() -> None:
     sizes = [plan.extents for plan in other_plans(model, model.graph.inputs, None, first)]
     assert {"N": 3, "H": 48, "W": 80} in sizes
     assert all(each["N"] * each["H"] * each["W"] <= 8 * 2 * 32 * 64 for each in sizes)
+
+
+def test_an_attention_over_an_image_is_tried_with_a_small_one() -> None:
+    """With 32 x 64 pixels the weights of the four heads have 2 * 4 * 2048**2 elements, 128 MiB, and the original gives
+    them all as results."""
+    image = read_model(
+        model_of("""g (float[n,8,h,w] x) => (float[n,4,t,u] y) <int64[4] heads = {0,4,2,-1}> {
+            pixels = Reshape (x, heads)
+            turned = Transpose <perm = [0,1,3,2]> (pixels)
+            scores = MatMul (turned, pixels)
+            y = Softmax (scores) }""")
+    )
+    tried = list(plans(image, image.graph.inputs, None))
+    first = tried[0]
+    assert first.extents == {"n": 2, "h": 6, "w": 8}
+    assert {"n": 2, "h": 32, "w": 64} in [plan.extents for plan in tried]
+    for other in other_plans(image, image.graph.inputs, None, first):
+        n, h, w = other.extents.values()
+        assert n * 4 * (h * w) ** 2 <= 1 << 24

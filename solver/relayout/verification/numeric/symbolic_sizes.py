@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
+from operator import itemgetter
 
 import onnx_ir as ir
+
+from relayout.model.dims.formula import evaluated
 
 __all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
@@ -21,6 +24,10 @@ _MOST_GROWTH = 8
 
 _MODERATE = 1 << 16
 """Inputs of so few elements are tried whatever the first had."""
+
+_MOST_OF_A_VALUE = 1 << 24
+"""Elements of one value: above that, other sizes are tried first. Attention over an image takes the fourth power of the
+image's side in memory, several times at once."""
 
 _MOST_ELEMENTS = 1 << 20
 """Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
@@ -38,10 +45,23 @@ class Plan:
 
 def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
     """Yield plans to try in turn: unequal sizes first, then sizes that small or strict models accept, then sizes that
-    the model itself mentions: a dim may be symbolic in a graph that runs with one size alone.
+    the model itself mentions: a dim may be symbolic in a graph that runs with one size alone. Those that make a value
+    large come last, the largest at the end.
 
     The first dim of an input is a batch.
     """
+    heavy: list[tuple[int, Plan]] = []
+    largest = _Largest(model)
+    for plan in _plans(model, inputs, dims):
+        elements = largest.at(plan.extents)
+        if elements <= _MOST_OF_A_VALUE:
+            yield plan
+        else:
+            heavy.append((elements, plan))
+    yield from (plan for _, plan in sorted(heavy, key=itemgetter(0)))
+
+
+def _plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
     batches, others = _unknown(inputs)
     given = {**_declared_in_bodies(model), **(dims or {})}
     common = (
@@ -106,6 +126,8 @@ def other_plans(
     """Yield plans to try after `first`, so that each open dim has a second size: first those that change all of them,
     then those that change only batches or only the others. A size that a body declares stays."""
     batches, others = _unknown(inputs)
+    largest = _Largest(model)
+    most = max(_MOST_OF_A_VALUE, largest.at(first.extents))
     kept = {**_declared_in_bodies(model), **(dims or {})}
     more = [(1, (1, 1, 1)), *((extent, (extent,) * 3) for extent in _mentioned(model) if _is_small(inputs, extent))]
     # A model may take one batch alone, or one size of an image.
@@ -118,8 +140,39 @@ def other_plans(
                 whole = {**first.extents, **new}
                 if not new or any(size == first.extents[name] for name, size in new.items()):
                     continue
-                if _elements(inputs, whole) <= max(_MODERATE, _MOST_GROWTH * _elements(inputs, first.extents)):
+                growth = max(_MODERATE, _MOST_GROWTH * _elements(inputs, first.extents))
+                if _elements(inputs, whole) <= growth and largest.at(whole) <= most:
                     yield Plan(whole, first.highest)
+
+
+class _Largest:
+    """The elements of the largest value of a model, by the sizes of its open dims. Formulas of other names count 1."""
+
+    def __init__(self, model: ir.Model) -> None:
+        shapes = {tuple(value.shape) for node in model.graph for value in node.outputs if value.shape is not None}
+        self._shapes = [shape for shape in shapes if not all(isinstance(dim, int) for dim in shape)]
+
+    def at(self, extents: Mapping[str, int]) -> int:
+        known: dict[ir.SymbolicDim, int] = {}
+
+        def size(dim: int | ir.SymbolicDim) -> int:
+            if isinstance(dim, int):
+                return dim
+            if dim not in known:
+                known[dim] = _evaluated(dim, extents)
+            return known[dim]
+
+        return max((prod(map(size, shape)) for shape in self._shapes), default=0)
+
+
+def _evaluated(dim: ir.SymbolicDim, extents: Mapping[str, int]) -> int:
+    if dim.value in extents or dim.value is None:
+        return extents.get(dim.value or "", 1)
+    try:
+        size = evaluated(dim, extents)
+    except Exception:  # exporters write any text into a dim's name
+        return 1
+    return max(size or 1, 1)
 
 
 def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str]) -> Iterator[dict[str, int]]:
