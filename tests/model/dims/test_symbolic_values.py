@@ -85,6 +85,28 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+@pytest.mark.parametrize(("opset", "is_computed"), [(10, False), (11, False), (17, True), (18, False), (18, True)])
+def test_extents_of_padded_images_are_sums(opset: int, is_computed: bool) -> None:
+    """A reflection of three rows and columns on each side, and a convolution of 7 x 7 that takes as many away."""
+    net = Net(opset)
+    image = net.node("MaxPool", net.input("x", ("n", 3, "h", "w")), kernel_shape=[2, 2], strides=[2, 2])
+    pads = [0, 0, 3, 3, 0, 0, 3, 3]
+    if opset < 11:
+        padded = net.node("Pad", image, mode="reflect", pads=pads)
+    elif is_computed:
+        turned = net.transpose(net.constant(np.array(pads).reshape(4, 2)), 0, 1)
+        padded = net.node("Pad", image, net.node("Reshape", turned, net.constant([-1])), mode="reflect")
+    elif opset < 18:
+        padded = net.node("Pad", image, net.constant(pads), mode="reflect")
+    else:
+        padded = net.node("Pad", image, net.constant([3] * 4), "", net.constant([2, 3]), mode="reflect")
+    kept = net.node("Conv", padded, net.weight(3, 3, 7, 7))
+    net.output(net.node("Add", kept, image))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[padded] == "[n,3,h//2 + 6,w//2 + 6]"
+    assert shapes[kept] == shapes[image] == list(shapes.values())[-1] == "[n,3,h//2,w//2]"
+
+
 @pytest.mark.parametrize("opset", [12, 13, 14])
 def test_products_of_extents_are_known_in_every_opset(opset: int) -> None:
     """Before opset 14, onnx's inference does not know the rank of what is reshaped by a computed shape."""

@@ -113,7 +113,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool 
     name_open_dims(inferred.graph, stated)
     for _ in range(ROUNDS):
         is_unified = _unify(inferred.graph, known)
-        if not name_spatial_dims(inferred.graph) and not is_unified:
+        if not name_spatial_dims(inferred.graph, known) and not is_unified:
             break
     restore_made_up_outputs(inferred.graph, made_up)
     ranked = {

@@ -1,4 +1,4 @@
-"""Names for the extents that windows, resizes and blocks compute from dims that are not known before the run.
+"""Names for the extents that windows, pads, resizes and blocks compute from dims that are not known before the run.
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
 from relayout.layout.terms import GENERATED, Term, is_name, product, rounded_down, term_of
@@ -23,7 +24,8 @@ __all__ = ["name_spatial_dims"]
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
 _RESIZED = frozenset({"Resize", "Upsample"})
 _IN_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
-_MOST_SCALES = 8
+_MOST_NUMBERS = 16
+"""Of a constant of scales or pads."""
 
 
 _Infos = Mapping[str, onnx.ValueInfoProto]
@@ -39,9 +41,9 @@ class _Formula(NamedTuple):
         return f"{self.base} {'-' if self.plus < 0 else '+'} {abs(self.plus)}" if self.plus else self.base
 
 
-def name_spatial_dims(graph: onnx.GraphProto) -> bool:
-    """Rename the generated dims of results of convolutions, pools, resizes, operators on blocks, and broadcasts,
-    everywhere in the graph.
+def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, and broadcasts,
+    everywhere in the graph. `known` are the computed constants by name.
 
     Returns whether there was one.
     """
@@ -55,6 +57,8 @@ def name_spatial_dims(graph: onnx.GraphProto) -> bool:
             found = _after_window(node, infos, kernels, formulas)
         elif node.op_type in _RESIZED:
             found = _after_resize(node, infos, _scales(node, graph), formulas)
+        elif node.op_type == "Pad":
+            found = _after_pad(node, infos, _pads(node, graph, known), formulas)
         elif node.op_type in _IN_BLOCKS:
             found = _after_blocks(node, infos, formulas)
         elif node.op_type in BROADCAST:
@@ -94,6 +98,48 @@ def _after_window(
             formula = _extent(_formula(before.dim_param, formulas), given, place, window)
             if formula is not None and len(str(formula)) <= LONGEST_FORMULA:
                 yield after.dim_param, formula
+
+
+def _after_pad(
+    node: onnx.NodeProto, infos: _Infos, pads: Mapping[int, int], formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The names of a pad's results, each with its formula. `pads`: what is added to each axis; none if not known."""
+    if not pads or node.input[0] not in infos:
+        return
+    read, made = _dims(infos, node.input[0]), _dims(infos, node.output[0])
+    for place, (before, after) in enumerate(zip(read, made, strict=False)):
+        if before.dim_param and after.dim_param:
+            formula, added = _formula(before.dim_param, formulas), pads.get(place % len(read), 0)
+            formula = _Formula(formula.base, formula.plus + added)
+            if (not added or _is_stable(formula.base)) and len(str(formula)) <= LONGEST_FORMULA:
+                yield after.dim_param, formula
+
+
+def _pads(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> dict[int, int]:
+    """The elements that a Pad adds to its axes; none where they are not known."""
+    given = next((list(each.ints) for each in node.attribute if each.name == "pads"), None)
+    if given is None:
+        given = _integers(node.input[1], graph, known)
+    axes = _integers(node.input[3], graph, known) if any(node.input[3:]) else [*range(len(given) // 2)]
+    if len(given) != 2 * len(axes) or min(axes, default=0) < 0:
+        return {}
+    return {axis: given[place] + given[place + len(axes)] for place, axis in enumerate(axes)}
+
+
+def _integers(name: str, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[int]:
+    """The numbers of a constant; none where they are not known."""
+    arrays = [known[name]] if name in known else map(onnx.numpy_helper.to_array, _tensors(name, graph))
+    return next(([int(number) for number in array.reshape(-1)] for array in arrays), [])
+
+
+def _tensors(name: str, graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The stored tensor of this name, if it has few elements that are at hand."""
+    made = (other for other in graph.node if other.op_type == "Constant" and name in other.output)
+    values = (each.t for other in made for each in other.attribute if each.name == "value")
+    for tensor in (*values, *(tensor for tensor in graph.initializer if name and tensor.name == name)):
+        has_data = tensor.raw_data or tensor.float_data or tensor.int64_data
+        if has_data and 0 < sum(tensor.dims) <= _MOST_NUMBERS:
+            yield tensor
 
 
 def _after_resize(
@@ -146,13 +192,9 @@ def _scales(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[float]:
         return []
     # The scales are the second input up to opset 10, and later the third; a fourth has sizes.
     name = node.input[min(len(node.input), 3) - 1] if 2 <= len(node.input) <= 3 or not any(node.input[3:]) else ""
-    made = (other for other in graph.node if other.op_type == "Constant" and name in other.output)
-    values = [each.t for other in made for each in other.attribute if each.name == "value"]
-    for tensor in (*values, *(tensor for tensor in graph.initializer if name and tensor.name == name)):
-        is_stored = tensor.data_type == onnx.TensorProto.FLOAT and (tensor.raw_data or tensor.float_data)
-        if is_stored and 0 < sum(tensor.dims) <= _MOST_SCALES:
-            return [float(scale) for scale in onnx.numpy_helper.to_array(tensor).reshape(-1)]
-    return []
+    stored = (tensor for tensor in _tensors(name, graph) if tensor.data_type == onnx.TensorProto.FLOAT)
+    scales = (onnx.numpy_helper.to_array(tensor).reshape(-1) for tensor in stored)
+    return next(([float(scale) for scale in each] for each in scales), [])
 
 
 def _after_broadcast(
