@@ -107,6 +107,30 @@ def test_extents_of_padded_images_are_sums(opset: int, is_computed: bool) -> Non
     assert shapes[kept] == shapes[image] == list(shapes.values())[-1] == "[n,3,h//2,w//2]"
 
 
+END = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("behind", "before", "is_shift"),
+    [((3, END), (0, 3), True), ((-3, END), (0, -3), True), ((3, END), (0, 2), False), ((3, -1), (0, 3), False)],
+)
+@pytest.mark.parametrize(("opset", "axis"), [(9, 1), (17, 1), (17, -2)])
+def test_a_cyclic_shift_keeps_the_extent(
+    behind: tuple[int, int], before: tuple[int, int], is_shift: bool, opset: int, axis: int
+) -> None:
+    net = Net(opset)
+    image = net.input("x", ("n", "h", 3))
+    parts = []
+    for start, end in (behind, before):
+        if opset < 10:
+            parts.append(net.node("Slice", image, starts=[start], ends=[end], axes=[axis]))
+        else:
+            parts.append(net.node("Slice", image, *(net.constant([each]) for each in (start, end, axis, 1))))
+    net.output(net.node("Relu", net.node("Concat", *parts, axis=1)))
+    shape = [value.shape for node in read_model(net.model()).graph for value in node.outputs][-2]
+    assert (str(shape) == "[n,h,3]") == is_shift
+
+
 @pytest.mark.parametrize("opset", [12, 13, 14])
 def test_products_of_extents_are_known_in_every_opset(opset: int) -> None:
     """Before opset 14, onnx's inference does not know the rank of what is reshaped by a computed shape."""

@@ -19,11 +19,14 @@ from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.ops.elementwise import BROADCAST
 
-__all__ = ["name_spatial_dims"]
+__all__ = ["UNBOUNDED", "name_spatial_dims"]
 
 _WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
 _RESIZED = frozenset({"Resize", "Upsample"})
 _IN_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
+UNBOUNDED = (1 << 31) - 1
+"""From here on a bound of a Slice means the end, as exporters write it."""
+
 _MOST_NUMBERS = 16
 """Of a constant of scales or pads."""
 
@@ -42,16 +45,21 @@ class _Formula(NamedTuple):
 
 
 def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, and broadcasts,
-    everywhere in the graph. `known` are the computed constants by name.
+    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, broadcasts, and
+    cyclic shifts, everywhere in the graph. `known` are the computed constants by name.
 
     Returns whether there was one.
     """
     infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     formulas: dict[str, _Formula] = {}
+    slices: dict[str, _Cut] = {}
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or not node.output or node.output[0] not in infos:
+            continue
+        if node.op_type == "Slice":
+            if (cut := _cut(node, graph, known)) is not None:
+                slices[node.output[0]] = cut
             continue
         if node.op_type in _WINDOWED:
             found = _after_window(node, infos, kernels, formulas)
@@ -59,6 +67,8 @@ def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -
             found = _after_resize(node, infos, _scales(node, graph), formulas)
         elif node.op_type == "Pad":
             found = _after_pad(node, infos, _pads(node, graph, known), formulas)
+        elif node.op_type == "Concat":
+            found = _after_shift(node, infos, slices, formulas)
         elif node.op_type in _IN_BLOCKS:
             found = _after_blocks(node, infos, formulas)
         elif node.op_type in BROADCAST:
@@ -113,6 +123,48 @@ def _after_pad(
             formula = _Formula(formula.base, formula.plus + added)
             if (not added or _is_stable(formula.base)) and len(str(formula)) <= LONGEST_FORMULA:
                 yield after.dim_param, formula
+
+
+class _Cut(NamedTuple):
+    """A Slice of every element between two bounds of one axis."""
+
+    source: str
+    axis: int
+    start: int
+    end: int
+
+
+def _after_shift(
+    node: onnx.NodeProto, infos: _Infos, slices: Mapping[str, _Cut], formulas: Mapping[str, _Formula]
+) -> Iterator[tuple[str, _Formula]]:
+    """The name of the axis of a cyclic shift, which is joined of the end of a tensor and its beginning, as in Swin: the
+    extent stays the same, wherever the cut is."""
+    if len(node.input) != 2 or not slices.keys() >= {*node.input}:
+        return
+    behind, before = (slices[name] for name in node.input)
+    axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+    is_whole = before.start == 0 and behind.start == before.end and behind.end >= UNBOUNDED
+    if (behind.source, behind.axis) != (before.source, before.axis) or not is_whole or behind.source not in infos:
+        return
+    read, made = _dims(infos, behind.source), _dims(infos, node.output[0])
+    if len(read) != len(made) or not -len(read) <= axis < len(read) or (axis - behind.axis) % len(read):
+        return
+    if read[axis].dim_param and made[axis].dim_param:
+        yield made[axis].dim_param, _formula(read[axis].dim_param, formulas)
+
+
+def _cut(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> _Cut | None:
+    """The bounds of a Slice; None where it has other axes too, or where they are not known."""
+    given = {each.name: list(each.ints) for each in node.attribute}
+    operands = [_integers(name, graph, known) for name in node.input[1:] if name]
+    if len(operands) == 4 and operands[3] != [1]:
+        return None
+    starts, ends, axes = (
+        operands[:3] if len(operands) > 2 else [given.get(each, []) for each in ("starts", "ends", "axes")]
+    )
+    if not len(starts) == len(ends) == len(axes) == 1:
+        return None
+    return _Cut(node.input[0], axes[0], starts[0], ends[0])
 
 
 def _pads(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> dict[int, int]:

@@ -18,6 +18,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, rounded_down, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
+from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["Symbols", "Vector"]
@@ -27,8 +28,6 @@ LONGEST = 64
 
 _EXACT = 1 << 24
 """Up to here float32 has all integers."""
-_UNBOUNDED = (1 << 31) - 1
-"""From here on a bound of a Slice means the end, as exporters write it."""
 _KIND = "element type of the result"
 _OF_FIRST = frozenset({"ReduceProd", "Squeeze"})
 """Operators of one vector, whose other operand has axes."""
@@ -409,7 +408,7 @@ def _cut_to(dim: Term | None, start: Term | None, end: Term | None, step: Term |
         bounds = slice(*(int(term.factor) for term in (start, end, step))) if step.factor else slice(0, 0)
         return Term(Fraction(len(range(int(dim.factor))[bounds])))
     from_first = not start.factor or start == Term(-dim.factor, dim.names)
-    to_last = end == dim or (not end.names and end.factor >= _UNBOUNDED)
+    to_last = end == dim or (not end.names and end.factor >= UNBOUNDED)
     if step != _ONE or not from_first:
         return None
     if not to_last and not start.factor and not dim.names and _is_given(end):
