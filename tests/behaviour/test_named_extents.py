@@ -128,6 +128,64 @@ def test_windows_of_a_convolved_image_are_quotients_of_formulas(backend: str) ->
         assert_close(run(model, {"x": x}), run(legal, {"x": x}))
 
 
+def padded_windows(net: NamedNet, image: str, *, as_torch: bool) -> str:
+    """Products in windows of 3x3 pixels of an image that is padded to multiples of 3, and cropped again.
+
+    `as_torch`: the pads are in the order of PyTorch, last axis first, and its exporter turns them around.
+    """
+    pixels = net.transpose(image, 0, 2, 3, 1)
+    three = net.constant([3])
+
+    def extent(value: str, place: int) -> str:
+        return str(net.node("Gather", net.node("Shape", value), net.constant([place])))
+
+    rows, columns = extent(pixels, 1), extent(pixels, 2)
+    down, across = (
+        net.node("Mod", net.node("Sub", three, net.node("Mod", each, three)), three) for each in (rows, columns)
+    )
+    zero, two = net.constant([0]), net.constant([0, 0])
+    if as_torch:
+        pairs = net.node("Concat", two, zero, across, zero, down, two, axis=0)
+        pairs = net.node("Reshape", pairs, net.constant([-1, 2]))
+        backward = [net.constant([each]) for each in (-1, -(1 << 63) + 1, 0, -1)]
+        pads = net.node("Reshape", net.transpose(net.node("Slice", pairs, *backward), 1, 0), net.constant([-1]))
+    else:
+        pads = net.node("Concat", two, two, zero, down, across, zero, axis=0)
+    padded = net.node("Pad", pixels, pads)
+    batch, high, wide = extent(padded, 0), *(net.node("Div", extent(padded, place), three) for place in (1, 2))
+    cut = net.node("Reshape", padded, net.node("Concat", batch, high, three, wide, three, net.constant([8]), axis=0))
+    inside = net.node("Reshape", net.transpose(cut, 0, 1, 3, 2, 4, 5), net.constant([-1, 9, 8]))
+    inside = net.node("Softmax", net.node("MatMul", inside, net.weight(8, 8)), axis=1)
+    cut = net.node("Reshape", inside, net.node("Concat", batch, high, wide, net.constant([3, 3, 8]), axis=0))
+    whole = [net.node("Mul", each, three) for each in (high, wide)]
+    shape = net.node("Concat", batch, *whole, net.constant([8]), axis=0)
+    value = net.node("Reshape", net.transpose(cut, 0, 1, 3, 2, 4, 5), shape)
+    for axis, size in ((1, rows), (2, columns)):
+        value = net.node("Slice", value, zero, size, net.constant([axis]))
+    return net.transpose(value, 0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("as_torch", [False, True])
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "xla-cpu", "x86-nchwc"])
+def test_windows_of_a_padded_image_are_rounded_up(backend: str, as_torch: bool) -> None:
+    net = NamedNet()
+    first = net.conv(net.image, 8, 8)
+    net.output(net.conv(net.node("Add", first, padded_windows(net, first, as_torch=as_torch)), 8, 8))
+    model = net.model()
+    shapes = [str(value.shape) for node in read_model(model).graph for value in node.outputs]
+    assert "[n,3*((h + 2)//3),3*((w + 2)//3),8]" in shapes
+    assert not [shape for shape in shapes if "None" in shape or "unk__" in shape]
+    legal, report = legalize(model, backend)
+    if backend == "nhwc" and not as_torch:
+        # Others would move the Pad too, whose operand is computed in the source's order of axes.
+        _, known = legalize(at(model, {"n": 1, "h": 64, "w": 64}), backend)
+        assert (report.after.transposes, report.cost) == (known.after.transposes, known.cost)
+    assert legalize(legal, backend)[1].cost == report.cost
+    for sizes in ((2, 8, 3, 5), (1, 8, 6, 3), (3, 8, 1, 2)):
+        x = np.random.default_rng(7).standard_normal(sizes).astype(np.float32)
+        assert_close(run(model, {"x": x}), run(legal, {"x": x}))
+
+
 @pytest.mark.parametrize("backend", ["nhwc", "onnx", "tpu", "xla-cpu"])
 def test_a_size_that_leaves_no_window_costs_nothing(backend: str) -> None:
     """No alternative of a product of no windows costs less than nothing."""

@@ -1,9 +1,9 @@
 """Sizes of tensors in elements and bytes, symbolic dims estimated.
 
-A dim that the caller gave a size has that size. Of the others, the first dim of a graph input (in the source's order)
-is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one of
-a Slice, Pad or pool that of the operand. Any other counts 64, or the first usual size with which no formula of dims is
-0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
+A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, the first
+dim of a graph input (in the source's order) is a batch and counts 1. A dim that a Reshape or the like introduces has
+the size that the operand leaves for it, one of a Slice, Pad or pool that of the operand. Any other counts 64, or the
+first usual size with which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
 
 from __future__ import annotations
@@ -251,12 +251,13 @@ def _size_like_operand(
     new: Sequence[str],
     elements: Callable[[ir.Shape | None], int],
 ) -> dict[str, int]:
-    """A size for each new symbol of a result: that of the operand's dim at its index. So a conversion is as expensive
-    before the operator as behind it, and stays where the source has it."""
+    """A size for each new symbol of a result but formulas, which have that of their own symbols: the size of the
+    operand's dim at its index. So a conversion is as expensive before the operator as behind it, and stays in place."""
     if read is None or made is None or len(read) != len(made):
         return {}
     pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
-    return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in new}
+    plain = {name for name in new if name.isidentifier()}
+    return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in plain}
 
 
 def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: DimSizes) -> Iterator[tuple[str, Bounds]]:

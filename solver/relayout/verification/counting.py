@@ -127,7 +127,8 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
                 continue
             met.update(new)
             if node.op_type in _KEEP_PLACES:
-                sizes.update(_copied(node.inputs[0], value, set(new), extent_of))
+                plain = {name for name in new if name.isidentifier()}
+                sizes.update(_copied(node.inputs[0], value, plain, extent_of))
                 formulas.clear()
                 continue
             read = node.inputs[0] if node.inputs and node.op_type in _KEEP_ELEMENTS else None

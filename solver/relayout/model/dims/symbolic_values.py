@@ -7,6 +7,7 @@ value are numbers the value is a constant; where they are symbols, a Reshape by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -31,6 +32,8 @@ _EXACT = 1 << 24
 _KIND = "element type of the result"
 _OF_FIRST = frozenset({"ReduceProd", "Squeeze"})
 """Operators of one vector, whose other operand has axes."""
+_OF_MATRICES = frozenset({"Cast", "Identity", "Reshape", "Slice", "Transpose"})
+"""Operators with a rule for matrices: exporters write the pads of PyTorch, last axis first, with these."""
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
 _MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
@@ -43,10 +46,16 @@ _ONE = Term(Fraction(1))
 
 
 class Vector(NamedTuple):
-    """A scalar or a vector of terms; None: an element that is not known."""
+    """A scalar, a vector, or a matrix of so many `columns`, of terms; None: an element that is not known."""
 
     terms: tuple[Term | None, ...]
     is_scalar: bool = False
+    columns: int = 0
+
+    @property
+    def rows(self) -> list[tuple[Term | None, ...]]:
+        """The rows of a matrix."""
+        return [self.terms[at : at + self.columns] for at in range(0, len(self.terms), self.columns)]
 
 
 _Dims = tuple[Term | None, ...]
@@ -94,12 +103,12 @@ class Symbols:
     def constants(self) -> dict[str, np.ndarray]:
         """The values that are integers throughout, as arrays. A value of another element type is left out."""
         found = {}
-        for name, (terms, is_scalar) in self.values.items():
+        for name, (terms, is_scalar, columns) in self.values.items():
             kind = self._kinds.get(name)
             numbers = [term.factor for term in terms if term is not None and not term.names]
             if kind in _INTEGERS and len(numbers) == len(terms) and all(each.denominator == 1 for each in numbers):
                 array = np.array([int(each) for each in numbers], onnx.helper.tensor_dtype_to_np_dtype(kind))
-                found[name] = array.reshape(()) if is_scalar else array
+                found[name] = array.reshape(()) if is_scalar else array.reshape(-1, columns) if columns else array
         return found
 
     def better_shapes(self) -> Iterator[onnx.ValueInfoProto]:
@@ -140,7 +149,9 @@ class Symbols:
         else:
             read = [self._value(name) for name in (node.input[:1] if node.op_type in _OF_FIRST else node.input)]
         operands = [each for each in read if each is not None]
-        vector = _RULES[node.op_type](operands, given) if len(operands) == len(read) else None
+        if len(operands) < len(read) or (any(v.columns for v in operands) and node.op_type not in _OF_MATRICES):
+            return
+        vector = _RULES[node.op_type](operands, given)
         if vector is not None and len(vector.terms) <= LONGEST:
             self.values[node.output[0]] = vector
 
@@ -407,6 +418,8 @@ def _cut_to(dim: Term | None, start: Term | None, end: Term | None, step: Term |
     if not any(term.names for term in (dim, start, end, step)):
         bounds = slice(*(int(term.factor) for term in (start, end, step))) if step.factor else slice(0, 0)
         return Term(Fraction(len(range(int(dim.factor))[bounds])))
+    if step == _ONE and not start.factor and dim == _rounded_up(end, dim.factor):
+        return end
     from_first = not start.factor or start == Term(-dim.factor, dim.names)
     to_last = end == dim or (not end.names and end.factor >= UNBOUNDED)
     if step != _ONE or not from_first:
@@ -416,8 +429,48 @@ def _cut_to(dim: Term | None, start: Term | None, end: Term | None, step: Term |
     return dim if to_last else None
 
 
+def _rounded_up(term: Term, to: Fraction) -> Term | None:
+    """The least multiple of a whole number that is not below an extent."""
+    if not term.names or to.denominator != 1 or to < 2:
+        return None
+    return Term(to, (f"({term} + {to - 1})//{to}",))
+
+
+def _padded(source: _Dims, given: _Read) -> _Dims | None:
+    """The shape of a Pad of all axes."""
+    pads = _elements(given[1]) if len(given) == 2 or (len(given) > 2 and given[3:] in ([], [None])) else None
+    if pads is None or len(pads) != 2 * len(source):
+        return None
+    return tuple(map(_lengthened, source, pads[: len(source)], pads[len(source) :]))
+
+
+def _lengthened(dim: Term | None, before: Term | None, behind: Term | None) -> Term | None:
+    """An extent with what is added on both sides: numbers, or on one of them what the next multiple of a number needs,
+    as windows do."""
+    if dim is None or before is None or behind is None:
+        return None
+    added = _added(before, behind)
+    if added is not None and (not added.factor or not (dim.names or added.names)):
+        return _added(dim, added)
+    if added is None or len(added.names) != 1 or added.factor != 1:
+        return None
+    text, own = added.names[0], _in_parentheses(dim)
+    found = _TO_MULTIPLE.fullmatch(text)
+    if found is not None and found["of"] == own:
+        return _rounded_up(dim, Fraction(found["to"]))
+    return _rounded_up(dim, Fraction(2)) if text == f"{own} % 2" else None
+
+
+def _in_parentheses(term: Term) -> str:
+    text = str(term)
+    return text if is_name(text) else f"({text})"
+
+
+_TO_MULTIPLE = re.compile(r"\((?P<to>\d+) - (?P<of>.+) % (?P=to)\) % (?P=to)", re.ASCII)
+
+
 def _elements(vector: Vector | None) -> _Dims | None:
-    return None if vector is None else vector.terms
+    return None if vector is None or vector.columns else vector.terms
 
 
 def _constant(array: np.ndarray) -> Vector | None:
@@ -452,7 +505,7 @@ def _cast(operands: _Operands, given: _Given) -> Vector | None:
     if given["to"] in _FLOATS:
         return own
     # To an integer a number is cut off, which of a symbol is not known unless it is whole.
-    return Vector(tuple(_cut(term) for term in own.terms), own.is_scalar)
+    return own._replace(terms=tuple(_cut(term) for term in own.terms))
 
 
 def _cut(term: Term | None) -> Term | None:
@@ -482,9 +535,22 @@ def _slice(operands: _Operands, given: _Given) -> Vector | None:
         return None
     bounds = dict(zip(names, read, strict=False)) or {name: given.get(name) for name in names}
     starts, ends, steps = bounds.get("starts"), bounds.get("ends"), bounds.get("steps") or [1]
-    if not starts or not ends or len(starts) != 1 or (bounds.get("axes") or [0])[0] not in (0, -1):
+    if not starts or not ends or len(starts) != 1 or not steps[0]:
         return None
-    return Vector(own.terms[slice(starts[0], ends[0], steps[0])]) if steps[0] else None
+    axis, taken = (bounds.get("axes") or [0])[0], slice(starts[0], ends[0], steps[0])
+    if own.columns:
+        terms = tuple(term for row in own.rows[taken] for term in row)
+        return own._replace(terms=terms) if axis in (0, -2) else None
+    return Vector(own.terms[taken]) if axis in (0, -1) else None
+
+
+def _turned(operands: _Operands, given: _Given) -> Vector | None:
+    """A Transpose of a matrix."""
+    own = operands[0]
+    if not own.columns or given.get("perm", [1, 0]) != [1, 0]:
+        return None
+    rows = own.rows
+    return Vector(tuple(term for column in zip(*rows, strict=True) for term in column), columns=len(rows))
 
 
 def _concat(operands: _Operands, given: _Given) -> Vector | None:
@@ -504,8 +570,11 @@ def _squeeze(operands: _Operands, given: _Given) -> Vector | None:
 
 
 def _flat(operands: _Operands, given: _Given) -> Vector | None:
-    """A Reshape to a scalar or a vector."""
+    """A Reshape to a scalar, a vector or a matrix."""
     own, target = operands[0], _integers(operands[1])
+    if target is not None and len(target) == 2 and target[1] > 0 and len(own.terms) in range(0, LONGEST, target[1]):
+        rows = len(own.terms) // target[1]
+        return Vector(own.terms, columns=target[1]) if rows and target[0] in (-1, rows) else None
     if target is None or len(target) > 1:
         return None
     return Vector(own.terms, is_scalar=not target) if target or len(own.terms) == 1 else None
@@ -555,7 +624,25 @@ def _negated(operands: _Operands, given: _Given) -> Vector | None:
 
 
 def _subtracted(one: Term | None, other: Term | None) -> Term | None:
+    if one is not None and other is not None and not one.names and str(other).endswith(f" % {one.factor}"):
+        return Term(_ONE.factor, (f"{one.factor} - {other}",)) if other.factor == 1 else None
     return _added(one, None if other is None else Term(-other.factor, other.names))
+
+
+def _modulo(operands: _Operands, given: _Given) -> Vector | None:
+    """The remainders of integers, which have the sign of the divisor."""
+    is_whole = given[_KIND] in _INTEGERS and not given.get("fmod", 0)
+    return _each(_remainder)(operands, given) if is_whole else None
+
+
+def _remainder(one: Term | None, other: Term | None) -> Term | None:
+    """A remainder by a number above 0: a number, or a formula that stands for a name."""
+    if one is None or other is None or other.names or other.factor < 1:
+        return None
+    if not one.names or not one.factor % other.factor:
+        return Term(one.factor % other.factor)
+    text = f"{_in_parentheses(one)} % {other.factor}"
+    return None if GENERATED in text or len(text) > LONGEST_FORMULA else Term(_ONE.factor, (text,))
 
 
 def _reduced(operands: _Operands, given: _Given) -> Vector | None:
@@ -609,6 +696,7 @@ _RULES: dict[str, _Rule] = {
     "Floor": _floor,
     "Gather": _gather,
     "Identity": _same,
+    "Mod": _modulo,
     "Mul": _each(_product_of),
     "ReduceProd": _reduced,
     "Neg": _negated,
@@ -618,6 +706,7 @@ _RULES: dict[str, _Rule] = {
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _each(_subtracted),
+    "Transpose": _turned,
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }
@@ -625,6 +714,7 @@ _RULES: dict[str, _Rule] = {
 _SHAPED: dict[str, Callable[[_Dims, _Read], _Dims | None]] = {
     "ConstantOfShape": _filled,
     "Expand": _expand,
+    "Pad": _padded,
     "Range": _range,
     "Resize": _resized,
     "Slice": _sliced,
