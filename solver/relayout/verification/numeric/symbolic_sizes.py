@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import onnx_ir as ir
 
-from relayout.model.dims.formula import evaluated
+from relayout.model.tensor_sizes import DimSizes
 
 __all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
@@ -146,33 +146,23 @@ def other_plans(
 
 
 class _Largest:
-    """The elements of the largest value of a model, by the sizes of its open dims. Formulas of other names count 1."""
+    """The elements of the largest value of a model, by the sizes of the open dims of its inputs."""
 
     def __init__(self, model: ir.Model) -> None:
-        shapes = {tuple(value.shape) for node in model.graph for value in node.outputs if value.shape is not None}
-        self._shapes = [shape for shape in shapes if not all(isinstance(dim, int) for dim in shape)]
+        shapes = {id(value.shape): value.shape for node in model.graph for value in node.outputs}
+        self._shapes = [shape for shape in shapes.values() if shape is not None and not shape.is_static()]
+        self._model = model
 
     def at(self, extents: Mapping[str, int]) -> int:
-        known: dict[ir.SymbolicDim, int] = {}
-
-        def size(dim: int | ir.SymbolicDim) -> int:
-            if isinstance(dim, int):
-                return dim
-            if dim not in known:
-                known[dim] = _evaluated(dim, extents)
-            return known[dim]
-
-        return max((prod(map(size, shape)) for shape in self._shapes), default=0)
-
-
-def _evaluated(dim: ir.SymbolicDim, extents: Mapping[str, int]) -> int:
-    if dim.value in extents or dim.value is None:
-        return extents.get(dim.value or "", 1)
-    try:
-        size = evaluated(dim, extents)
-    except Exception:  # exporters write any text into a dim's name
-        return 1
-    return max(size or 1, 1)
+        """Of dims that these sizes do not determine, each is as long as the longest."""
+        if not self._shapes:
+            return 0
+        sizes = DimSizes(self._model, extents)
+        found = max(map(sizes, self._shapes))
+        if sizes.assumed:
+            longest = dict.fromkeys(sizes.assumed.keys() - {"?"}, max(extents.values(), default=1))
+            found = max(map(DimSizes(self._model, {**longest, **extents}), self._shapes))
+        return found
 
 
 def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str]) -> Iterator[dict[str, int]]:
