@@ -50,6 +50,8 @@ ROUNDS = 16
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
 
+_BEHIND = re.compile(r" ?Input \d+ expected to have type but instead is null")
+
 # OneHot at opset 9 ignores an index out of range, by its specification and in runtimes.
 _ALLOWED = "'indices' must be non-negative for OneHot"
 
@@ -311,11 +313,13 @@ def _contradiction(message: str, graph: str) -> InputError:
         op, name = replaced_operator(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
     detail = " ".join(re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message).split())
+    # Each node behind the first fault lacks the type of an operand.
+    detail = _BEHIND.sub("", detail) or detail
     differ = _DIFFER.search(message)
     return InputError(
         "shapes or types contradict each other",
         where=where,
         expected=differ.group(1) if differ else "operands that the operator accepts",
         found=f"{differ.group(2)}: {differ.group(0)}" if differ else detail,
-        hint="onnx.checker.check_model(model, full_check=True) reports the same for the source",
+        hint="onnx.checker.check_model(model, full_check=True) may report the same for the source",
     )
