@@ -25,6 +25,7 @@ __all__ = [
     "is_name",
     "product",
     "quotient",
+    "remainder_of",
     "rounded_down",
     "term_of",
 ]
@@ -132,10 +133,24 @@ def dividend_of(name: str) -> tuple[str, int] | None:
     >>> dividend_of("(3*h)//2"), dividend_of("((h - 1)//2 + 1)//7"), dividend_of("(h + 1)//2 - (h//2)//2")
     (('3*h', 2), ('(h - 1)//2 + 1', 7), None)
     """
-    whole, _, divisor = name.rpartition("//")
+    return _operands(name, "//")
+
+
+def remainder_of(name: str) -> tuple[str, int] | None:
+    """The dividend and the divisor of a remainder, written alike; None for another name.
+
+    >>> remainder_of("h % 7"), remainder_of("(h//4) % 7"), remainder_of("n + h % 7")
+    (('h', 7), ('h//4', 7), None)
+    """
+    return _operands(name, " % ")
+
+
+def _operands(name: str, operator: str) -> tuple[str, int] | None:
+    """A name, or a formula in parentheses, and a number, with the operator between them."""
+    whole, _, divisor = name.rpartition(operator)
     if _DIVISOR.fullmatch(divisor) is None:
         return None
-    inner = _inside(whole) if not is_name(whole) else whole
+    inner = whole if is_name(whole) else _inside(whole)
     return None if inner is None else (inner, int(divisor))
 
 

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, rounded_down, term_of
+from relayout.layout.terms import (
+    GENERATED,
+    Term,
+    dividend_of,
+    is_name,
+    product,
+    quotient,
+    remainder_of,
+    rounded_down,
+    term_of,
+)
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.model.dims.spatial_dims import UNBOUNDED
@@ -624,8 +634,9 @@ def _negated(operands: _Operands, given: _Given) -> Vector | None:
 
 
 def _subtracted(one: Term | None, other: Term | None) -> Term | None:
-    if one is not None and other is not None and not one.names and str(other).endswith(f" % {one.factor}"):
-        return Term(_ONE.factor, (f"{one.factor} - {other}",)) if other.factor == 1 else None
+    if one is not None and other is not None and not one.names and (found := remainder_of(str(other))) is not None:
+        # What is missing to the next multiple, if the remainder is not 0.
+        return Term(_ONE.factor, (f"{one.factor} - {other}",)) if one.factor == found[1] else None
     return _added(one, None if other is None else Term(-other.factor, other.names))
 
 
