@@ -220,6 +220,8 @@ class Symbols:
         stated = [each for each in node.attribute if each.name in _PLAIN]
         if source is None or any(onnx.helper.get_attribute_value(each) != _PLAIN[each.name] for each in stated):
             return None
+        if node.op_type == "Pad" and any(node.input[3:]):
+            return None  # it lists the axes
         if node.op_type == "Flatten":
             axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
             return product(source[:axis]), product(source[axis:])
@@ -448,7 +450,7 @@ def _rounded_up(term: Term, to: Fraction) -> Term | None:
 
 def _padded(source: _Dims, given: _Read) -> _Dims | None:
     """The shape of a Pad of all axes."""
-    pads = _elements(given[1]) if len(given) == 2 or (len(given) > 2 and given[3:] in ([], [None])) else None
+    pads = _elements(given[1]) if len(given) > 1 else None
     if pads is None or len(pads) != 2 * len(source):
         return None
     return tuple(map(_lengthened, source, pads[: len(source)], pads[len(source) :]))
