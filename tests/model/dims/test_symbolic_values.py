@@ -131,6 +131,30 @@ def test_a_cyclic_shift_keeps_the_extent(
     assert (str(shape) == "[n,h,3]") == is_shift
 
 
+def test_slices_with_steps_and_no_axes_cut_the_first_axis() -> None:
+    """Joined along the second, they are no cyclic shift of it."""
+    net = Net(17)
+    image = net.input("x", ("n", "n", 3))
+    parts = [
+        net.node("Slice", image, net.constant([start]), net.constant([end]), "", net.constant([1]))
+        for start, end in ((1, END), (0, 1))
+    ]
+    net.output(net.node("Relu", net.node("Concat", *parts, axis=1)))
+    shape = [value.shape for node in read_model(net.model()).graph for value in node.outputs][-2]
+    assert shape is not None
+    assert str(shape[1]) != "n"
+
+
+def test_pads_that_a_caller_may_replace_say_nothing() -> None:
+    net = Net(17)
+    net.output(net.node("Relu", net.node("Pad", net.input("x", ("n", "h", "w")), "pads")))
+    model = net.model()
+    model.graph.input.append(onnx.helper.make_tensor_value_info("pads", onnx.TensorProto.INT64, (6,)))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 1, 1, 0, 1, 1]), "pads"))
+    shapes = [str(value.shape) for node in read_model(model).graph for value in node.outputs]
+    assert "h + 2" not in shapes[0]
+
+
 @pytest.mark.parametrize("opset", [12, 13, 14])
 def test_products_of_extents_are_known_in_every_opset(opset: int) -> None:
     """Before opset 14, onnx's inference does not know the rank of what is reshaped by a computed shape."""

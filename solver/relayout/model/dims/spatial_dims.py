@@ -156,13 +156,13 @@ def _after_shift(
 def _cut(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> _Cut | None:
     """The bounds of a Slice; None where it has other axes too, or where they are not known."""
     given = {each.name: list(each.ints) for each in node.attribute}
-    operands = [_integers(name, graph, known) for name in node.input[1:] if name]
-    if len(operands) == 4 and operands[3] != [1]:
-        return None
-    starts, ends, axes = (
-        operands[:3] if len(operands) > 2 else [given.get(each, []) for each in ("starts", "ends", "axes")]
-    )
-    if not len(starts) == len(ends) == len(axes) == 1:
+    given |= {
+        each: _integers(name, graph, known)
+        for each, name in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False)
+        if name
+    }
+    starts, ends, axes = (given.get(each, []) for each in ("starts", "ends", "axes"))
+    if not len(starts) == len(ends) == len(axes) == 1 or given.get("steps", [1]) != [1]:
         return None
     return _Cut(node.input[0], axes[0], starts[0], ends[0])
 
@@ -185,7 +185,9 @@ def _integers(name: str, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]
 
 
 def _tensors(name: str, graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The stored tensor of this name, if it has few elements that are at hand."""
+    """The stored tensor of this name, if it has few elements that are at hand. A default of an input is no constant."""
+    if any(value.name == name for value in graph.input):
+        return
     made = (other for other in graph.node if other.op_type == "Constant" and name in other.output)
     values = (each.t for other in made for each in other.attribute if each.name == "value")
     for tensor in (*values, *(tensor for tensor in graph.initializer if name and tensor.name == name)):
