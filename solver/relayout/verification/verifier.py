@@ -114,8 +114,6 @@ def verify(
     if any(limit is not None for limit in limits.values()):
         findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
-    if original is not None and not run:
-        findings += check_shapes_at_sizes(subject, lambda: original, dims)
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
         severity: Severity = "note" if static else "error"
@@ -124,6 +122,8 @@ def verify(
         ]
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
+    if original is not None and not faults and (numeric is None or numeric.status != "compared"):
+        findings += check_shapes_at_sizes(subject, lambda: original, dims)
     return verification_of(findings, numeric, price)
 
 

@@ -107,3 +107,12 @@ def test_an_original_whose_shapes_cannot_be_inferred_decides_nothing() -> None:
     [made] = [node.outputs[0] for node in original.graph if node.op_type == "Reshape"]
     made.shape = ir.Shape([ir.SymbolicDim("n"), ir.SymbolicDim("h"), 4, 2])
     assert not findings(model(in_windows(8)), original)
+
+
+def test_a_model_that_cannot_be_compared_is_looked_at_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout.verification.numeric.compare.LARGEST_MODEL", -1)
+    made: list[onnx.ModelProto] = [ir.to_proto(model(in_windows(divisor))) for divisor in (8, 4)]
+    found = verify(made[0], "onnx", made[1], static=True)
+    assert found.numeric is not None
+    assert found.numeric.status == "skipped"
+    assert [each.rule for each in found.findings if each.severity == "error"] == ["shape"]

@@ -22,7 +22,7 @@ from relayout.verification.subgraph_values import walk
 __all__ = ["check_shapes_at_sizes"]
 
 _SHAPED = frozenset({"Expand", "Reshape"})
-"""The operators whose result has a shape that is data. All others fit their operands at any size, or at none."""
+"""The operators that legalization gives a shape. A model without them has no shape of its making."""
 
 _MOST_SIZES = 8
 """So many sets of sizes are tried where the original fits none of those before."""
