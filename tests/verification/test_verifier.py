@@ -188,6 +188,40 @@ def test_a_body_with_an_attribute_of_its_own_is_found() -> None:
     assert "function-body" in rules(verify(model, "nhwc"))
 
 
+@pytest.mark.parametrize("attribute", ["group", "strides"])
+def test_a_body_that_reads_an_attribute_which_the_call_does_not_have_is_found(attribute: str) -> None:
+    model = legal()
+    node_of(model, "conv").attributes.pop(attribute, None)
+    (conv,) = [node for node in model.functions["relayout", "Conv", ""] if node.op_type == "Conv"]
+    conv.attributes.add(ir.RefAttr(attribute, "pads", ir.AttributeType.INTS))
+    (finding,) = [f for f in verify(model, "nhwc").findings if f.rule == "function-body"]
+    assert (finding.expected, finding.found) == (f"no attribute {attribute}", "attribute pads")
+
+
+def test_a_constant_in_place_of_an_attribute_that_the_call_does_not_have_is_found() -> None:
+    model = legal()
+    function = model.functions["relayout", "Conv", ""]
+    (conv,) = [node for node in function if node.op_type == "Conv"]
+    function.attributes["dilations"] = ir.Attr("dilations", ir.AttributeType.INTS, None)
+    conv.attributes.add(ir.AttrInt64s("dilations", [2, 2]))
+    assert "function-body" in rules(verify(model, "nhwc"))
+
+
+@pytest.mark.parametrize("samples", [0, -1])
+def test_a_comparison_needs_a_sample(samples: int) -> None:
+    with pytest.raises(UsageError, match="samples"):
+        verify(legal(), "nhwc", against=raw(), samples=samples)
+
+
+def test_a_model_that_contradicts_itself_is_compared_with_the_original_as_far_as_it_goes() -> None:
+    proto = ir.to_proto(legal())
+    for node in proto.graph.node:
+        if node.op_type == "Transpose":
+            del node.input[:]
+    verification = verify(proto, "nhwc", against=raw())
+    assert not verification.passed
+
+
 def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
     model = legal()
     node = node_of(model, "to_nhwc")

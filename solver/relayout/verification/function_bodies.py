@@ -191,7 +191,8 @@ def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:
 
 
 def _check_attributes(node: ir.Node, function: ir.Function, operator: ir.Node) -> Iterator[Finding]:
-    """Yield a finding for each attribute of the call that does not reach the operator by reference or as a constant."""
+    """Yield a finding for each attribute of the call that does not reach the operator by reference or as a constant,
+    and for each that the operator gets and the call does not have."""
     for name, attribute in node.attributes.items():
         if name in _LAYOUTS:
             continue
@@ -202,13 +203,18 @@ def _check_attributes(node: ir.Node, function: ir.Function, operator: ir.Node) -
         elif inner.is_ref() and inner.ref_attr_name != name:
             yield _finding(node, "function-body", f"attribute {name} passed on", f"attribute {inner.ref_attr_name}")
     for name, inner in operator.attributes.items():
-        if name not in node.attributes and not inner.is_ref() and not _is_default(function, operator, name, inner):
-            yield _finding(node, "function-body", f"no attribute {name}", str(inner.value))
+        if name in node.attributes:
+            continue
+        if inner.is_ref() and inner.ref_attr_name in node.attributes:
+            yield _finding(node, "function-body", f"no attribute {name}", f"attribute {inner.ref_attr_name}")
+            continue
+        # A reference to an attribute that the call does not have gives the function's default, if there is one.
+        given = function.attributes.get(inner.ref_attr_name or "") if inner.is_ref() else inner
+        if given is not None and given.value is not None and not _is_default(function, operator, name, given):
+            yield _finding(node, "function-body", f"no attribute {name}", str(given.value))
 
 
 def _is_default(function: ir.Function, operator: ir.Node, name: str, inner: ir.Attr) -> bool:
-    if name in function.attributes:
-        return True
     try:
         schema = onnx.defs.get_schema(operator.op_type, function.opset_imports.get("", 1), "")
         default = schema.attributes[name].default_value

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
-from relayout.errors import InputError, RelayoutError
+from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
@@ -31,6 +31,7 @@ from relayout.verification.boundary import check_boundary
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
+from relayout.verification.cost.stated_prices import extended
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
@@ -77,6 +78,8 @@ def verify(
     be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no
     backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
+    if samples < 1:
+        raise UsageError("too few samples", where="samples", expected="at least 1", found=str(samples))
     findings: list[Finding] = []
     subject, faults = _readable(model)
     if backend is None:
@@ -93,13 +96,13 @@ def verify(
     price: Price | None = None
     try:
         findings += _static(index, chosen, charges)
+        if original is not None:
+            findings += _against(subject, original, chosen, run=run)
     except RelayoutError:
         raise
     except Exception:
         if not faults:
             raise  # else a check may fail on a model that contradicts itself
-    if original is not None:
-        findings += _against(subject, original, chosen, run=run)
     if report is not None:
         findings += check_boundary(report, subject)
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
@@ -173,7 +176,7 @@ def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool
     if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    kinds = {type(backend.at(device)) for device in backend.devices() or ("",)}
+    kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}
     fuses = any(
         each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
     )

@@ -16,7 +16,7 @@ from relayout.layout.layout import Layout
 from relayout.report.schema import Conversion
 from relayout.verification.counting import ExtentOf
 
-__all__ = ["charges_for_orders", "numbered_price", "prices_conversions", "stated_prices"]
+__all__ = ["charges_for_orders", "extended", "numbered_price", "prices_conversions", "stated_prices"]
 
 _ONNX = ("", "ai.onnx")
 _ONNX_ORDER = "NOICDHW"
@@ -26,22 +26,22 @@ Extents = tuple[int, ...]
 
 def prices_conversions(backend: Backend) -> bool:
     """Whether the backend states prices of conversions, other than the bytes that they move."""
-    kind = type(_extended(backend))
+    kind = type(extended(backend))
     return kind.conversion_cost is not Backend.conversion_cost or kind.conversion is not Backend.conversion
 
 
 def charges_for_orders(backend: Backend) -> bool:
     """Whether the backend charges for orders of axes, other than the bytes that they move."""
-    return type(_extended(backend)).order_cost is not Backend.order_cost
+    return type(extended(backend)).order_cost is not Backend.order_cost
 
 
-def _extended(backend: Backend) -> Backend:
+def extended(backend: Backend) -> Backend:
     """The backend that a table extends, as a table itself states no prices of conversions or orders."""
     if type(backend).__module__ != "relayout.backend.declarative":
         return backend  # tables are loaded late
     from relayout.backend.declarative import DeclarativeBackend
 
-    return backend.extended if isinstance(backend, DeclarativeBackend) else backend
+    return extended(backend.extended) if isinstance(backend, DeclarativeBackend) else backend
 
 
 def stated_prices(

@@ -92,10 +92,15 @@ def arrays(result: Any) -> Arrays:
 def has_numbers(samples: Sequence[Arrays]) -> bool:
     """Whether any sample has an element that a comparison could find wrong: text, an integer, or a finite number."""
     return any(
-        part.size > 0 and (part.dtype.kind in "OSUbiu" or bool(np.isfinite(_plain(part)).any()))
+        part.size > 0 and (_is_exact(part) or bool(np.isfinite(_plain(part)).any()))
         for sample in samples
         for part in sample
     )
+
+
+def _is_exact(array: Array) -> bool:
+    """Whether the elements are right or wrong: text, booleans, and integers, also those of 4 and 2 bits."""
+    return array.dtype.kind in "OSUb" or ir.DataType.from_numpy(array.dtype).is_integer()
 
 
 def _plain(array: Array) -> Array:
@@ -115,7 +120,7 @@ def _worst(theirs: Arrays, mine: Arrays, quantized: bool) -> tuple[float, float]
 
 
 def _tolerance(array: Array, quantized: bool) -> float:
-    if array.dtype.kind in "biuOSU":
+    if _is_exact(array):
         return _QUANTIZED if quantized else _WRONG_INTEGERS
     by_type = _TOLERANCE.get(ir.DataType.from_numpy(array.dtype), 1e-1)
     return max(by_type, _QUANTIZED) if quantized else by_type
@@ -132,11 +137,12 @@ def _distance(a: Array, b: Array, quantized: bool) -> tuple[float, float]:
     if a.dtype.kind == "c":
         return _float_distance(np.stack([a.real, a.imag]), np.stack([b.real, b.imag]))
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    if a.dtype.kind in "biu":
-        apart = np.abs(wide_a - wide_b)
-        step = 1 if quantized and a.dtype.itemsize == 1 else 0
-        return float(apart.max()), float(np.mean(apart > step))
-    return _float_distance(wide_a, wide_b)
+    if not _is_exact(a):
+        return _float_distance(wide_a, wide_b)
+    apart = np.abs(wide_a - wide_b)
+    # float64 does not hold every integer of 64 bits.
+    wrong = apart > 1 if quantized and a.dtype.itemsize == 1 else a != b
+    return float(apart.max()), float(np.mean(wrong))
 
 
 def _float_distance(a: Array, b: Array) -> tuple[float, float]:
