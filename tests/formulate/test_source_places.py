@@ -9,6 +9,7 @@ from onnx import TensorProto
 from relayout import legalize, load_backend
 from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.requirements import collect_requirements
+from relayout.errors import InfeasibleError
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import objective_named
@@ -68,3 +69,13 @@ def test_a_price_that_both_plans_have_is_no_reason_to_move_more_at_some_sizes() 
     assert report.account.operators.cost == 1000
     assert report.after.transposes == report.before.transposes == 2
     assert "because at some sizes another costs more" in report.warnings[0]
+
+
+def test_a_limit_that_only_a_plan_dearer_at_some_sizes_meets_is_met() -> None:
+    legal, report = legalize(parts(None).model(), "onnx", max_conversions=1, check=True)
+    assert (report.status, report.after.transposes) == ("optimal", 1)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert not any("because at some sizes" in warning for warning in report.warnings)
+    with pytest.raises(InfeasibleError):
+        legalize(legal, "onnx", max_conversions=0)

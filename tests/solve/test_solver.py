@@ -99,6 +99,32 @@ def test_a_limit_on_conversions_holds_at_the_least_cost(problem: Problem, most: 
         assert paid_conversions(problem, solution.assignment) <= most
 
 
+@settings(max_examples=150, deadline=None)
+@given(problems(), st.integers(0, 3))
+def test_under_a_limit_the_answer_is_never_worse_than_a_hint_that_meets_it(problem: Problem, most: int) -> None:
+    best = solve(problem, max_conversions=most)
+    if best.assignment is not None:
+        hinted = solve(problem, time_limit=0.0, hint=best.assignment, max_conversions=most)
+        assert hinted.cost == best.cost
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(most=7, reuses=True), st.integers(0, 2) | st.none())
+def test_the_listener_is_told_the_costs_of_solutions_alone(problem: Problem, most: int | None) -> None:
+    told: list[tuple[int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("relayout.solve.engines.CELLS", 0)
+        patch.setattr("relayout.solve.engines.LARGEST_TABLE", -1)
+        solution = solve(problem, max_conversions=most, improved=lambda cost, bound: told.append((cost, bound)))
+    if solution.cost is None:
+        assert not told
+    assert all(bound <= solution.cost <= cost for cost, bound in told if solution.cost is not None)
+
+
+def test_the_engine_that_is_asked_for_answers_under_a_limit_too() -> None:
+    assert solve(hard(), engine="cp-sat", max_conversions=1000, time_limit=1.0).engine == "cp-sat"
+
+
 def hard() -> Problem:
     generators = synthetic()
     problem: Problem = generators.problem_of(generators.scattered(300, seed=1))

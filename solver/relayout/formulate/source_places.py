@@ -20,6 +20,7 @@ from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
+from relayout.errors import InfeasibleError
 from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.plan import Plan, plan, plan_of
@@ -46,19 +47,26 @@ def dearer_at_no_size(
     """The cheapest plan for the sizes assumed, among those that leave `Answer.in_place` as the source has it.
 
     It costs at no size more bytes than the source. Exceptions are a source that is not legal or whose nodes have a
-    price that the plan changes, an objective other than bytes, and several devices. `solve` gives a solution with an
-    assignment. It is called once, and again for each set of further tensors, so at most once more than there are
-    tensors.
+    price that the plan changes, an objective other than bytes, several devices, and a limit on conversions that no
+    such plan meets. `solve` gives a solution with an assignment, or raises InfeasibleError. It is called once, and
+    again for each set of further tensors, so at most once more than there are tensors.
     """
     in_place: frozenset[Tensor] = frozenset()
+    answer: Answer | None = None
     while True:
-        solution = solve(formulation)
+        try:
+            solution = solve(formulation)
+        except InfeasibleError:
+            if answer is None:
+                raise
+            return answer
         if solution.is_direct:
             formulation = formulation.with_direct_copies()
         planned = plan(formulation, solution)
         further = frozenset() if backend.devices() else _moved_for_worse(formulation, planned, sizes) - in_place
+        answer = Answer(formulation, solution, planned, in_place)
         if not further:
-            return Answer(formulation, solution, planned, in_place)
+            return answer
         in_place |= further
         kept = _in_source_places(formulation.requirements, in_place)
         formulation = build(kept, sizes, backend, formulation.scale.objective)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 
 __all__ = ["UNLIMITED", "Deadline", "ExpiredError", "Improved"]
@@ -52,6 +53,15 @@ class Deadline:
             return
         self._cost, self._bound = best, bound
         self.improved(best, min(bound, best))
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """A context in which the listener is not told: what is solved in it is another problem."""
+        improved, self.improved = self.improved, None
+        try:
+            yield
+        finally:
+            self.improved = improved
 
     def left(self) -> float | None:
         """The seconds that remain, negative after the deadline; None: no limit."""

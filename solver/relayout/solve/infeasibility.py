@@ -56,8 +56,9 @@ def explain_infeasibility(
     def correction_of(met: Collection[Requirement]) -> frozenset[Requirement] | None:
         return frozenset([dropped.requirement for dropped in _fewest_relaxed(questions, deadline, met)])
 
-    conflict = smallest_conflict(questions, is_infeasible, correction_of if most is None else complement_of, near)
-    relaxation = _fewest_relaxed(problem, deadline, ()) if most is None else ()
+    with deadline.silent():
+        conflict = smallest_conflict(questions, is_infeasible, correction_of if most is None else complement_of, near)
+        relaxation = _fewest_relaxed(problem, deadline, ()) if most is None else ()
     deadline.stage("explain")
     return conflict, relaxation
 

@@ -144,18 +144,16 @@ class _Search:
         self.deadline.found(None, self.bound)
         return self.bound >= self.cost
 
-    def offer(self, residual: Residual, states: States | None) -> bool:
-        """Take the states as the incumbent if they are cheaper; returns whether they are."""
-        if states is None:
-            return False
-        cost = residual.price(states)
-        if cost < FORBIDDEN:
-            self.pool.append(residual.back_substituted(states))
-        if cost >= self.cost:
-            return False
-        self.cost, self.states = cost, residual.back_substituted(states)
-        self.deadline.found(cost, self.bound)
-        return True
+    def offer(self, residual: Residual, states: States | None) -> None:
+        """Take the states as the incumbent if they are cheaper."""
+        cost = FORBIDDEN if states is None else residual.price(states)
+        if states is None or cost >= FORBIDDEN:
+            return
+        whole = residual.back_substituted(states)
+        self.pool.append(whole)
+        if cost < self.cost:
+            self.cost, self.states = cost, whole
+            self.deadline.found(cost, self.bound)
 
     def by_cpsat(self, residual: Residual) -> bool:
         residual.eliminate(SMALL_CELLS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -65,19 +65,18 @@ def solve(
     """Find the cheapest assignment.
 
     `engine="cp-sat"` solves the whole problem with CP-SAT, as a cross-check. `time_limit` is in seconds of wall-clock
-    time for the whole call. `hint` is a known assignment: the solution is never worse. `max_conversions` limits the
-    conversions of cost above 0.
-    `improved` is called with the cost of each better solution, and the bound, while the solver runs. Raises InputError
-    if all costs together reach 2**60, and UsageError for an unknown engine.
+    time for the whole call. `max_conversions` limits the conversions of cost above 0. `hint` is a known assignment: if
+    it meets the limit, the solution is never worse. `improved` is called with the cost of each better solution, and the
+    bound, while the solver runs. Raises InputError if all costs together reach 2**60, and UsageError for an unknown
+    engine.
     """
     if engine not in ENGINES:
         raise UsageError("unknown engine", expected=" or ".join(ENGINES), found=engine)
     deadline = Deadline(time_limit, improved)
     with _collector_paused():
-        if engine == "cp-sat" and max_conversions is None:
-            answer = by_cpsat(problem, deadline, hint, None)
-        else:
-            answer = by_reduction(problem, deadline)
+        # A solution of the problem without its limit is none yet.
+        with deadline.silent() if max_conversions is not None else nullcontext():
+            answer = by_cpsat(problem, deadline, hint, None) if engine == "cp-sat" else by_reduction(problem, deadline)
         solution = _checked(problem, answer, deadline, hint)
         if solution.status == "infeasible":
             conflict, relaxation = explain_infeasibility(problem, deadline, answer.seed)
@@ -87,17 +86,21 @@ def solve(
         if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
             return solution
         return replace(
-            _limited(problem.with_direct_copies(), deadline, max_conversions, answer.bound),
+            _limited(problem.with_direct_copies(), deadline, max_conversions, answer.bound, hint),
             is_direct=problem.reuses_copies,
         )
 
 
-def _limited(problem: Problem, deadline: Deadline, max_conversions: int, bound: int | None) -> Solution:
-    """The cheapest assignment with at most `max_conversions` conversions: CP-SAT, started from one with the fewest.
+def _limited(
+    problem: Problem, deadline: Deadline, max_conversions: int, bound: int | None, hint: Sequence[int] | None
+) -> Solution:
+    """The cheapest assignment with at most `max_conversions` conversions: CP-SAT, started from one with the fewest, or
+    from the hint.
 
     `bound` is a lower bound without the limit, and therefore also with it.
     """
-    fewest = by_reduction(feasibility_problem(problem, counted=True), deadline)
+    with deadline.silent():
+        fewest = by_reduction(feasibility_problem(problem, counted=True), deadline)
     if fewest.bound is not None and fewest.bound > max_conversions:
         nothing = Answer("infeasible", None, None, fewest.engine, fewest.kernel)
         needed = fewest.bound if fewest.status == "optimal" else None
@@ -105,13 +108,17 @@ def _limited(problem: Problem, deadline: Deadline, max_conversions: int, bound: 
         conflict, _ = explain_infeasibility(problem, deadline, seed, most=max_conversions)
         solution = _checked(problem, nothing, deadline, None)
         return replace(solution, conflict=conflict, over_limit=True, fewest_conversions=needed)
-    hint = fewest.assignment
-    if hint is not None and _paid_conversions(problem, hint) > max_conversions:
-        hint = None
-    answer = by_cpsat(problem, deadline, hint, max_conversions)
+    known = [
+        (cost, tuple(each))
+        for each in (hint, fewest.assignment)
+        if each is not None and (cost := cost_of(problem, each)) is not None
+        if _paid_conversions(problem, each) <= max_conversions
+    ]
+    _, start = min(known, default=(None, None))
+    answer = by_cpsat(problem, deadline, start, max_conversions)
     if answer.status not in ("optimal", "infeasible"):
         answer = replace(answer, bound=max(answer.bound or 0, bound or 0))
-    return _checked(problem, answer, deadline, hint)
+    return _checked(problem, answer, deadline, start)
 
 
 @contextmanager
