@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same_numbers
 from legalization_checks import checked, operators
+from onnx import TensorProto
 
 from relayout import legalize
 
@@ -238,3 +239,17 @@ def test_a_global_pool_of_packed_data_is_a_reduction_of_its_blocks() -> None:
     assert_same_numbers(model, legal)
     assert (report.after.transposes, report.account.operators.cost) == (1, 0)
     assert "GlobalAveragePool" not in operators(legal)
+
+
+@pytest.mark.parametrize("window", [{}, {"start": 1}, {"start": 1, "end": 3}])
+def test_the_shape_of_a_padded_tensor_is_that_without_its_padding(window: dict[str, int]) -> None:
+    """Of the two extents that are filled up, one is in the source's place."""
+    net = Net(19)
+    data = net.node("Relu", net.node("Conv", net.input("x", ("N", 3, 9, 9)), net.weight(3, 3, 1, 1)))
+    net.output(net.node("Shape", data, **window), TensorProto.INT64)
+    net.output(net.node("Conv", data, net.weight(3, 3, 1, 1)))
+    model = net.model()
+    table = {"name": "aligned", "rule": [{"op": "Conv", "data": "N[a=32]HWC", "kernel": "OIHW"}]}
+    for rules in (table, {**table, "rule": [{"op": "Conv", "data": "NHW[a=64]C", "kernel": "OIHW"}]}):
+        legal, _ = checked(model, rules)
+        assert_same_numbers(model, legal)

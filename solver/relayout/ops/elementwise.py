@@ -61,7 +61,7 @@ def _clips_around_zero(node: Reading) -> bool:
             bounds[place] = attribute.as_float()
         elif node.opset >= 11 and node.has(place + 1):
             try:
-                bounds[place] = float(node.constant(place + 1).reshape(-1)[0])
+                bounds[place] = float(node.scalar(place + 1))
             except NoRuleError:
                 return False
     return bounds[0] <= 0 <= bounds[1]
@@ -103,19 +103,13 @@ def dynamic_quantize(node: Reading) -> Free:
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
     """The result has an entry per axis of the input, or per axis from `start` to `end`, which are gathered in the
-    source's order. The extent of a tiled axis is known."""
+    source's order. The extent of a tiled or padded axis is known."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     wanted = axes[node.integer("start", 0) : node.integer("end", len(axes))] if node.opset >= 15 else axes
-    known = {axis: size for axis, size in enumerate(extents) if isinstance(size, int)}
-
-    def edit(order: Axes) -> Edit:
-        tiled = [axis for axis in wanted if order.count(axis) > 1]
-        places = {axis: len(order) + n for n, axis in enumerate(tiled)}
-        gather = tuple(places[axis] if axis in places else order.index(axis) for axis in wanted)
-        return Edit(dict.fromkeys(("start", "end")), gather=gather, known=tuple(known[axis] for axis in tiled))
-
-    return free(extents, (axes,), (None,), edit=edit, tileable=tuple(known), zero_preserving=tuple(known))
+    known = tuple(axis for axis, size in enumerate(extents) if isinstance(size, int))
+    edit = Edit(dict.fromkeys(("start", "end")), gather=wanted)
+    return free(extents, (axes,), (None,), edit=lambda order: edit, tileable=known, zero_preserving=known)
 
 
 @row("free", "Size")

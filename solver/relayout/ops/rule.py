@@ -52,13 +52,13 @@ class Edit(Struct, frozen=True):
     """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
-    vector with an entry per dimension, and then one for each of `known`, which must be gathered in this order.
+    vector with an entry per dimension, of which those of these axes must be gathered, in this order. The extent of an
+    axis that is tiled or padded must be known.
     """
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)
     gather: Axes | None = None
-    known: tuple[int, ...] = ()
 
 
 NO_EDIT = Edit()

@@ -41,9 +41,10 @@ class Constants:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A context at whose end the values computed in it are forgotten, because outer graphs cannot read them."""
-        known = set(self._computed)
+        known = len(self._computed)
         yield
-        self._computed = {key: v for key, v in self._computed.items() if key in known or v.producer() is None}
+        added = [self._computed.popitem() for _ in range(len(self._computed) - known)]
+        self._computed.update((key, value) for key, value in reversed(added) if value.producer() is None)
 
     def relaid(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""

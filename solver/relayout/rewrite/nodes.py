@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -85,7 +83,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         note_cost([node], planned.chosen.cost)
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
-        _gather(context, node, edit.gather, edit.known)
+        _gather(context, planned, node, edit.gather)
     convert_results(context, node, planned)
 
 
@@ -136,11 +134,19 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
         context.replace_input(node, index, context.emitter.constant(f"{node.outputs[0].name}_{index}", array))
 
 
-def _gather(context: RewriteContext, node: ir.Node, order: Axes, known: Sequence[int]) -> None:
-    """Gather a result that is a vector over the dimensions of the operand, with these numbers behind it, in the order
-    that the source has."""
+def _gather(context: RewriteContext, planned: PlannedNode, node: ir.Node, axes: Axes) -> None:
+    """Gather a result that is a vector over the dimensions of the operand: the entries of these axes, and the extents
+    of those among them that are tiled or padded."""
+    lowering, rule = planned.lowering, planned.rule
+    assert isinstance(lowering, FreeLowering)
+    assert isinstance(rule, Free)
+    places = {group[0].axis: place for place, group in enumerate(lowering.dims) if len(group) == 1 and is_whole(group)}
+    cut = [axis for axis in axes if axis not in places]
+    places.update({axis: len(lowering.dims) + n for n, axis in enumerate(cut)})
+    known = [extent for extent in (rule.extents[axis] for axis in cut) if isinstance(extent, int)]
+    assert len(known) == len(cut)
     raw = node.outputs[0]
-    positions = context.emitter.integers(f"{raw.name}_axes", order)
+    positions = context.emitter.integers(f"{raw.name}_axes", [places[axis] for axis in axes])
     extents = extents_of(raw)
     operand = node.inputs[0]
     assert operand is not None
@@ -152,7 +158,10 @@ def _gather(context: RewriteContext, node: ir.Node, order: Axes, known: Sequence
         count = len(operand.shape) + len(known)
         whole = context.emitter.node("Concat", parts, {"axis": 0}, raw, [count], f"{raw.name}_all")
     read = context.emitter.node("Gather", [whole, positions], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
-    context.copies.replace(raw, read)
+    for port, format_ in planned.results():
+        context.copies.add(
+            port.operand.tensor, format_, Physical(read, context.copies.first(port.operand.tensor, format_).dims)
+        )
     context.insert_after(node)
 
 
