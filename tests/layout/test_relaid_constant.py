@@ -7,6 +7,7 @@ import os
 import tracemalloc
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -114,3 +115,25 @@ def test_steps_that_do_not_fit_are_errors() -> None:
 
 def test_a_step_on_an_array_is_numpys() -> None:
     np.testing.assert_array_equal(apply_step(ARRAY, STEPS[0]), ARRAY.T)
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ("[", "cannot be read"),
+        ("{}", "cannot be read"),
+        ("[{}]", "cannot be read"),
+        ('[{"op": "x"}]', "cannot be read"),
+        ('[{"op": "crop"}]', "cannot be read"),
+        ('[{"op": "pad", "pads": [-1, 0]}]', "cannot be read"),
+        ('[{"op": "reshape", "shape": [6], "from": [3, "a"]}]', "cannot be read"),
+        ('[{"op": "transpose", "perm": [9]}]', "do not fit"),
+        ('[{"op": "pad", "pads": [1]}]', "do not fit"),
+    ],
+)
+def test_steps_that_make_no_sense_are_refused(steps: str, problem: str) -> None:
+    proto = onnx.TensorProto(name="w", data_type=1, dims=[6])
+    proto.metadata_props.add(key="relayout.transform", value=steps)
+    with pytest.raises(InputError, match=problem) as caught:
+        AbsentTensor.from_proto(proto)
+    assert "constant 'w'" in str(caught.value)

@@ -8,7 +8,7 @@ import onnx
 
 import relayout
 from relayout import Report, Verification
-from relayout.model.layout_functions import DOMAIN
+from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.report.schema import Finding
 
 __all__ = ["TO_NCHW", "TO_NHWC", "checked", "findings_about", "operator", "operators"]
@@ -37,4 +37,4 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 def operator(node: onnx.NodeProto) -> str:
     """ONNX's name of a node's operator. A function for a second layout has the layout in its name, `Conv_NHWC_HWIO`."""
-    return node.op_type.partition("_")[0] if node.domain == DOMAIN else node.op_type
+    return node.op_type.partition("_")[0] if node.domain == OWN_DOMAIN else node.op_type

@@ -24,13 +24,12 @@ from relayout.candidates.tensors import Operand, Tensor, Tensors
 from relayout.errors import UsageError, option_text
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, normal_form, source_order, with_units
+from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, source_order, with_units
 
 __all__ = [
     "Boundary",
     "capped_tensors",
     "coupled_formats",
-    "format_in",
     "list_boundary",
     "order_texts",
     "orders_of",
@@ -67,7 +66,7 @@ def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
     """The formats that coupled inputs and outputs must have because one of them may have such an order."""
     groups = [choice.ports for choice in (*boundary.inputs, *boundary.outputs) if len(choice.ports) > 1]
     pairs = ((port, order) for ports in groups for order in orders_of(ports, formats) for port in ports)
-    every = [(port, format_in(port, order)) for port, order in pairs]
+    every = [(port, port.format_in(one_each(order))) for port, order in pairs]
     return [FormatSeed(port.operand.tensor, format_) for port, format_ in every if format_ is not None]
 
 
@@ -79,7 +78,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
             return choice
         found = []
         for order in orders_of(choice.ports, formats):
-            own = [format_in(port, order) for port in choice.ports]
+            own = [port.format_in(one_each(order)) for port in choice.ports]
             if None not in own:
                 made = choice.alternative(cast(list[MemoryFormat], own), BoundaryLowering(order))
                 found.append((made, order_texts(choice, order, names)))
@@ -208,14 +207,16 @@ class _Ends:
             )
         for end, operand, order in zip(ends, operands, orders, strict=True):
             own = NodePorts(_label([end]), None, (end.port(operand),))
-            format_ = format_in(own.ports[0], order)
+            format_ = own.ports[0].format_in(one_each(order))
             self.blocking_view = self._tensors.nearest_regrouped(operand.value) if format_ is None else None
             if self.blocking_view is not None:
                 return
+            why = ""
             if format_ is not None:
                 format_ = boxed(format_, own.ports[0], Layout.parse(wanted), one_each(order))
+                why = f"the contents of a black box are not known behind the Reshape of {operand.tensor.base.name}"
             if format_ is None:
-                raise misfit(None, wanted, where)
+                raise misfit(self._names.of(operand), wanted, where, why)
             boxes = operand.boxes(format_)
             yield _single(own, format_, BlackBoxFormat(order, boxes) if boxes else order, [wanted])
 
@@ -298,12 +299,6 @@ def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
             whole = [len(own) for own in placed if all(atom.is_whole for atom in own)]
             if any(perm(len(view.axes), len(view.axes) - each) > FORMATS_PER_TENSOR for each in whole):
                 yield tensor
-
-
-def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
-    """The format of the port's tensor when its own axes are in this order."""
-    view = port.operand.view
-    return view.to_base(normal_form(order, view.extents))
 
 
 def order_texts(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:

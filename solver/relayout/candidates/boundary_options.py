@@ -10,7 +10,7 @@ from relayout.backend.interface import TensorType, element_size
 from relayout.candidates.messages import contradiction
 from relayout.candidates.tensors import Operand
 from relayout.errors import UsageError
-from relayout.layout.binding import bind, fill, is_tiled, names_for
+from relayout.layout.binding import bind, fill, is_tiled, names_for, unbound
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
@@ -56,7 +56,8 @@ def order_named(operand: Operand, axis_names: str | None, wanted: str, where: st
         extents = operand.view.extents
         order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
         if order is None or not is_tiled_layout(order, extents, pads=pads):
-            raise misfit(axis_names, wanted, where)
+            why = (unbound(layout, names, extents, 1, pads=pads) or "").partition(";")[0] if names is not None else ""
+            raise misfit(axis_names, wanted, where, why)
         return order
     filled = fill(layout.names, names) if names is not None else None
     if names is None or filled is None:
@@ -73,13 +74,13 @@ def order_named(operand: Operand, axis_names: str | None, wanted: str, where: st
     return order_of(axes)
 
 
-def misfit(axis_names: str | None, wanted: str, where: str) -> UsageError:
-    """The error for a layout that does not fit its tensor."""
+def misfit(axis_names: str | None, wanted: str, where: str, why: str = "") -> UsageError:
+    """The error for a layout that does not fit its tensor. `why`: the cause, where the names alone do not show it."""
     return UsageError(
         "the layout does not fit the tensor",
         where=where,
         expected=f"the axis names {axis_names} in any order" if axis_names else "a tensor whose axes have names",
-        found=wanted,
+        found=f"{wanted}: {why}" if why else wanted,
         hint="the operators that use the tensor give the axis names; `any` lets the solver choose",
     )
 

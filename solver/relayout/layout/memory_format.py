@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from relayout.layout.terms import GENERATED, Term, quotient, rounded_down, term_of
@@ -99,7 +99,7 @@ def boxes_of(format_: MemoryFormat) -> tuple[Box, ...]:
     return format_.boxes if isinstance(format_, BlackBoxFormat) else ()
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def is_whole(format_: MemoryFormat) -> bool:
     """Whether no axis is tiled or padded."""
     return all(atom.is_whole for atom in format_)
@@ -132,7 +132,7 @@ def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
     return extent // atom.inner if isinstance(extent, int) else _part_of(extent, atom.inner)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _part_of(extent: str, inner: int) -> str | None:
     """A named extent by a number. The Reshape that cuts the axis so runs only where the number divides it."""
     term = quotient(term_of(extent), Term(Fraction(inner)))
@@ -157,7 +157,7 @@ def place_after_neighbour(axes: Sequence[int], axis: int) -> int:
     return max(before)[1] + 1 if before else 0
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
     """The format with every missing unit axis inserted after its neighbour in the source; black boxes are kept."""
     present = {atom.axis for atom in format_}
@@ -170,7 +170,7 @@ def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryForm
     return tuple(found)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def normal_form(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
     """Drop the atoms of extent 1, then merge neighbours that are consecutive factors of one axis."""
     merged: list[Atom] = []

@@ -16,11 +16,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, NoReturn, TypeGuard, TypeVar
+from typing import Annotated, Any, BinaryIO, NoReturn, TypeGuard, TypeVar
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Meta, Struct, field
 from onnx_ir.serde import TensorProtoTensor
 
 from relayout.errors import InputError, InternalError
@@ -45,6 +47,8 @@ Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
 SLAB_BYTES = 1 << 20
+
+_Count = Annotated[int, Meta(ge=0)]
 
 
 def is_one_of(tensor: object, *kinds: type[_T]) -> TypeGuard[_T]:
@@ -85,7 +89,7 @@ class AbsentTensor(TensorProtoTensor):
     def from_proto(cls, proto: onnx.TensorProto) -> AbsentTensor:
         """The absent constant of a protobuf without data, with the steps from the protobuf's metadata."""
         metadata = {entry.key: entry.value for entry in reversed(proto.metadata_props)}
-        steps = json.loads(metadata.pop(TRANSFORM_KEY, "[]"))
+        steps = _steps_in(metadata.pop(TRANSFORM_KEY, "[]"), proto)
         dtype, doc = ir.DataType(proto.data_type), proto.doc_string
         return cls(dtype, proto.dims, proto.name, steps, doc_string=doc, metadata=metadata)
 
@@ -246,6 +250,42 @@ def shape_before(shape: Sequence[int], step: Step) -> tuple[int, ...] | None:
         before, after = step["pads"][: len(shape)], step["pads"][len(shape) :]
         return tuple(extent - zeros - more for extent, zeros, more in zip(shape, before, after, strict=True))
     return None
+
+
+class _Transpose(Struct, tag_field="op", tag="transpose", forbid_unknown_fields=True):
+    perm: list[_Count]
+
+
+class _Pad(Struct, tag_field="op", tag="pad", forbid_unknown_fields=True):
+    pads: list[_Count]
+    from_: list[_Count] | None = field(default=None, name="from")
+
+
+class _Reshape(Struct, tag_field="op", tag="reshape", forbid_unknown_fields=True):
+    shape: list[_Count]
+    from_: list[_Count] | None = field(default=None, name="from")
+
+
+class _Crop(Struct, tag_field="op", tag="crop", forbid_unknown_fields=True):
+    shape: list[_Count]
+    from_: list[_Count] | None = field(default=None, name="from")
+
+
+def _steps_in(text: str, proto: onnx.TensorProto) -> list[Step]:
+    """The steps in the metadata of a constant. Raises InputError."""
+    where = f"constant '{proto.name}'"
+    try:
+        msgspec.json.decode(text, type=list[_Transpose | _Pad | _Reshape | _Crop])
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            "the steps of a constant's transform cannot be read",
+            where=f"{where}, metadata {TRANSFORM_KEY}",
+            expected="a list of steps, each a transpose, reshape, pad or crop",
+            found=f"{text[:80]!r}: {error}",
+        ) from None
+    steps: list[Step] = json.loads(text)
+    check_steps(proto.dims, steps, where)
+    return steps
 
 
 def check_steps(shape: Sequence[int], steps: Sequence[Step], where: str) -> None:

@@ -66,6 +66,10 @@ def is_name(text: str) -> bool:
     return NAME.fullmatch(text) is not None
 
 
+LONGEST_PRODUCT = 1000
+"""A longer text is a name: parentheses in it may be nested deeply, and its numbers may have thousands of digits."""
+
+
 @lru_cache(1024)
 def term_of(text: str) -> Term:
     """The term of a dim with this name, whatever the text.
@@ -77,7 +81,8 @@ def term_of(text: str) -> Term:
     >>> term_of("2*((h//2))"), term_of("(h//2)")
     (Term(factor=Fraction(2, 1), names=('h//2',)), Term(factor=Fraction(1, 1), names=('h//2',)))
     """
-    parts = [_factor(part) for part in _split(text)] if "*" in text or text.startswith("(") else []
+    is_product = len(text) <= LONGEST_PRODUCT and ("*" in text or text.startswith("("))
+    parts = [_factor(part) for part in _split(text)] if is_product else []
     factors = [part for part in parts if part is not None]
     names = _in_order(each for each in factors if not each.isdecimal())
     if len(factors) < len(parts) or not names:
@@ -124,7 +129,7 @@ def rounded_down(term: Term) -> Term:
     return Term(Fraction(1), (f"{whole if is_name(whole) else f'({whole})'}//{term.factor.denominator}",))
 
 
-_DIVISOR = re.compile(r"[1-9][0-9]*")
+_DIVISOR = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def dividend_of(name: str) -> tuple[str, int] | None:

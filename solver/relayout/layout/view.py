@@ -7,7 +7,7 @@ other if their factors nest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -134,7 +134,7 @@ class View(Struct, frozen=True):
         return extent_term(atom_extent(atom, self.base_extents))
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _identity(extents: tuple[Extent, ...]) -> View:
     return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
 

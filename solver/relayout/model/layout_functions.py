@@ -25,6 +25,7 @@ from relayout.ops.operand_roles import (
     DATA,
     KERNEL,
     LAYOUT_ATTRIBUTES,
+    OWN_DOMAIN,
     has_roles,
     is_transposed,
     native_role,
@@ -32,7 +33,6 @@ from relayout.ops.operand_roles import (
 )
 
 __all__ = [
-    "DOMAIN",
     "OperandConversion",
     "Signature",
     "ensure_body",
@@ -42,7 +42,6 @@ __all__ = [
     "with_bodies",
 ]
 
-DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
 
@@ -86,13 +85,13 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises InputError if an operator's layouts do not have the names of its axes.
     """
-    bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
-    calls = nodes_inside(proto.graph.node) if DOMAIN in [opset.domain for opset in proto.opset_import] else ()
-    if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in calls):
+    bodies = {(function.name, function.overload) for function in proto.functions if function.domain == OWN_DOMAIN}
+    calls = nodes_inside(proto.graph.node) if OWN_DOMAIN in [opset.domain for opset in proto.opset_import] else ()
+    if all(node.domain != OWN_DOMAIN or (node.op_type, node.overload) in bodies for node in calls):
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
+        if node.domain == OWN_DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
@@ -106,16 +105,16 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
 def name_overloads(model: ir.Model) -> bool:
     """Write the overloads of our functions as parts of their names, `Conv_NHWC_HWIO`: tools that edit ONNX files drop
     overloads. `read_model` reads them back. The result: whether there were any."""
-    if not any(domain == DOMAIN and overload for domain, _, overload in model.functions):
+    if not any(domain == OWN_DOMAIN and overload for domain, _, overload in model.functions):
         return False
     functions = list(model.functions.values())
     model.functions.clear()
     for function in functions:
-        if function.domain == DOMAIN and function.overload:
+        if function.domain == OWN_DOMAIN and function.overload:
             function.name, function.overload = f"{function.name}_{function.overload}", ""
         model.functions[function.identifier()] = function
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and node.overload:
+        if node.domain == OWN_DOMAIN and node.overload:
             node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
     return True
 
@@ -129,13 +128,13 @@ def use_onnx_operator(node: ir.Node) -> None:
 
 def drop_unused(model: ir.Model) -> None:
     """Remove the functions of our domain that no node calls any more."""
-    if DOMAIN not in model.opset_imports and not model.functions:
+    if OWN_DOMAIN not in model.opset_imports and not model.functions:
         return
-    called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == DOMAIN}
-    for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
+    called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == OWN_DOMAIN}
+    for identifier in [key for key in model.functions if key[0] == OWN_DOMAIN and key not in called]:
         del model.functions[identifier]
     if not called:
-        model.opset_imports.pop(DOMAIN, None)
+        model.opset_imports.pop(OWN_DOMAIN, None)
 
 
 def _signature(node: ir.Node) -> Signature:
@@ -186,7 +185,7 @@ def _bound(text: str, native: str) -> MemoryFormat | None:
 def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> InputError:
     return InputError(
         "the layout does not fit the operator",
-        where=f"node '{node.name}' ({DOMAIN}::{node.op_type}), attribute '{attribute}'",
+        where=f"node '{node.name}' ({OWN_DOMAIN}::{node.op_type}), attribute '{attribute}'",
         expected=expected,
         found=f"'{found}'" if found is not None else "no such attribute",
     )
@@ -199,11 +198,11 @@ def ensure_function(model: ir.Model, signature: Signature) -> str:
         overload: str = known[signature]
         return overload
     stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
-    taken = {key[2] for key in model.functions if key[0] == DOMAIN and key[1] == signature.operator}
+    taken = {key[2] for key in model.functions if key[0] == OWN_DOMAIN and key[1] == signature.operator}
     overload = "" if "" not in taken else _free(stem, taken)
     function = _function(model, signature, overload)
     model.functions[function.identifier()] = function
-    model.opset_imports.setdefault(DOMAIN, 1)
+    model.opset_imports.setdefault(OWN_DOMAIN, 1)
     if overload:
         model.ir_version = max(model.ir_version, OVERLOADS_SINCE_IR_VERSION)
     known[signature] = overload
@@ -248,7 +247,7 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     graph = ir.Graph(inputs, outputs, nodes=emitter.emitted, opset_imports={"": opset}, name=signature.operator)
     declared = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in schema.attributes]
     declared += [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in signature.layouts]
-    return ir.Function(DOMAIN, signature.operator, overload, graph=graph, attributes=declared)
+    return ir.Function(OWN_DOMAIN, signature.operator, overload, graph=graph, attributes=declared)
 
 
 def _converted(emitter: Emitter, value: ir.Value, conversion: OperandConversion, stem: str) -> ir.Value:

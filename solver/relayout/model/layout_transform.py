@@ -19,11 +19,12 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.model.graph_structure import Kind
 from relayout.model.proto_graphs import subgraphs_of
+from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
 
-OPERATORS = {("", "Transpose"), ("relayout", "Transpose"), ("", "layout_transform"), ("relayout", "layout_transform")}
-PACKING = ("relayout", "layout_transform")
+OPERATORS = {(domain, operator) for domain in ("", OWN_DOMAIN) for operator in ("Transpose", "layout_transform")}
+PACKING = (OWN_DOMAIN, "layout_transform")
 PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
 NAMES = frozenset(name for pair in PAIRS for name in pair)
 
@@ -69,7 +70,7 @@ def _says_layouts(node: onnx.NodeProto) -> bool:
 
 def _may_say_layouts(domain: str, operator: str, given: Iterable[tuple[str, int]]) -> bool:
     """Whether a node with these attributes has layouts in place of a permutation, if it is one of `OPERATORS`."""
-    if operator != "Transpose" or domain == "relayout":
+    if operator != "Transpose" or domain == OWN_DOMAIN:
         return operator in ("Transpose", "layout_transform")
     return not NAMES.isdisjoint(name for name, _ in given)
 

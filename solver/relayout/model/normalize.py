@@ -17,11 +17,10 @@ from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
+from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["FUNCTION_DOMAIN", "inline", "normalize"]
+__all__ = ["inline", "normalize"]
 
-
-FUNCTION_DOMAIN = "relayout"
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 
 
@@ -33,23 +32,25 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
         if "ai.onnx" in used:
             _name_standard(graph.node)
-        if FUNCTION_DOMAIN in used:
+        if OWN_DOMAIN in used:
             _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _clear_invalid_extents(info.type)
         _declare_constants(graph)
     for function in proto.functions:
         _name_standard(function.node)
+        if OWN_DOMAIN in used:
+            _split_overloads(nodes_inside(function.node))
         if function.domain in ("", "ai.onnx") and onnx.defs.has(function.name):
             notes.append(f"a function has the name of ONNX's {function.name}: it is used here, and not in all runtimes")
-        if function.domain == FUNCTION_DOMAIN and not function.overload:
+        if function.domain == OWN_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")
     _import_domains(proto, used)
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
         _separate_constants(proto, notes)
-    if structure.in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
+    if structure.in_order and all(function.domain == OWN_DOMAIN for function in proto.functions):
         return proto, structure
     _align_opsets(proto)
     model = ir.from_proto(proto)
@@ -97,7 +98,7 @@ def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:
     """Read `Conv_NHWC_HWIO` of our domain as the overload `NHWC_HWIO` of `Conv`: no operator of ONNX has an
     underscore, and TVM's layout_transform has no overloads."""
     for node in nodes:
-        if node.domain == FUNCTION_DOMAIN and not node.overload and (node.domain, node.op_type) != PACKING:
+        if node.domain == OWN_DOMAIN and not node.overload and (node.domain, node.op_type) != PACKING:
             node.op_type, _, node.overload = node.op_type.partition("_")
 
 
@@ -141,7 +142,7 @@ def _declare_constants(graph: onnx.GraphProto) -> None:
 def _inline(model: ir.Model) -> None:
     outputs = [value.name for value in model.graph.outputs]
     try:
-        inline(model, lambda function: function.domain != FUNCTION_DOMAIN)
+        inline(model, lambda function: function.domain != OWN_DOMAIN)
     except Exception as error:
         raise InputError(
             "the model's local functions cannot be inlined",

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InputError
+from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["attribute_type", "check_node", "has_body", "since", "type_variables"]
 
@@ -89,13 +90,15 @@ def has_body(op: str, versions: Versions) -> bool:
 
 def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], versions: Versions) -> None:
     """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema; without
-    a schema any operands fit. The location in the error is that within the node."""
+    a schema any operands fit, and a layout is text. The location in the error is that within the node."""
     operator, domain = node.op_type, node.domain
     if not operator:
         raise InputError("a node has no operator", expected="an op_type", found="''")
     domain = "" if domain == "ai.onnx" else domain
     definition = _definition(operator, domain, versions.get(domain, 1))
     if definition is None:
+        layouts = [name for name, _ in attributes if domain == OWN_DOMAIN and name.endswith("_layout")]
+        _check_types(attributes, dict.fromkeys(layouts, onnx.AttributeProto.STRING))
         return
     for side, operands, (least, most) in (
         ("inputs", node.input, definition.inputs),
@@ -107,12 +110,16 @@ def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], vers
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
                 found=str(len(operands)),
             )
-    given = dict(attributes)
+    given = {name for name, _ in attributes}
     for name in definition.required:
         if name not in given:
             raise InputError("an operator lacks an attribute", expected=f"'{name}'", found="none")
-    for name, kind in given.items():
-        wanted = definition.attributes.get(name)
+    _check_types(attributes, definition.attributes)
+
+
+def _check_types(attributes: Sequence[tuple[str, int]], expected: Mapping[str, int]) -> None:
+    for name, kind in attributes:
+        wanted = expected.get(name)
         if wanted is not None and kind != wanted:
             raise InputError(
                 "an attribute has the wrong type",

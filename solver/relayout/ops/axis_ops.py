@@ -114,8 +114,7 @@ def _elements(node: Reading, inputs: tuple[int, ...]) -> Free:
 def cumulative(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    given = node.constant(1)
-    axis = normal_axis(int(given.reshape(-1)[0]), len(extents))
+    axis, given = normal_axis(int(node.scalar(1)), len(extents)), node.constant(1)
 
     def edit(order: Axes) -> Edit:
         return Edit(constants={1: np.full(given.shape, position(order, axes, axis), given.dtype)})

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from relayout.errors import InputError
 from relayout.layout.binding import is_tiled
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import DATA, has_roles, input_role, letters_of_role, own_layout, result_role
+from relayout.ops.operand_roles import (
+    DATA,
+    OWN_DOMAIN,
+    has_roles,
+    input_role,
+    letters_of_role,
+    own_layout,
+    result_role,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,7 +30,7 @@ __all__ = ["is_packed", "lies_as", "logical", "logical_order"]
 
 def logical(node: ir.Node) -> ir.Node:
     """The logical node of `node`; itself where it is ONNX's already, or where a layout attribute is invalid."""
-    if node.domain != "relayout" or not has_roles(node):
+    if node.domain != OWN_DOMAIN or not has_roles(node):
         return node
     from relayout.ops.logical_view import logical_view
 
@@ -34,7 +42,7 @@ def logical(node: ir.Node) -> ir.Node:
 
 def lies_as(node: ir.Node, n: int, *, is_result: bool = False) -> Layout | None:
     """The layout of an operand with named axes as the model has it, if that is not ONNX's order; else None."""
-    if node.domain != "relayout" or not has_roles(node):
+    if node.domain != OWN_DOMAIN or not has_roles(node):
         return None
     role = result_role(node, n) if is_result else input_role(node, n)
     letters = letters_of_role(node, role)
@@ -46,7 +54,7 @@ def lies_as(node: ir.Node, n: int, *, is_result: bool = False) -> Layout | None:
 
 def is_packed(node: ir.Node) -> bool:
     """Whether an operand of `node`, an operator of the domain `relayout`, has tiled axes."""
-    if node.domain != "relayout" or not has_roles(node):
+    if node.domain != OWN_DOMAIN or not has_roles(node):
         return False
     try:
         layouts = [lies_as(node, n) for n in range(len(node.inputs))]

@@ -129,6 +129,14 @@ class Reading:
     def integers(self, index: int) -> tuple[int, ...]:
         return tuple(int(v) for v in self.constant(index).reshape(-1))
 
+    def scalar(self, index: int) -> float:
+        """The one number of a constant input."""
+        array = self.constant(index)
+        if array.size != 1:
+            raise NoRuleError
+        number: float = array.item()
+        return number
+
     def integers_like(self, index: int, numbers: Sequence[int]) -> np.ndarray:
         """These numbers in the element type of input `index`, for an input that ONNX binds to the same type."""
         value = self.node.inputs[index]

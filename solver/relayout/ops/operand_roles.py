@@ -22,6 +22,7 @@ __all__ = [
     "LAYOUT_ATTRIBUTES",
     "OPERATORS",
     "OTHER",
+    "OWN_DOMAIN",
     "has_role",
     "has_roles",
     "input_role",
@@ -38,10 +39,13 @@ __all__ = [
     "written_node",
 ]
 
+OWN_DOMAIN = "relayout"
+"""The domain of operators whose operands lie in stated layouts. Each has a function that says what it computes."""
+
 DATA, KERNEL, OTHER = "data", "kernel", "other"
 
 LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
-"""The attributes of an operator of the domain `relayout` that say how its operands lie."""
+"""The attributes of an operator of OWN_DOMAIN that say how its operands lie."""
 
 # One letter per operand, inputs then results: d data, k kernel, - neither. Further operands are neither.
 _ROLES = {

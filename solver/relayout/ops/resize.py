@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from relayout.ops.named_axes import SPATIAL, named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Edit, Free, free, position
 
@@ -23,7 +24,7 @@ def resize(node: Reading) -> Free:
     """
     extents, result = node.extents(0), node.result_extents()
     axes = tuple(range(len(extents)))
-    if node.node.domain == "relayout":
+    if node.node.domain == OWN_DOMAIN:
         return named(node, (0,), "exact")  # the sizes of the `relayout` function are in ONNX's order
     inputs = _inputs_by_axis(node)
     try:

@@ -14,15 +14,12 @@ from relayout.candidates.boundary_options import is_wildcard
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
-from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.layout.view import View
-from relayout.model.metadata import LAYOUT_KEY
 
 __all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "noted_view"]
 
-"""The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
-
-_ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
+_ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
 
 def annotation_of(own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> dict[str, str]:

@@ -14,9 +14,10 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent
-from relayout.model.layout_functions import DOMAIN, OperandConversion, Signature, ensure_function, use_onnx_operator
+from relayout.model.layout_functions import OperandConversion, Signature, ensure_function, use_onnx_operator
 from relayout.ops import Edit, Fixed, Free, extents_of
 from relayout.ops.named_axes import native_letters, operand_by_operand
+from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
 
@@ -37,14 +38,14 @@ def named_results(node: ir.Node) -> int:
 
 def onnx_operator(node: ir.Node) -> Operator:
     """ONNX's own operator."""
-    return use_onnx_operator if node.domain == DOMAIN else None
+    return use_onnx_operator if node.domain == OWN_DOMAIN else None
 
 
 def fixed_operator(context: RewriteContext, planned: PlannedNode, rule: Fixed, lowering: FixedLowering) -> Operator:
     """ONNX's own operator if that has these layouts, else a `relayout::` operator."""
     node = planned.node
     assert node is not None
-    if lowering.changes_nothing and node.domain != DOMAIN:
+    if lowering.changes_nothing and node.domain != OWN_DOMAIN:
         return None
     extents = _operand_extents(planned)
 
@@ -111,7 +112,7 @@ def _function_call(
     def call(node: ir.Node) -> None:
         use_onnx_operator(node)
         node.resize_outputs(len(outward))
-        node.domain, node.overload = DOMAIN, overload
+        node.domain, node.overload = OWN_DOMAIN, overload
         node.attributes.update(attributes)
 
     return call

@@ -22,10 +22,10 @@ from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import DOMAIN, ensure_body
+from relayout.model.layout_functions import ensure_body
 from relayout.ops import Axes, Free, extents_of
 from relayout.ops.logical_node import lies_as, logical
-from relayout.ops.operand_roles import has_roles, input_role, onnx_letters
+from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, input_role, onnx_letters
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import base_dims, port_dims
@@ -87,7 +87,7 @@ class _Writer:
         self.nodes.append(node)
         if self._written_for:
             node.metadata_props[WRITTEN_FOR_KEY] = self._written_for
-        if domain == DOMAIN and has_roles(node):
+        if domain == OWN_DOMAIN and has_roles(node):
             ensure_body(self._context.model, node)
         return value
 
