@@ -231,6 +231,13 @@ def test_any_other_resize_stays_plain(scales: list[float], attributes: dict[str,
     assert not One("Resize", draw(1, 16, 4, 4), None, np.array(scales, np.float32), **attributes).written()
 
 
+@pytest.mark.parametrize("sizes", [[1, 32, 8, 4], [1, 16, 8, 6], [1, 32, 8, 8]])
+def test_a_resize_of_other_axes_than_rows_and_columns_stays_plain(sizes: list[int]) -> None:
+    """As that of an image whose channels are last."""
+    node = One("Resize", draw(1, 16, 4, 4), None, None, np.array(sizes, np.int64), mode="nearest")
+    assert not node.written()
+
+
 def test_a_tensor_that_is_not_float32_stays_plain() -> None:
     assert not One("MaxPool", draw(1, 32, 8, 8).astype(np.uint8), kernel_shape=[2, 2]).written()
 

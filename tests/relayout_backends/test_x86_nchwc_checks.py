@@ -290,6 +290,40 @@ def test_an_operator_that_misreads_blocks_is_found(mutate: Mutation) -> None:
     assert model.findings()
 
 
+@pytest.mark.parametrize(
+    ("operator", "attributes", "shape"),
+    [
+        ("Upsample", {"scales": [1, 1, 2, 3], "mode": "nearest"}, [12, 15]),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2]}, [3, 2]),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}, [3, 3]),
+        ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}, [4, 3]),
+        ("AveragePool", {"kernel_shape": [3, 3], "dilations": [2, 1], "pads": [1, 1, 1, 1]}, [4, 5]),
+        ("AveragePool", {"kernel_shape": [2, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}, [3, 3]),
+        ("AveragePool", {"kernel_shape": [2, 3], "strides": [2, 2], "auto_pad": "VALID"}, [3, 2]),
+        ("GlobalAveragePool", {}, [1, 1]),
+    ],
+)
+def test_a_result_of_other_rows_or_columns_than_the_operator_computes_is_found(
+    operator: str, attributes: dict[str, object], shape: list[int]
+) -> None:
+    """The right extents are those of ONNX's own operator of this name, or of the scales."""
+    if operator != "Upsample":
+        own = helper.make_node(operator, ["x"], ["y"], **attributes)
+        info = helper.make_tensor_value_info
+        graph = helper.make_graph([own], "g", [info("x", 1, [1, 32, 6, 5])], [info("y", 1, None)])
+        inferred = onnx.shape_inference.infer_shapes(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+        )
+        assert [dim.dim_value for dim in inferred.graph.output[0].type.tensor_type.shape.dim] == [1, 32, *shape]
+    for rows, columns in ([0, 0], [1, 0], [0, -1]):
+        model = Model()
+        model.blocked(operator, ["c"], "s", 32, **attributes)
+        model.shapes["s"] = [1, 32, shape[0] + rows, shape[1] + columns]
+        model.blocked("ReorderOutput", ["s"], "t", 32, channels=32)
+        model.outputs["t"] = model.shapes["t"] = model.shapes["s"]
+        assert ["result s" in finding.message for finding in model.findings()] == [True] * (rows + abs(columns))
+
+
 def test_an_operator_that_keeps_blocks_is_no_finding() -> None:
     model = Model()
     model.constants["scalar"] = np.ones((1, 1, 1), np.float32)

@@ -66,7 +66,8 @@ def _one_for_one(node: ir.Node, blocks: Blocks, operator: str, chosen: dict[str,
 
 
 def _whole_scales(node: ir.Node) -> list[int] | None:
-    """The scales [1, 1, height, width] of a Resize without cropping, if they are known integers."""
+    """The scales [1, 1, height, width] of a Resize without cropping, if they are known integers; None where it resizes
+    other axes, as the second of an image whose channels are last."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
     assert source.shape is not None
@@ -83,11 +84,14 @@ def _whole_scales(node: ir.Node) -> list[int] | None:
     if given is None and array is not None and array.size == 4:
         given = [float(scale) for scale in array]
     if given is None:
-        given = [1.0, 1.0]
-        for large, small in zip(result.shape[2:], source.shape[2:], strict=True):
-            if not isinstance(large, int) or not isinstance(small, int) or small < 1:
+        given = []
+        for large, small in zip(result.shape, source.shape, strict=True):
+            if isinstance(large, int) and isinstance(small, int) and small > 0:
+                given.append(large / small)
+            elif large == small:
+                given.append(1.0)
+            else:
                 return None
-            given.append(large / small)
     whole = [round(scale) for scale in given]
     return whole if len(whole) == 4 and list(given) == whole and whole[:2] == [1, 1] and min(whole) >= 1 else None
 

@@ -91,6 +91,7 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
                 node, 0, f"a multiple of {_GRAIN} channels", str(channels), "onnxruntime refuses these channels"
             )
         return
+    yield from _check_extents(node)
     wants_blocks = node.op_type != "Conv" or not reads_plain(node, size)
     places = (0, 3) if node.op_type == "Conv" else (0,)
     for n in places:
@@ -122,6 +123,45 @@ def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_bloc
     if data is not None and not data.padding_is_finite and reads_blocks and not depthwise:
         message = "the padding of these blocks is not a number, and a convolution sums over it"
         yield _fault(node, 0, "zeros beyond the channels in use", "a division by zero or a logarithm of it", message)
+
+
+def _check_extents(node: ir.Node) -> Iterator[Violation]:
+    """Yield a fault where the result's rows or columns are not those that the operator computes: onnx infers no shapes
+    of these operators, so those behind them hold only if the declared one does."""
+    result = node.outputs[0]
+    for place in range(2):
+        computed, declared = _computed_extent(node, place), extent(result, 2 + place)
+        if computed is not None and declared is not None and computed != declared:
+            message = f"{'columns' if place else 'rows'} of the result {result.name} that the operator does not compute"
+            yield _fault(node, None, str(computed), str(declared), message)
+
+
+def _computed_extent(node: ir.Node, place: int) -> int | None:
+    """The rows (place 0) or columns (1) of a blocked operator's result; None where they are not known."""
+    read = extent(node.inputs[0], 2 + place)
+    if node.op_type.startswith("Global"):
+        return 1
+    if node.op_type == "Upsample":
+        scales = node.attributes.get_ints("scales")
+        return read * scales[2 + place] if read is not None and scales is not None else None
+    if node.op_type not in ("Conv", "MaxPool", "AveragePool") or read is None:
+        return None
+    attributes = node.attributes
+    kernel = attributes.get_ints("kernel_shape")
+    window = kernel[place] if kernel else extent(node.inputs[1], 2 + place) if node.op_type == "Conv" else None
+    if window is None:
+        return None
+    stride, dilation = ((attributes.get_ints(name) or (1, 1))[place] for name in ("strides", "dilations"))
+    pads, automatic = attributes.get_ints("pads") or (0, 0, 0, 0), attributes.get_string("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return -(-read // stride)
+    padded = read + (pads[place] + pads[2 + place] if automatic == "NOTSET" else 0)
+    left = padded - dilation * (window - 1) - 1
+    if not attributes.get_int("ceil_mode", 0):
+        return left // stride + 1
+    count = -(-left // stride) + 1
+    # Runtimes differ in whether a window may start in the padding at the end.
+    return count if (count - 1) * stride < read + pads[place] else None
 
 
 def _check_crop(node: ir.Node, data: Type | None, size: int | None) -> Iterator[Violation]:
