@@ -24,6 +24,7 @@ from relayout.ops import (
     extents_of,
     free,
     graphs_of,
+    is_read,
     region_edges_of,
 )
 
@@ -273,9 +274,7 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
             if order is None or value is None:
                 continue
             extents = extents_of(value)
-            if (extents is None and (value.uses() or value.is_graph_output())) or (
-                extents is not None and len(extents) != len(order)
-            ):
+            if (extents is None and is_read(value)) or (extents is not None and len(extents) != len(order)):
                 return False
     return True
 

@@ -302,7 +302,7 @@ class NodePorts(Struct, frozen=True, eq=False):
 class NodeAlternatives(NodePorts, frozen=True, eq=False):
     """A decision variable: the ports of a node, and the alternatives to choose from.
 
-    `layouts` has the required layout of each port under each alternative, None where there is no requirement.
+    `layouts` has the required layout of each port under each alternative, "" where there is no requirement.
     """
 
     alternatives: tuple[Alternative, ...] = ()

@@ -289,7 +289,7 @@ def _lies_as(
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
     """Whether every axis longer than 1 is whole and in the source's order."""
-    return all(group == (Atom(device),) or extents[group[0].axis] == 1 for device, group in enumerate(dims))
+    return all(group == (Atom(axis),) or extents[group[0].axis] == 1 for axis, group in enumerate(dims))
 
 
 def _known(dims: Dims, axis_names: str) -> Layout | None:

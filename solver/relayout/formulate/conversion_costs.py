@@ -129,7 +129,7 @@ class ConversionCosts:
         """Whether some conversion fills up or cuts off."""
         return any(each.padding for table in self._tables.values() for each in table.distinct)
 
-    def of(self, tensor: Tensor, target: MemoryFormat, device: str, source: MemoryFormat) -> ConversionCost | None:
+    def of(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, device: str) -> ConversionCost | None:
         """The cost of one conversion at a device; None: impossible."""
         return self.table(tensor, device, (source, target)).rows[0][1]
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relayout.ops.node_reader import constant_array, extents_of
+    from relayout.ops.node_reader import constant_array, extents_of, is_read
     from relayout.ops.operator_classes import OperatorClass, OperatorClasses
     from relayout.ops.registry import Row, rows, rule_of
     from relayout.ops.rule import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # The modules without names register rows.
 _EXPORTS = {
-    "node_reader": "constant_array extents_of",
+    "node_reader": "constant_array extents_of is_read",
     "operator_classes": "OperatorClass OperatorClasses",
     "registry": "Row rows rule_of",
     "rule": """
@@ -89,6 +89,7 @@ __all__ = [
     "free",
     "given_at",
     "graphs_of",
+    "is_read",
     "nested_graphs",
     "read_at",
     "region_edges_of",

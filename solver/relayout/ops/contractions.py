@@ -188,12 +188,9 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
         alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
     contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
     columns: Shared = ((False, 1, laid[1].index(ranks[1] - 1)), (True, 0, max(ranks) - 1))
-    if not node.has(2):
-        return Listed(tuple(alternatives), (contracted, columns))
-    bias = node.extents(2)
-    if not bias or bias[-1] == 1:
-        return Listed(tuple(alternatives), (contracted, columns))
-    return Listed(tuple(alternatives), (contracted, (*columns, (False, 2, len(bias) - 1))))
+    if node.has(2) and (bias := node.extents(2)) and bias[-1] != 1:
+        columns = (*columns, (False, 2, len(bias) - 1))
+    return Listed(tuple(alternatives), (contracted, columns))
 
 
 def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:

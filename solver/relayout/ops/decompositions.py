@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.ops.node_reader import NodeSnapshot, constant_tensor
+from relayout.ops.node_reader import NodeSnapshot, constant_tensor, is_read
 from relayout.ops.rule import Axes, DecompositionWriter
 
 __all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
@@ -137,7 +137,7 @@ def _cast(writing: DecompositionWriter, value: ir.Value, dtype: ir.DataType | No
 
 def _is_used(node: ir.Node, index: int) -> bool:
     value = node.outputs[index] if index < len(node.outputs) else None
-    return value is not None and (bool(value.uses()) or value.is_graph_output())
+    return value is not None and is_read(value)
 
 
 def _whole(writing: DecompositionWriter) -> Places:

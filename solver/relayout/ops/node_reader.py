@@ -15,7 +15,16 @@ from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 """The types of floats in which a node is decomposed; those of 16 bits are computed in 32."""
 
-__all__ = ["FLOATS", "NoRuleError", "NodeSnapshot", "Reading", "constant_array", "constant_tensor", "extents_of"]
+__all__ = [
+    "FLOATS",
+    "NoRuleError",
+    "NodeSnapshot",
+    "Reading",
+    "constant_array",
+    "constant_tensor",
+    "extents_of",
+    "is_read",
+]
 
 
 class NoRuleError(Exception):
@@ -55,6 +64,11 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     if tensor is None or tensor.size > 4096 or is_one_of(tensor, AbsentTensor):
         return None
     return tensor.numpy()
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node reads the value, or the graph gives it."""
+    return bool(value.uses()) or value.is_graph_output()
 
 
 class NodeSnapshot(Struct, frozen=True):
@@ -107,8 +121,7 @@ class Reading:
         """Whether the node has this result and it has consumers."""
         if index >= len(self.node.outputs) or not self.node.outputs[index].name:
             return False
-        value = self.node.outputs[index]
-        return bool(value.uses()) or value.is_graph_output()
+        return is_read(self.node.outputs[index])
 
     def constant(self, index: int) -> np.ndarray:
         array = self._array(index)

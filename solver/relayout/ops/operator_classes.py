@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
-from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of
+from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of, is_read
 from relayout.ops.registry import built_rule, row_of
 from relayout.ops.rule import Rule
 
@@ -118,7 +118,7 @@ def _told(attribute: ir.Attr) -> tuple[object, ...]:
 
 
 def _is_used(value: ir.Value) -> bool:
-    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+    return bool(value.name) and is_read(value)
 
 
 def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:

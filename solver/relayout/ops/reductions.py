@@ -89,7 +89,7 @@ def layer_normalization(node: Reading) -> Free:
         return axes[rank - own :]
 
     def innermost(order: Axes) -> int:
-        """The position at which the normalised axes begin; None where another axis follows them."""
+        """The position of the first normalised axis in this order; the rank if there is none."""
         return next((place for place, a in enumerate(order) if a in inner), rank)
 
     def allows(order: Axes) -> bool:

@@ -18,7 +18,7 @@ Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 
 
 class Row(Struct, frozen=True):
-    """One operator from one opset on, until the operator's next row. `kind`: free, contract, fixed, relabel, listed."""
+    """One operator from one opset on, until the operator's next row. `kind`: free, contract, fixed, relabel."""
 
     domain: str
     operator: str

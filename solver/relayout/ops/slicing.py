@@ -34,12 +34,9 @@ def concat(node: Reading) -> Free:
 
 
 def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
-    given = node.axes(3, rank) if node.opset >= 18 else None
-    if given is None:
+    if node.opset < 18 or not node.has(3):
         return tuple(range(rank))
-    if node.has(3):
-        return tuple(normal_axis(a, rank) for a in node.integers(3))
-    return given
+    return tuple(normal_axis(axis, rank) for axis in node.integers(3))
 
 
 @row("free", "Pad")

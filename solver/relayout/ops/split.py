@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.axis_ops import common_multiples, without
-from relayout.ops.node_reader import Reading
+from relayout.ops.node_reader import Reading, is_read
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Edit, Free, free, outer_position, position
 
@@ -78,5 +78,5 @@ class _Parts(Struct, frozen=True):
             assert isinstance(size, int)
             wanted = writing.constant("part", index[start : start + size])
             start += size
-            if writing.node.outputs[n].uses() or writing.node.outputs[n].is_graph_output():
+            if is_read(writing.node.outputs[n]):
                 writing.set_result(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, dims), dims)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from relayout.backend.interface import Backend
 from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.ops import graphs_of
+from relayout.ops import graphs_of, is_read
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import RewriteContext, Written
 from relayout.rewrite.devices import assign_devices
@@ -54,7 +54,7 @@ def _write_known(context: RewriteContext) -> None:
     """Replace each node of a known result by a constant: the tensor that it asks may be elided, or relaid."""
     for node, array in context.tensors.known.items():
         result = node.outputs[0]
-        if not result.uses() and not result.is_graph_output():
+        if not is_read(result):
             continue
         constant = context.emitter.constant(f"{result.name}_known", array)
         if node.graph is not None:
@@ -73,7 +73,7 @@ def sweep(graph: ir.Graph) -> None:
     """Drop unused nodes and initializers in the graph and its regions, in reverse order."""
     dead: list[ir.Node] = []
     for node in reversed(graph):
-        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+        if any(map(is_read, node.outputs)):
             for inner in graphs_of(node):
                 sweep(inner)
         else:
@@ -81,7 +81,7 @@ def sweep(graph: ir.Graph) -> None:
             dead.append(node)
     graph.remove(dead)
     for name, value in list(graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+        if not is_read(value) and not value.is_graph_input():
             del graph.initializers[name]
 
 

@@ -12,7 +12,7 @@ from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.device_expansion import annotated_device
 from relayout.formulate.plan import Plan
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Relabel
+from relayout.ops import Relabel, is_read
 
 __all__ = ["is_in_place"]
 
@@ -44,14 +44,18 @@ def is_in_place(plan: Plan, costs: ConversionCosts, *, has_devices: bool) -> boo
     copies = {_Copy(each.tensor, each.target, each.device): each for each in conversions}
     if len(turns) != len(copies) or origins.keys() != copies.keys():
         return False
-    spent = [costs.of(*copy, source) for copy, source in origins.items() if source != copies[copy].source]
+    spent = [
+        costs.of(copy.tensor, source, copy.format, copy.device)
+        for copy, source in origins.items()
+        if source != copies[copy].source
+    ]
     planned = [each.cost for copy, each in copies.items() if origins[copy] != each.source]
     return sum(each.cost for each in spent if each is not None) == sum(planned)
 
 
 def _is_unread(node: ir.Node) -> bool:
     """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape."""
-    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+    return not any(map(is_read, node.outputs))
 
 
 def _are_placed(plan: Plan) -> bool:

@@ -13,7 +13,7 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY
 from relayout.model.emit import Physical, attribute_of
-from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of
+from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of, is_read
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
@@ -110,7 +110,7 @@ def _replace_node(
     for port, format_ in planned.results():
         physical = writer.defined.get(port.index)
         if physical is None:
-            if node.outputs[port.index].uses() or node.outputs[port.index].is_graph_output():
+            if is_read(node.outputs[port.index]):
                 raise InternalError(f"{planned.label}: its rewrite defines no result {port.index}")
             continue
         context.copies.add(port.operand.tensor, format_, physical)

@@ -99,10 +99,10 @@ def _operands(
 def _set_scan_axis(planned: PlannedNode, node: ir.Node) -> None:
     """Set the attribute for the axis along which a Scan runs."""
     region_edge, lowering = planned.region_edge, planned.lowering
-    if region_edge is None or region_edge.scanned is None or region_edge.outer_axis is None:
+    if region_edge is None or region_edge.scanned is None:
         return
-    if not isinstance(lowering, FreeLowering):
-        return
+    assert isinstance(lowering, FreeLowering)
+    assert region_edge.outer_axis is not None
     attribute, index, count = region_edge.scanned
     known = list(node.attributes.get_ints(attribute, (0,) * count) or ())
     axes = [*known[:index], lowering.axes.index(region_edge.outer_axis), *known[index + 1 :]]

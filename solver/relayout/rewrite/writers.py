@@ -23,7 +23,7 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_for
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
-from relayout.ops import Axes, Free, extents_of
+from relayout.ops import Axes, Free, extents_of, is_read
 from relayout.ops.logical_node import lies_as, logical
 from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, input_role, onnx_letters
 from relayout.rewrite.context import RewriteContext
@@ -111,7 +111,7 @@ class NodeWriter(_Writer):
 
     def write(self, backend: Backend, rewrite: Rewrite) -> None:
         """Run the backend's rewrite of the node. Raises BackendError."""
-        read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
+        read = [n for n, value in enumerate(self._node.outputs) if is_read(value)]
         self._write(backend, rewrite, self._planned.label, [n for n in read if (True, n) in self._ports])
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:

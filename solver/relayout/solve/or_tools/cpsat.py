@@ -93,17 +93,17 @@ class _Model:
 
             class Listener(cp_model.CpSolverSolutionCallback):
                 def on_solution_callback(self) -> None:
-                    bound = _floor(self.best_objective_bound) * scale
+                    bound = _integer_bound(self.best_objective_bound) * scale
                     deadline.found(base + priced(self.boolean_value), base + bound)
 
-            solver.best_bound_callback = lambda bound: deadline.found(None, base + _floor(bound) * scale)
+            solver.best_bound_callback = lambda bound: deadline.found(None, base + _integer_bound(bound) * scale)
             status = solver.solve(self.model, Listener())
         if status == cp_model.MODEL_INVALID:
             # CP-SAT appends the constraint or the objective that it means, of any length.
             raise InternalError("CP-SAT refuses the model", found=self.model.validate()[:200])
         if status == cp_model.INFEASIBLE:
             return Outcome("infeasible", None, None)
-        bound = _floor(solver.best_objective_bound) * scale
+        bound = _integer_bound(solver.best_objective_bound) * scale
         if status == cp_model.UNKNOWN:
             return Outcome("unknown", None, bound)
         states = {
@@ -116,8 +116,8 @@ class _Model:
         return Outcome("optimal" if bound >= cost else "feasible", states, min(bound, cost), cost)
 
 
-def _floor(bound: float) -> int:
-    # The bound is a double: an integer up to rounding, unless it is too large for doubles to be exact.
+def _integer_bound(bound: float) -> int:
+    # An integer up to rounding, unless it is too large for doubles to be exact.
     if abs(bound) < 2**52:
         return int(np.ceil(bound - 1e-6))
     return int(bound) - int(abs(bound) / 2**51)
