@@ -136,11 +136,13 @@ def test_the_plan_for_an_assignment_costs_the_same_as_in_the_problem(network: Ne
     used = {device for reader in readers for device in reader.devices}
     by_device = {q: frozenset(r.format for r in readers if q in r.devices) for q in used}
     plan = network.transfers.plan(given, by_device)
+    assert plan is not None
     spent = network.transfers.cost(given, by_device, plan)
     own = sum(costs[a] for costs, a in zip(network.costs, solution.assignment, strict=False))
     assert spent is not None
     assert own + spent == solution.cost
     chosen = network.transfers.chosen(given, by_device)
+    assert chosen is not None
     completed = (*solution.assignment[: len(network.states)], *chosen)
     assert solve(problem, hint=completed).cost == solution.cost
 

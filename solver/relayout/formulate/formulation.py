@@ -54,10 +54,10 @@ class Formulation(Struct, frozen=True):
         picked = list(assignment)
         for def_use in self.def_use:
             if def_use.transfers is not None:
-                try:
-                    picked += def_use.transfers.chosen(*self.states(def_use, assignment))
-                except ValueError:
+                chosen = def_use.transfers.chosen(*self.states(def_use, assignment))
+                if chosen is None:
                     return None
+                picked += chosen
         return tuple(picked)
 
     def states(self, def_use: DefUse, assignment: Sequence[int]) -> tuple[State, dict[str, frozenset[int]]]:

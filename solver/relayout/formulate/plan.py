@@ -18,7 +18,7 @@ from relayout.formulate.conversion_costs import ConversionCost
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
-from relayout.formulate.transfers import TransferChoices
+from relayout.formulate.transfers import State, Transfer, TransferChoices, Wanted
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import Rule
 from relayout.solve.problem import Item
@@ -213,11 +213,19 @@ def _with_fewest_devices(formulation: Formulation, assignment: Sequence[int]) ->
         if def_use.transfers is None or not own.other_devices:
             continue
         produced, wanted = formulation.states(def_use, picked)
-        transfers = def_use.transfers.plan(produced, wanted).values()
+        transfers = _planned(def_use.transfers, produced, wanted).values()
         needed = {device for device in own.devices if device in wanted} | {each.source for each in transfers}
         same = (i for i, a in enumerate(alternatives) if a.is_elided and a.formats == own.formats)
         picked[chosen] = next((i for i in same if {*alternatives[i].devices} == needed), picked[chosen])
     return tuple(picked)
+
+
+def _planned(choices: TransferChoices, produced: State, wanted: Wanted) -> dict[str, Transfer]:
+    """The transfers of a tensor for an assignment that the solver has found possible."""
+    plan = choices.plan(produced, wanted)
+    if plan is None:
+        raise InternalError(f"no transfer of {choices.name} to the devices that read it", found=", ".join(wanted))
+    return plan
 
 
 def _conversions(
@@ -273,7 +281,7 @@ def _between_devices(
         return of(at(device), format_) or at(device)
 
     produced, wanted = formulation.states(def_use, assignment)
-    incoming = choices.plan(produced, wanted)
+    incoming = _planned(choices, produced, wanted)
     conversions, beyond = [], dict[tuple[str, int], list[TensorUse]]()
     for q, transfer in incoming.items():
         for g in transfer.formats:

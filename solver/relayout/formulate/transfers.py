@@ -21,7 +21,7 @@ from msgspec import Struct
 from relayout.solve.copies import copies_between
 from relayout.solve.problem import Choice, Item, Row, Use
 
-__all__ = ["State", "Stated", "Transfer", "TransferChoices"]
+__all__ = ["State", "Stated", "Transfer", "TransferChoices", "Wanted"]
 
 Formats = tuple[int, ...]
 Wanted = Mapping[str, frozenset[int]]
@@ -105,11 +105,9 @@ class TransferChoices(Struct, frozen=True, dict=True):
         most = len(wanted) if self.count <= _MOST_FORMATS else 2
         return single + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
-    def plan(self, produced: State, wanted: Wanted) -> dict[str, Transfer]:
-        """The cheapest transfer to each other device that reads the tensor; the produced format wins ties.
-
-        Raises ValueError where no plan exists.
-        """
+    def plan(self, produced: State, wanted: Wanted) -> dict[str, Transfer] | None:
+        """The cheapest transfer to each other device that reads the tensor; the produced format wins ties. None where
+        no plan exists."""
         targets = [q for q in self.devices if q not in produced.devices and wanted.get(q)]
         best: tuple[tuple[int, int], tuple[Transfer, ...]] | None = None
         for each in product(*(self._options(produced, q) for q in targets)):
@@ -120,9 +118,7 @@ class TransferChoices(Struct, frozen=True, dict=True):
             rank = cost, sum(f != produced.format for transfer in each for f in transfer.formats)
             if best is None or rank < best[0]:
                 best = rank, each
-        if best is None:
-            raise ValueError(f"no transfer of {self.name} to {', '.join(targets)}")
-        return dict(zip(targets, best[1], strict=True))
+        return None if best is None else dict(zip(targets, best[1], strict=True))
 
     def _options(self, produced: State, target: str) -> list[Transfer]:
         """The transfers by which a device may receive the tensor."""
@@ -131,15 +127,18 @@ class TransferChoices(Struct, frozen=True, dict=True):
 
     def cost(self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]) -> int | None:
         """The cost of these transfers and of the necessary conversions; None where one of those does not exist."""
-        total = 0
-        for q, transfer in incoming.items():
-            total += sum(self.transfer_costs[transfer.source, q][f] for f in transfer.formats)
+        total = sum([self._cost_of(transfer, q) for q, transfer in incoming.items()])
         for q, source, target in self.conversions(produced, wanted, incoming):
             price = self.conversion_costs[q][source][target]
             if price is None:
                 return None
             total += price
         return total
+
+    def _cost_of(self, transfer: Transfer, target: str) -> int:
+        return (
+            sum([self.transfer_costs[transfer.source, target][f] for f in transfer.formats]) if transfer.source else 0
+        )
 
     def conversions(
         self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]
@@ -188,9 +187,11 @@ class TransferChoices(Struct, frozen=True, dict=True):
             ]
         return found
 
-    def chosen(self, produced: State, wanted: Wanted) -> tuple[int, ...]:
-        """The alternatives of `choices()` in the cheapest plan."""
+    def chosen(self, produced: State, wanted: Wanted) -> tuple[int, ...] | None:
+        """The alternatives of `choices()` in the cheapest plan; None where no plan exists."""
         plan = self.plan(produced, wanted)
+        if plan is None:
+            return None
         picked = []
         for q, alternatives in self._alternatives.items():
             here = Transfer("", (produced.format,)) if q in produced.devices else plan.get(q, alternatives[0])
@@ -199,14 +200,8 @@ class TransferChoices(Struct, frozen=True, dict=True):
 
     def choices(self) -> list[Choice]:
         """A choice for each device that may receive the tensor."""
-
-        def cost(transfer: Transfer, device: str) -> int:
-            if not transfer.source:
-                return 0
-            return sum(self.transfer_costs[transfer.source, device][f] for f in transfer.formats)
-
         return [
-            Choice(f"{self.name} at {device}", tuple(cost(each, device) for each in alternatives))
+            Choice(f"{self.name} at {device}", tuple([self._cost_of(each, device) for each in alternatives]))
             for device, alternatives in self._alternatives.items()
         ]
 
