@@ -136,9 +136,9 @@ class TransferChoices(Struct, frozen=True, dict=True):
         return total
 
     def _cost_of(self, transfer: Transfer, target: str) -> int:
-        return (
-            sum([self.transfer_costs[transfer.source, target][f] for f in transfer.formats]) if transfer.source else 0
-        )
+        if not transfer.source:
+            return 0
+        return sum([self.transfer_costs[transfer.source, target][f] for f in transfer.formats])
 
     def conversions(
         self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]
