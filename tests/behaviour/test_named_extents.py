@@ -8,7 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_close, run
+from graphs import Net, assert_close, assert_same_numbers, run
+from legalization_checks import checked
+from model_files import parse
 from random_named_extents import BACKENDS, EVEN_SIZES, SIZES, NamedNet, faults_of_named
 
 from relayout import legalize, read_model, verify
@@ -331,3 +333,31 @@ def test_halves_of_unknown_extents_are_equal_and_have_a_size() -> None:
     assert report.cost == legalize(unshuffled((64, 64)), "nhwc")[1].cost == 2 * 4 * (12 + 8) * 32 * 32
     feed = {"x": np.random.default_rng(0).normal(size=(2, 3, 6, 10)).astype(np.float32)}
     assert_close(run(legal, feed), run(source, feed))
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+@pytest.mark.parametrize(
+    ("split", "sizes"), [("Split <axis = 0> (r, s)", (3, 1)), ("Split <axis = 0, num_outputs = 2> (r)", (2, 2))]
+)
+def test_a_split_of_an_axis_of_unknown_extent_takes_it_in_the_sources_order(
+    backend: str, split: str, sizes: tuple[int, int]
+) -> None:
+    model = parse(
+        f"""g (float[2, m] x) => (float[{sizes[0]}] y, float[{sizes[1]}] z)
+        <int64[1] f = {{-1}}, int64[2] s = {{3, 1}}>
+        {{ v = Transpose <perm = [1, 0]> (x) o = Relu (v) r = Reshape (o, f) y, z = {split} }}""",
+        opset=18,
+    )
+    legal, _ = checked(model, backend)
+    assert_same_numbers(model, legal, feeds={"x": np.arange(4, dtype=np.float32).reshape(2, 2)})
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "xla-cpu"])
+@pytest.mark.parametrize(("shape", "to"), [("5, n, 3", "{10, 3}"), ("n, 4, 3", "{8, 3}")])
+def test_an_extent_that_a_reshape_determines_counts_as_much(backend: str, shape: str, to: str) -> None:
+    """The batch too: the model runs with no other."""
+    rows = to[1:].partition(",")[0]
+    text = f"""g (float[{shape}] x) => (float[3, {rows}] y) <int64[2] s = {to}>
+        {{ a = Reshape (x, s) y = Transpose <perm = [1, 0]> (a) }}"""
+    _, report = checked(parse(text), backend)
+    assert (report.cost, report.assumed) == (2 * 4 * 3 * int(rows), {})

@@ -31,6 +31,7 @@ from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, tiling_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, is_whole, source_order
+from relayout.model.operator_schema import takes_type
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 
 __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
@@ -111,6 +112,7 @@ class ConversionCosts:
         self._operands = requirements.tensors.operands
         self._backend = backend
         self._elements = elements
+        self._opset = requirements.tensors.opsets.get("", 1)
         self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
         self._sizes: dict[Tensor, _Size] = {}
@@ -172,7 +174,8 @@ class ConversionCosts:
         if is_own and native_conversion(self._at[device], self._query(tensor, source, target)) is not None:
             stated = self._stated(device, tensor, source, target)
             return ConversionCost(ends if stated is None else stated, ends, 0, 1, by_backend=True)
-        if not _can_be_written(tensor, source, target):
+        # float8 and smaller types came after Transpose.
+        if not takes_type("Transpose", self._opset, tensor.base.dtype) or not _can_be_written(tensor, source, target):
             return None
         each = moves(source, target, tensor.extents)
         sizes = [ends] if len(each) == 1 else [self._ends(tensor, before, after) for _, before, after in each]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from relayout.errors import InputError
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["attribute_type", "check_node", "has_body", "since", "type_variables"]
+__all__ = ["attribute_type", "check_node", "has_body", "since", "takes_type", "type_variables"]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
@@ -62,6 +62,19 @@ def type_variables(op: str, domain: str, version: int) -> tuple[tuple[str, ...],
         return tuple(operand.type_str if operand.type_str in variables else "" for operand in operands)
 
     return of(schema.inputs), of(schema.outputs)
+
+
+@lru_cache(maxsize=1024)
+def takes_type(op: str, version: int, dtype: ir.DataType | None) -> bool:
+    """Whether the first operand of ONNX's operator may have elements of this type; True if either is not known."""
+    try:
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version)
+    except onnx.defs.SchemaError:
+        return True
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    return (
+        dtype in (None, ir.DataType.UNDEFINED) or f"tensor({dtype.name.lower()})" in allowed[schema.inputs[0].type_str]
+    )
 
 
 def since(op: str, domain: str, version: int) -> int | None:

@@ -1,7 +1,8 @@
 """Sizes of tensors in elements and bytes, symbolic dims estimated.
 
-A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, the first
-dim of a graph input (in the source's order) is a batch and counts 1. A dim that a Reshape or the like introduces has
+A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
+Reshape to known extents determines has that size, and the first dim of a graph input (in the source's order) is a batch
+and counts 1. A dim that a Reshape or the like introduces has
 the size that the operand leaves for it, one of a Slice, Pad or pool that of the operand. Any other counts 64, or the
 first usual size with which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "DimSizes",
     "OpenExtent",
     "elements_of",
+    "forced_sizes",
     "padded_elements",
     "tensor_bytes",
 ]
@@ -70,8 +72,9 @@ class DimSizes:
         batches = [dim.value for dim in first if not isinstance(dim, int)]
         self.assumed: dict[str, int] = {}
         self._unnamed_batch = BATCH if None in batches else DYNAMIC
-        self._batches = {name for name in batches if name is not None} - given.keys()
-        self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **given}
+        forced = forced_sizes(model)
+        self._batches = {name for name in batches if name is not None} - given.keys() - forced.keys()
+        self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
         self._usual = _usual_sizes(model, self._sizes)
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
@@ -152,6 +155,24 @@ class DimSizes:
         for each in sorted(names):
             self._size(each)
         return result
+
+
+def forced_sizes(model: ir.Model) -> dict[str, int]:
+    """The one size of each dim of an input with which a Reshape to known extents runs; the least of several."""
+    asked = {name for value in model.graph.inputs for name in _names(value.shape)}
+    found: dict[str, int] = {}
+    for node in all_nodes(model.graph) if asked else ():
+        read, made = (node.inputs[0] if node.inputs else None), node.outputs[0] if node.outputs else None
+        if node.op_type not in _RESHAPES or read is None or made is None or read.shape is None or made.shape is None:
+            continue
+        open_ = [dim.value for dim in read.shape.dims if not isinstance(dim, int)]
+        if len(open_) != 1 or open_[0] not in asked or not made.shape.is_static():
+            continue
+        count = prod(dim for dim in made.shape.dims if isinstance(dim, int))
+        rest = prod(dim for dim in read.shape.dims if isinstance(dim, int))
+        if rest and count and count % rest == 0:
+            found[open_[0]] = min(count // rest, found.get(open_[0], count))
+    return found
 
 
 def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:

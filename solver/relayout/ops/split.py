@@ -24,7 +24,7 @@ def split(node: Reading) -> Free:
     result = (*range(axis), *range(part, rank + 1))
     sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
     parts = _Parts(node, axes, axis, tuple(sizes))
-    known = all(isinstance(size, int) for size in sizes)
+    known = all(isinstance(size, int) for size in (extents[axis], *sizes))
     is_editable = bool(node.ints("split")) or not node.has(1) or node.is_known(1)
     return free(
         # The parts' axis has the extent of the largest part: it has a position even if some parts have extent 1.

@@ -1,6 +1,7 @@
 """The verifier's own count of a graph's transposes and bytes, which a report is compared with.
 
 An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input.
+One that a view op with a result of known extents allows one size only has that size.
 Where a formula of such extents would be 0, they count the first of the usual sizes with which none is.
 The first extent of a view op's result counts the remaining elements of the operand, one of a Slice, Pad or pool as much
 as the operand's.
@@ -93,9 +94,8 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     it, where the caller has them."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
-    sizes = {name: 1 for name in batches if name is not None} | {**dims}
-
     nodes = list(model.graph.all_nodes() if nodes is None else nodes)
+    sizes = {name: 1 for name in batches if name is not None} | _determined(model.graph.inputs, nodes) | {**dims}
     sizes |= _raised(model.graph.inputs, nodes, sizes)
     formulas: dict[str, int] = {}
 
@@ -145,6 +145,25 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
                 sizes.update(zip(open_, factors_of(whole // rest, len(open_)), strict=True))
             formulas.clear()
     return extent_of
+
+
+def _determined(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node]) -> dict[str, int]:
+    """The extents of inputs that the elements of a view op's result leave one size."""
+    names = {name for value in inputs for name in _names(value)}
+    sizes: dict[str, set[int]] = {}
+    for node in nodes:
+        if not names or node.op_type not in _KEEP_ELEMENTS or not node.inputs or node.inputs[0] is None:
+            continue
+        before, after = node.inputs[0].shape, node.outputs[0].shape
+        if before is None or after is None or not all(isinstance(dim, int) for dim in after):
+            continue
+        known = [dim for dim in before if isinstance(dim, int)]
+        (name, *others) = [_name(dim) for dim in before if not isinstance(dim, int)] or [None]
+        if name in names and name is not None and not others:
+            whole, part = math.prod(dim for dim in after if isinstance(dim, int)), math.prod(known)
+            if whole and part and not whole % part:
+                sizes.setdefault(name, set()).add(whole // part)
+    return {name: min(each) for name, each in sizes.items()}
 
 
 def _raised(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -31,7 +31,8 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
     """
     values, inside = [*graph.inputs], list[ir.Graph]()
     for node in graph:
-        values += node.outputs
+        # A result that a node leaves out has no name: with a type it would stand for each operand that is left out.
+        values += [value for value in node.outputs if value.name]
         inside += graphs_of(node)
     before = [(value, value.type, value.shape) for value in values if _is_unknown(value)]
     if not before:

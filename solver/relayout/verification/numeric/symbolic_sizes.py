@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import onnx_ir as ir
 
-from relayout.model.tensor_sizes import DimSizes
+from relayout.model.tensor_sizes import DimSizes, forced_sizes
 
 __all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
@@ -48,8 +48,9 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     the model itself mentions: a dim may be symbolic in a graph that runs with one size alone. Those that make a value
     large come last, the largest at the end.
 
-    The first dim of an input is a batch.
+    The first dim of an input is a batch. A dim that a Reshape to known extents determines has that size alone.
     """
+    dims = {**forced_sizes(model), **(dims or {})}
     heavy: list[tuple[int, Plan]] = []
     largest = _Largest(model)
     for plan in _plans(model, inputs, dims):

@@ -1,0 +1,36 @@
+"""Ranks and types that rules of operators find where onnx's inference does not."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from graphs import assert_same_numbers
+from model_files import parse
+
+from relayout import legalize
+
+SEQUENCE = "q = SplitToSequence <axis = 0, keepdims = 0> (z)  y = ConcatFromSequence <axis = 0> (q)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "gates"),
+    [
+        ('"", h = GRU <hidden_size = 2> (x, w, r, "", "")', 3),
+        ('"", h = LSTM <hidden_size = 2> (x, w, r, "", "")', 4),
+        ('"", h = RNN <hidden_size = 2> (x, w, r, "", "")', 1),
+        ('l, "", h = LayerNormalization <axis = 2> (x, s, "")', 1),
+    ],
+)
+def test_a_result_that_a_node_leaves_out_stands_for_no_operand(operator: str, gates: int) -> None:
+    """Its name is empty, and the type of that name would be the type of all operands that are left out."""
+    text = f"""g (float[2, 3] z, float[2, b, 4] x) => (float[d] y, float h) <float[4] s = {{1, 2, 3, 4}}>
+        {{ {operator}  {SEQUENCE} }}"""
+    model = parse(text, opset=17)
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    for name, columns in (("w", 4), ("r", 2)):
+        numbers = [0.1 * (n % 7) for n in range(2 * gates * columns)]
+        tensor = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [1, 2 * gates, columns], numbers)
+        model.graph.initializer.append(tensor)
+    legal, report = legalize(model, "nhwc")
+    assert report.status == "optimal"
+    assert_same_numbers(model, legal)
