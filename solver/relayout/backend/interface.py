@@ -220,6 +220,10 @@ class Backend:
         name or None where they are not known, for the `rewrite`; then with a size assumed for each of these, for the
         cost. `tensor.nbytes` is a number in both calls. A layout without axis names is all `*`. A padded dimension has
         its number of zeros as an extension, as in `C[pad:8]`.
+
+        One memory may have several layouts: one block of `NCHWc[tile:16]` is that of `NHWC`, and an axis of extent 1
+        may be anywhere. It is called with the formats as they are by themselves, an axis of one block whole, and with
+        each layout that a requirement of the tensor states. An operator for the latter is taken where it costs less.
         """
         return None
 
