@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
+from onnx import numpy_helper
 
 import relayout
-from relayout import Backend
+from relayout import Backend, Implementation, InfeasibleError, Layout
+from relayout.backend import Writing, rank_of
 
 
 class Asking(Backend):
@@ -66,3 +71,140 @@ def test_axis_numbers_set_the_layout_of_an_input_without_axis_names() -> None:
     assert report.after.transposes == 0
     shape = [dim.dim_value for dim in legal.graph.input[0].type.tensor_type.shape.dim]
     assert shape == [3, 4, 5, 6, 7, 2]
+
+
+def table(operator: str, inputs: list[str] | None = None, results: list[str] | None = None) -> dict[str, Any]:
+    sides = {"inputs": inputs, "results": results}
+    return {"name": "numbers", "rule": [{"op": operator} | {side: own for side, own in sides.items() if own}]}
+
+
+RIGHT = table("MatMul", ["**", "{0,1}"], ["**"])
+"""The right operand of a product is column-major."""
+
+
+def products(*constant: bool, operator: str = "MatMul", extents: tuple[int, ...] = (7, 9, 4)) -> Net:
+    """A chain of products with right operands that are constant or not."""
+    net = Net()
+    value = net.input("x", (5, extents[0]))
+    for n, is_constant in enumerate(constant):
+        shape = extents[n : n + 2]
+        value = net.node(operator, value, net.weight(*shape) if is_constant else net.input(f"v{n}", shape))
+    net.output(value)
+    return net
+
+
+def assert_legal_twice(model: onnx.ModelProto, backend: Any) -> onnx.ModelProto:
+    """The legal model, which the verifier accepts and a second run leaves as it is."""
+    legal, first = relayout.legalize(model, backend, check=True)
+    assert first.status == "optimal"
+    assert first.verification is not None
+    assert first.verification.findings == ()
+    assert relayout.verify(legal, backend, against=model).passed
+    assert_same_numbers(model, legal)
+    again, second = relayout.legalize(legal, backend, check=True)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+    return legal
+
+
+@pytest.mark.parametrize("constant", [(True,), (False,), (True, False), (False, False)])
+def test_a_product_whose_right_operand_is_column_major_has_no_form(constant: tuple[bool, ...]) -> None:
+    """Not with exchanged operands either: they are the left and right ones of the product that is written."""
+    with pytest.raises(InfeasibleError) as refused:
+        relayout.legalize(products(*constant).model(), RIGHT)
+    assert refused.value.conflict == ("MatMul 'n0' input 1 requires {0,1}",)
+    assert refused.value.hint.startswith(
+        "MatMul has no form with its operands in these orders; a `rewrite` can write another operator; "
+    )
+
+
+def test_a_relaxation_is_in_the_notation_of_the_requirement() -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        relayout.legalize(products(False).model(), RIGHT)
+    assert refused.value.relaxation == ("MatMul 'n0' took input 1 in {1,0}",)
+    with pytest.raises(InfeasibleError) as refused:
+        relayout.legalize(products(True).model(), RIGHT)
+    assert refused.value.relaxation == ("MatMul 'n0' took input 1 in another order",)
+
+
+def test_a_result_of_a_product_is_not_column_major() -> None:
+    with pytest.raises(InfeasibleError):
+        relayout.legalize(products(False).model(), table("MatMul", results=["{0,1}"]))
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_matrix_of_one_column_is_in_either_order(constant: bool) -> None:
+    model = products(constant, extents=(7, 1)).model()
+    assert [node.op_type for node in assert_legal_twice(model, RIGHT).graph.node] == ["MatMul"]
+
+
+@pytest.mark.parametrize("constant", [(True,), (False,), (True, False)])
+def test_an_operator_with_such_a_form_takes_it(constant: tuple[bool, ...]) -> None:
+    legal = assert_legal_twice(products(*constant, operator="Gemm").model(), table("Gemm", ["**", "{0,1}"]))
+    gemms = [node for node in legal.graph.node if node.op_type == "Gemm"]
+    assert [[each.i for each in node.attribute if each.name == "transB"] for node in gemms] == [[1]] * len(constant)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_rewrite_may_write_what_the_operator_cannot(constant: bool) -> None:
+    class Columns(Backend):
+        """The right operand of a product is column-major: it is a Gemm with transB."""
+
+        name = "columns"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+            is_column_major = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+            return "{1,0}" if n == 1 and is_column_major else super().nth_input_layout_requirements(node, n)
+
+        def implementations(self, node: ir.Node) -> Any:
+            if node.op_type != "MatMul" or any(rank_of(value) != 2 for value in node.inputs):
+                return super().implementations(node)
+            any_order = Layout.any(2)
+            return [Implementation((any_order, Layout.parse("{0,1}")), (any_order,), rewrite=write)]
+
+    def write(writing: Writing) -> None:
+        is_constant = writing.node.inputs[1] is not None and writing.node.inputs[1].const_value is not None
+        turn = {"op": "transpose", "perm": [1, 0]}
+        right = writing.relaid_constant(1, [turn]) if is_constant else writing.read(1)
+        shape = writing.shape_of(0, is_result=True)
+        writing.set_result(0, writing.emit("Gemm", [writing.read(0), right], {"transB": 1}, shape=shape))
+
+    legal = assert_legal_twice(products(constant).model(), Columns)
+    assert [node.op_type for node in legal.graph.node] == ["Transpose"] * (not constant) + ["Gemm"]
+
+
+def added(*, constant: bool) -> Net:
+    net = Net()
+    x = net.input("x", (5, 7))
+    net.output(net.node("Add", x, net.weight(5, 7) if constant else net.input("v", (5, 7))))
+    return net
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_constant_has_the_order_of_its_requirement(constant: bool) -> None:
+    legal = assert_legal_twice(added(constant=constant).model(), table("Add", ["**", "{0,1}"]))
+    assert [node.op_type for node in legal.graph.node].count("Transpose") == 2 + (not constant)
+
+
+@pytest.mark.parametrize(("noted", "is_wrong"), [(";1,0", False), (";0,1", True), ("", True)])
+def test_the_verifier_compares_the_noted_order_of_a_constant_with_its_data(noted: str, is_wrong: bool) -> None:
+    model = added(constant=True).model()
+    backend = table("Add", ["**", "{0,1}"])
+    legal, _ = relayout.legalize(model, backend)
+    node = next(node for node in legal.graph.node if node.op_type == "Add")
+    [entry] = node.metadata_props
+    entry.value = noted
+    assert relayout.verify(legal, backend, against=model).passed is not is_wrong
+    entry.value = ";1,0"
+    [constant] = legal.graph.initializer
+    constant.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(constant)[::-1])))
+    assert not relayout.verify(legal, backend, against=model).passed
+
+
+def test_a_requirement_of_a_result_alone_holds_in_a_second_run() -> None:
+    """The node notes no order of its operands then: the values do."""
+    net = Net()
+    net.output(net.node("Neg", net.node("Relu", net.input("x", (2, 3, 4, 5)))))
+    legal = assert_legal_twice(net.model(), table("Relu", results=["{1,3,2,0}"]))
+    assert [node.op_type for node in legal.graph.node].count("Transpose") == 2

@@ -220,6 +220,10 @@ class Backend:
         name or None where they are not known, for the `rewrite`; then with a size assumed for each of these, for the
         cost. `tensor.nbytes` is a number in both calls. A layout without axis names is all `*`. A padded dimension has
         its number of zeros as an extension, as in `C[pad:8]`.
+
+        One memory may have several layouts: one block of `NCHWc[tile:16]` is that of `NHWC`, and an axis of extent 1
+        may be anywhere. It is called with the formats as they are by themselves, an axis of one block whole, and with
+        each layout that a requirement of the tensor states. An operator for the latter is taken where it costs less.
         """
         return None
 
@@ -322,11 +326,13 @@ class Backend:
 
         After Glow's isSatisfiedBy: the ranks are equal; the stride of each dimension in bytes is a multiple of its
         alignment, provably so if extents are unknown; names are equal, and `*` equals any name on either side; the name
-        of the only dimension is ignored. A dimension with a black box meets only a requirement with the same black box,
-        or `*`. `current` is None if unknown.
+        of the only dimension is ignored. Of axes by numbers, those of extent 1 may be anywhere. A dimension with a
+        black box meets only a requirement with the same black box, or `*`. `current` is None if unknown.
         """
         if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
             return False
+        if required.is_numbered and current is not None and current.is_numbered:
+            return _is_same_order(tensor, required, current)
         return _names_met(required, current) and (not required.numbers or _numbers_met(tensor, required, current))
 
 
@@ -386,6 +392,13 @@ def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:
     return (
         required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i]
     ) and sorted(required.boxes(i)) == sorted(current.boxes(i))
+
+
+def _is_same_order(tensor: TensorType, required: Layout, current: Layout) -> bool:
+    """Whether two layouts by axis numbers have the axes of more than one element in one order."""
+    units = {axis for axis, extent in zip(current.names, tensor.shape, strict=True) if extent == 1}
+    orders = [[axis for axis in layout.names if axis not in units] for layout in (required, current)]
+    return orders[0] == orders[1]
 
 
 def _numbers_met(tensor: TensorType, required: Layout, current: Layout | None) -> bool:

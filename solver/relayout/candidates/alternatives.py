@@ -18,7 +18,7 @@ from relayout.layout.binding import names_for
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
-from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
@@ -32,10 +32,12 @@ __all__ = [
     "NodePorts",
     "OperandDims",
     "Port",
+    "axis_numbers",
     "in_source",
     "input_dims",
     "is_parameter",
     "label_of",
+    "noted_orders",
     "ports_of",
     "region_edge_ports",
     "with_alternatives",
@@ -201,10 +203,9 @@ class Port(Struct, frozen=True):
     def names_for(self, layout: Layout, letters: str | None, own: str | None = None) -> str | None:
         """The names of the operand's axes by which `layout` is bound: numbers for one by numbers; else the operator's
         `own`, those that an earlier run has noted, or `letters`."""
-        in_source, noted = "".join(map(str, range(len(self.operand.view.axes)))), self.noted_order.replace(",", "")
-        is_noted = noted.isalpha() and len(noted) == len(in_source)
-        numbers = noted if sorted(noted) == [*in_source] else in_source
-        return names_for(layout, own or (noted if is_noted else letters), numbers)
+        rank, noted = len(self.operand.view.axes), self.noted_order.replace(",", "")
+        is_noted = noted.isalpha() and len(noted) == rank
+        return names_for(layout, own or (noted if is_noted else letters), axis_numbers(self.noted_order, rank))
 
     @property
     def source_format(self) -> MemoryFormat:
@@ -233,7 +234,8 @@ class Alternative(Struct, frozen=True):
     """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
     bytes, and its device where there are several. `elidable_bytes`: the bytes that an elidable operator reads and
     writes; they are not conversions and only break ties. `implementation_index`: which implementation of the backend it
-    is, for a region op and its region edges. `other_devices`: the further devices of an elided node."""
+    is, for a region op and its region edges. `other_devices`: the further devices of an elided node.
+    `numbered_constants`: the constant inputs of which the backend requires an order by axis numbers."""
 
     formats: tuple[MemoryFormat, ...]
     lowering: Lowering
@@ -243,6 +245,7 @@ class Alternative(Struct, frozen=True):
     elidable_bytes: int = 0
     implementation_index: int = 0
     other_devices: tuple[str, ...] = ()
+    numbered_constants: tuple[int, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -289,10 +292,20 @@ class NodePorts(Struct, frozen=True, eq=False):
         device: str = "",
         elidable_bytes: int = 0,
         implementation_index: int = 0,
+        numbered_constants: tuple[int, ...] = (),
     ) -> Alternative:
         """An alternative of this node; see `Alternative`."""
         is_source = all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
-        return Alternative(tuple(formats), lowering, cost, is_source, device, elidable_bytes, implementation_index)
+        return Alternative(
+            tuple(formats),
+            lowering,
+            cost,
+            is_source,
+            device,
+            elidable_bytes,
+            implementation_index,
+            numbered_constants=numbered_constants,
+        )
 
     def port_name(self, port: Port) -> str:
         """The port's name in messages."""
@@ -341,10 +354,7 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
     """The non-constant operands of the node, and the values into and out of the graphs inside it. The latter are
     numbered after the node's own inputs or results. The values of `region_edges` are excluded."""
     if node not in tensors.region_edges:
-        if OPERAND_ORDERS_KEY not in node.metadata_props:
-            return (*_ports(node.inputs, tensors, is_result=False), *_ports(node.outputs, tensors, is_result=True))
-        noted = node.metadata_props[OPERAND_ORDERS_KEY].split(";")
-        made = [value.metadata_props.get(ORDER_KEY, "") for value in node.outputs]
+        noted, made = (noted_orders(node, is_result=is_result) for is_result in (False, True))
         inputs = _ports(node.inputs, tensors, is_result=False, noted=noted)
         return (*inputs, *_ports(node.outputs, tensors, is_result=True, noted=made))
     ports: list[Port] = []
@@ -355,6 +365,25 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
         taken = {index for index, port in enumerate(every) if port in crossing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
+
+
+def noted_orders(node: ir.Node, *, is_result: bool) -> list[str]:
+    """The order of each input or result of a node as an earlier run has noted it, "" without a note: on the node, else
+    on the value. The axes of a node that relayout has written in place of another are those of its own operands."""
+    props = node.metadata_props
+    own = props.get(OPERAND_ORDERS_KEY, "").split(";")
+    is_of_source = WRITTEN_FOR_KEY not in props or (is_result and OPERAND_ORDERS_KEY in props)
+    values = node.outputs if is_result else node.inputs
+    of_values = [value.metadata_props.get(ORDER_KEY, "") if value and is_of_source else "" for value in values]
+    if is_result:
+        return of_values
+    return [own[n] if n < len(own) and own[n] else noted for n, noted in enumerate(of_values)]
+
+
+def axis_numbers(noted_order: str, rank: int) -> str:
+    """The numbers of an operand's axes, in the order in which it lies, by which a layout by numbers is bound."""
+    noted, in_source = noted_order.replace(",", ""), "".join(map(str, range(rank)))
+    return noted if sorted(noted) == [*in_source] else in_source
 
 
 def region_edge_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) -> tuple[Port, ...]:

@@ -19,7 +19,15 @@ from relayout.backend.calls import (
 )
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
 from relayout.backend.noted_costs import noted_cost
-from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source, label_of
+from relayout.candidates.alternatives import (
+    FreeLowering,
+    NodePorts,
+    Port,
+    axis_numbers,
+    in_source,
+    label_of,
+    noted_orders,
+)
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.dry_run import DryRun
@@ -53,11 +61,18 @@ class Requirement:
             layout = stated[port.index] if port.index < len(stated) else None
             layouts.append(layout if layout is not None and has_requirement(layout) else None)
         self.layouts = tuple(layouts)
-        beyond_names = [layout for layout in implementation.inputs if _requires_more_than_names(layout)]
-        self.is_empty = not beyond_names and all(layout is None for layout in layouts)
+        binds_constants = any(map(_binds_constants, implementation.inputs))
+        self.is_empty = not binds_constants and all(layout is None for layout in layouts)
         self.is_tiled = any(layout is not None and is_tiled(layout) for layout in layouts)
         self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
+
+    def numbered_constants(self) -> tuple[int, ...]:
+        """The inputs that are no ports, and of which an order is required by axis numbers."""
+        in_problem = {port.index for port in self._ports if not port.is_result}
+        return tuple(
+            [n for n, each in enumerate(self.implementation.inputs) if each.is_numbered and n not in in_problem]
+        )
 
     def relaxed(self) -> Requirement:
         """The same implementation without layout requirements."""
@@ -170,24 +185,28 @@ class RequirementChecker:
         )
 
     def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
-        """Whether the constant inputs, with these dimensions, have the required alignments and black boxes.
+        """Whether the constant inputs, with these dimensions, have the required orders by axis numbers, alignments and
+        black boxes.
 
         A constant takes any order at no cost, so its names are always met.
         """
         assert choice.node is not None
         in_problem = {port.index for port in choice.ports if not port.is_result}
-        layouts = requirement.implementation.inputs
+        layouts, noted = requirement.implementation.inputs, noted_orders(choice.node, is_result=False)
         for index, (value, layout) in enumerate(zip(choice.node.inputs, layouts, strict=True)):
-            if value is None or index in in_problem or not _requires_more_than_names(layout):
+            if value is None or index in in_problem or not _binds_constants(layout):
                 continue
             extents = extents_of(value)
             own = dims[index] if index < len(dims) else None
             shape = tuple(dims_shape(own, extents)) if own is not None and extents is not None else extents
-            if shape is None or len(shape) != layout.rank:
+            if shape is None or extents is None or len(shape) != layout.rank:
                 return False
+            current: Layout | None = Layout.any(layout.rank)
+            if layout.is_numbered:
+                current = _known(own or in_source(len(extents)), axis_numbers(noted[index], len(extents)))
             tensor = TensorType(element_size(value), shape)
             backend = self._backend.at(requirement.implementation.device)
-            if not is_met_by(backend, tensor, layout, Layout.any(layout.rank), choice.label):
+            if current is None or not is_met_by(backend, tensor, layout, current, choice.label):
                 return False
         return True
 
@@ -322,8 +341,9 @@ def _carrying(layout: Layout, required: Layout) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def _requires_more_than_names(layout: Layout) -> bool:
-    return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
+def _binds_constants(layout: Layout) -> bool:
+    """Whether a constant may miss the layout: it takes any order at no cost, but the numbers of its axes are given."""
+    return layout.is_numbered or any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
 
 
 def _placeholder(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:

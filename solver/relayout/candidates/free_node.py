@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from relayout.backend.interface import element_size
 from relayout.backend.noted_costs import noted_cost
-from relayout.candidates.alternatives import FreeLowering, NodePorts
+from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, noted_orders
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import IndexingMaps, unit_axis_insertions
@@ -109,6 +109,17 @@ class FreeNode:
             format_ = port.format_in(one_each(own))
             if format_ is not None:
                 yield from self._maps.extend(place, format_)
+        yield from self._numbered_orders(requirement)
+
+    def _numbered_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
+        """The orders that the requirement gives by axis numbers of a constant with all axes of the space."""
+        assert self._choice.node is not None
+        noted = noted_orders(self._choice.node, is_result=False)
+        for index in requirement.numbered_constants():
+            axes, layout = self._rule.inputs[index], requirement.implementation.inputs[index]
+            if axes is not None and len(axes) == len(self._rule.extents) == layout.rank:
+                numbers = axis_numbers(noted[index], len(axes))
+                yield self._normal(order_of(tuple(axes[numbers.index(name)] for name in layout.names)))
 
     def _normal(self, order: MemoryFormat) -> MemoryFormat:
         return normal_form(order, self._maps.extents)

@@ -47,12 +47,13 @@ def contradiction(
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 
-def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
+def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat, *, is_numbered: bool = False) -> str:
     """A format by axis names where the axes have some, else by the numbers of the source's axes.
 
-    A format does not contain unit axes; the text has them after their neighbours in the source.
+    A format does not contain unit axes; the text has them after their neighbours in the source. `is_numbered`: whole
+    axes are in the notation of a layout by numbers, innermost first, as in `{1,0}`.
     """
-    axis_names = names.of(operand)
+    axis_names = names.of(operand) if not is_numbered else None
     own = operand.view.from_base(format_)
     boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
@@ -61,6 +62,8 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
         return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
     axes = [a.axis for a in with_units(own, operand.view.extents)]
     words = [axis_names[a] if axis_names else str(a) for a in axes]
+    if is_numbered and not boxes:
+        return f"{{{','.join(reversed(words))}}}"
     for axis, _, namespace, data in boxes:
         words[axes.index(axis)] += f"[{namespace}:{data}]"
     return ("" if axis_names else ",").join(words)

@@ -125,13 +125,17 @@ def _required(
 
 def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: AxisNames) -> str:
     """The operand's layout in the cheapest alternative after the relaxation. A constant takes any order at no cost, so
-    its layout is the required one without extensions."""
+    its layout is the required one without extensions; of one by axis numbers, the order itself is refused."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
     assert running.node is not None
-    layout = _own_axis_names(running.node, operand, _layout(stated[0], operand).names)
+    asked = [_layout(implementation, operand) for implementation in stated]
+    is_numbered = any(layout.is_numbered for layout in asked)
+    layout = _own_axis_names(running.node, operand, asked[0].names)
+    if is_numbered:
+        layout = "another order"
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
-            layout = format_text(names, port.operand, format_)
+            layout = format_text(names, port.operand, format_, is_numbered=is_numbered)
     return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 

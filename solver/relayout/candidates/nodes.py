@@ -203,7 +203,13 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
     ) -> tuple[Alternative, Sequence[str]]:
         own = met.implementation
         made = seed.node.alternative(
-            formats, lowering, own.cost + extra, own.device, elidable_bytes, met.implementation_index
+            formats,
+            lowering,
+            own.cost + extra,
+            own.device,
+            elidable_bytes,
+            met.implementation_index,
+            () if own.rewrite is not None else met.numbered_constants(),
         )
         return made, met.shown
 
@@ -258,6 +264,8 @@ def _refused(
         cause = "no node, no input of the graph and no `conversion` of the backend gives the black box"
     elif context.tensors.rules.get(node) is None and node not in context.tensors.region_edges:
         cause = f"relayout does not know {node.op_type}, which stays in the source's order without a `rewrite`"
+    elif any(layout.is_numbered for each in stated for layout in (*each.inputs, *each.results)):
+        cause = f"{node.op_type} has no form with its operands in these orders; a `rewrite` can write another operator"
     return unmet(seed.node, stated, trial, context.names, cause)
 
 

@@ -28,6 +28,7 @@ from relayout.candidates.backend_conversions import (
 )
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
+from relayout.formulate.spellings import Spellings, stated_spellings
 from relayout.layout.conversion import moves, tiling_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, is_whole, source_order
@@ -39,13 +40,19 @@ __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
 
 class ConversionCost(Struct, frozen=True):
     """The cost of a conversion, the bytes that it reads and writes, the bytes of `padding` among them that no Transpose
-    moves, and its passes over the tensor. `by_backend`: it is a native operator of the backend."""
+    moves, and its passes over the tensor. `native`: it is a native operator of the backend, which was asked about these
+    two formats, spelled in full."""
 
     cost: int
     bytes: int
     padding: int
     passes: int
-    by_backend: bool = False
+    native: tuple[MemoryFormat, MemoryFormat] | None = None
+
+    @property
+    def by_backend(self) -> bool:
+        """Whether it is a native operator of the backend."""
+        return self.native is not None
 
     def count(self, unit: str) -> int:
         """Its share of the number of conversions. A pad alone is one only where these are the `unit` of the cost: where
@@ -89,7 +96,8 @@ class CostTable(Struct, frozen=True, eq=False, dict=True):
 class _Size(NamedTuple):
     """The properties of a tensor that costs depend on. If a backend states its own costs, `layout` names the axes, and
     `sizes` are the extents with a size assumed for each that is not known. `rank` is that of the base value, some of
-    whose axes may be several in the tensor."""
+    whose axes may be several in the tensor. `spellings` are the further spellings of its formats, for a backend with
+    native conversions."""
 
     elements: int
     dtype: ir.DataType | None
@@ -97,6 +105,7 @@ class _Size(NamedTuple):
     extents: tuple[Extent, ...]
     layout: Layout | None
     sizes: tuple[Extent, ...]
+    spellings: Spellings = ()
 
 
 class ConversionCosts:
@@ -115,6 +124,8 @@ class ConversionCosts:
         self._opset = requirements.tensors.opsets.get("", 1)
         self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
+        converts = any(type(each).conversion is not Backend.conversion for each in self._at.values())
+        self._spellings = stated_spellings(requirements) if converts else {}
         self._sizes: dict[Tensor, _Size] = {}
         self._distinct_sizes: dict[_Size, _Size] = {}
         self._bytes: dict[tuple[_Size, MemoryFormat], int] = {}
@@ -170,13 +181,34 @@ class ConversionCosts:
     def _conversion(
         self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
     ) -> ConversionCost | None:
-        is_own, ends = device in self._own, self._ends(tensor, source, target)
-        if is_own and native_conversion(self._at[device], self._query(tensor, source, target)) is not None:
-            stated = self._stated(device, tensor, source, target)
-            return ConversionCost(ends if stated is None else stated, ends, 0, 1, by_backend=True)
+        """The cheapest way to convert. A backend's native operator stands in for ONNX's where the backend is asked
+        about the formats as they are; of others it is taken where it costs less. The first of equal ones is taken."""
+        if device not in self._own:
+            return self._by_onnx(tensor, device, source, target)
+        given, wanted = ([each, *self._spelled(tensor, each)] for each in (source, target))
+        plain, *spelled = [self._native(tensor, device, f, g) for f in given for g in wanted]
+        plain = plain or self._by_onnx(tensor, device, source, target)
+        return min(filter(None, (plain, *spelled)), key=lambda each: each.cost, default=None)
+
+    def _spelled(self, tensor: Tensor, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        """The further spellings of a format."""
+        return dict(self._size_of(tensor).spellings).get(format_, ())
+
+    def _native(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> ConversionCost | None:
+        """The cost of the backend's native operator between two formats in these spellings; None where it has none."""
+        if native_conversion(self._at[device], self._query(tensor, source, target)) is None:
+            return None
+        ends, stated = self._ends(tensor, source, target), self._stated(device, tensor, source, target)
+        return ConversionCost(ends if stated is None else stated, ends, 0, 1, (source, target))
+
+    def _by_onnx(
+        self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
+    ) -> ConversionCost | None:
+        """The cost of a conversion by ONNX's operators; None where they cannot write it."""
         # float8 and smaller types came after Transpose.
         if not takes_type("Transpose", self._opset, tensor.base.dtype) or not _can_be_written(tensor, source, target):
             return None
+        is_own, ends = device in self._own, self._ends(tensor, source, target)
         each = moves(source, target, tensor.extents)
         sizes = [ends] if len(each) == 1 else [self._ends(tensor, before, after) for _, before, after in each]
         transposed = [size for (kind, _, _), size in zip(each, sizes, strict=True) if kind == "transpose"]
@@ -205,7 +237,8 @@ class ConversionCosts:
                 layout = self._names.layout(base, source_order(rank))
                 if not all(isinstance(extent, int) for extent in sizes):
                     sizes = self._sizes_of(shape)
-            size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes)
+            spellings = self._spellings.get(tensor, ())
+            size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes, spellings)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
         return size
 

@@ -72,13 +72,14 @@ def _write_by_backend(context: RewriteContext, conversion: PlannedConversion) ->
     """Write the conversion with the backend's native operator."""
     backend, tensor = context.backend.at(conversion.device), conversion.tensor
     base = context.tensors.operands[tensor.base]
-    query = conversion_query(context.plan.names, base, conversion.source, conversion.target)
+    assert conversion.native is not None
+    query = conversion_query(context.plan.names, base, *conversion.native)
     reordering = native_conversion(backend, query)
     assert base is not None
     assert query is not None
     assert reordering is not None
     assert reordering.rewrite is not None
-    source, target = base_format(base, conversion.source), base_format(base, conversion.target)
+    source, target = (base_format(base, spelled) for spelled in conversion.native)
     assert source is not None  # else there is no query
     assert target is not None
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))

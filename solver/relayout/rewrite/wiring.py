@@ -7,19 +7,23 @@ from typing import cast
 import onnx_ir as ir
 from msgspec import Struct
 
+from relayout.backend.interface import rank_of
 from relayout.candidates.alternatives import (
     FixedLowering,
     FreeLowering,
     Lowering,
     OperandDims,
+    axis_numbers,
+    in_source,
     input_dims,
     is_parameter,
+    noted_orders,
 )
 from relayout.candidates.fixed_node import port_axis_names
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
 from relayout.rewrite.operand_dims import base_dims, flat, present
@@ -51,6 +55,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
     assert planned.node is not None
     rule, wires = planned.rule, list[Wire]()
     places = {port.index: place for place, port in enumerate(planned.ports) if not port.is_result}
+    noted = noted_orders(planned.node, is_result=False) if planned.chosen.numbered_constants else []
     for index, value in enumerate(planned.node.inputs):
         place, order = places.get(index), ""
         if place is not None:
@@ -60,6 +65,10 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
             order = _order(context, planned, place, present(own))
         else:
             dims = _constant_dims(rule, lowering, index) if value is not None else None
+            if value is not None and index in planned.chosen.numbered_constants:
+                dims = dims or in_source(rank_of(value))
+                numbers = axis_numbers(noted[index], len(dims))
+                order = ",".join([numbers[group[0].axis] for group in dims if group is not None])
         if dims is not None:
             wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index), order))
     results = [
@@ -75,17 +84,20 @@ def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Nod
     is noted: readers behind different Transposes count the axes of a value otherwise."""
     orders = [""] * len(node.inputs)
     for wire in wiring.inputs:
+        value = node.inputs[wire.index]
         if wire.place is not None:
             operand, format_ = planned.ports[wire.place].operand, planned.formats[wire.place]
             value = context.read(operand, format_, cast(Dims, wire.dims), most=wire.most)
             context.replace_input(node, wire.index, value)
-            in_source = ",".join(map(str, range(len(wire.dims))))
-            if wire.order and (wire.order != in_source or ORDER_KEY in value.metadata_props):
-                orders[wire.index] = wire.order
+        elif value is not None and context.tensors.is_constant(value):
+            value = context.constants.relaid(value, wire.dims)
+            context.replace_input(node, wire.index, value)
+        if value is None or not wire.order:
             continue
-        constant = node.inputs[wire.index]
-        if constant is not None and context.tensors.is_constant(constant):
-            context.replace_input(node, wire.index, context.constants.relaid(constant, wire.dims))
+        # Without a note the order of the value counts, but not at a node that stands in place of another.
+        is_noted_on_value = ORDER_KEY in value.metadata_props and WRITTEN_FOR_KEY not in node.metadata_props
+        if is_noted_on_value or wire.order != ",".join(map(str, range(len(wire.dims)))):
+            orders[wire.index] = wire.order
     node.metadata_props.pop(OPERAND_ORDERS_KEY, None)
     if any(orders):
         node.metadata_props[OPERAND_ORDERS_KEY] = ";".join(orders)

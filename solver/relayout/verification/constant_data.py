@@ -7,20 +7,21 @@ constant that the original computes is computed here, by onnx's reference evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY
+from relayout.verification.counterparts import COPY, by_name
 from relayout.verification.relaid_data import is_relayout
+from relayout.verification.requirements import node_label, noted_order
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_constants"]
@@ -57,6 +58,39 @@ def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 found=_difference(_array(expected), tensor.numpy()),
                 message=f"the constant {value.name} has other data than in the original",
             )
+    yield from _check_noted_orders(model, original)
+
+
+def _check_noted_orders(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each constant whose data is not in the order of axes that a reader notes."""
+    counterparts = by_name(original)
+    for name, node in by_name(model).items():
+        other = counterparts.get(name) if OPERAND_ORDERS_KEY in node.metadata_props else None
+        for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs if other is not None else (), strict=False)):
+            if mine is None or theirs is None or other is None:
+                continue
+            order, made, source = noted_order(mine, node, n), _tensor(mine), _tensor(theirs)
+            if order is None or made is None or source is None:
+                continue
+            earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(source.shape))))
+            if sorted(order) != sorted(earlier) or not _is_turned(
+                source, [earlier.index(axis) for axis in order], made
+            ):
+                yield Finding(
+                    rule="layout-annotation",
+                    node=node_label(node),
+                    operand=n,
+                    expected=f"the elements of {theirs.name} in the order {','.join(order)} of its axes",
+                    found="another order",
+                    message=f"the noted order of this operand ({mine.name}) is not the one that it has",
+                )
+
+
+def _is_turned(source: ir.TensorProtocol, perm: Sequence[int], made: ir.TensorProtocol) -> bool:
+    """Whether the data of one constant are those of another with its axes permuted."""
+    turned, found = source.numpy().transpose(perm), made.numpy()
+    same = turned.shape == found.shape and turned.dtype == found.dtype
+    return same and (np.array_equal(turned, found) or turned.tobytes() == found.tobytes())
 
 
 def _stored(graph: ir.Graph) -> Iterator[ir.Value]:

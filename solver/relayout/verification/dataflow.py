@@ -18,7 +18,7 @@ from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, by_name, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.requirements import node_label
+from relayout.verification.requirements import node_label, noted_order
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
@@ -40,7 +40,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         other = counterparts.get(name)
         if other is None or other.op_type != node.op_type:
             continue
-        yield from _check_noted_orders(node, other)
+        yield from _check_noted_orders(node, other, constants)
         if len(other.inputs) != len(node.inputs) or node.op_type in _VIEWS:
             continue
         for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
@@ -167,16 +167,19 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
             )
 
 
-def _check_noted_orders(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
-    """Yield a finding for each operand whose order, as the node notes it, is not the one that it has."""
+def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value]) -> Iterator[Finding]:
+    """Yield a finding for each operand whose order, as the node notes it, is not the one that it has. The data of a
+    constant shows its order (see `relayout.verification.constant_data`)."""
     noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
     for n, (text, mine, theirs) in enumerate(zip(noted, node.inputs, other.inputs, strict=False)):
         if not text[:1].isdecimal() or mine is None or theirs is None:
             continue
         (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
-        order = [int(axis) for axis in text.split(",") if axis.isdecimal()]
+        earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(counted))))
+        order = [earlier.index(axis) for axis in text.split(",") if axis in earlier]
         had = (memory_format_of(root) or whole(range(len(axes)))).permutation or ()
         is_known = source_name(root) == source_name(wanted) and len(had) == len(axes) == len(counted)
+        is_known = is_known and mine not in constants
         made = whole([had[axis] for axis in axes]) if is_known else None
         stated = whole([counted[axis] for axis in order if axis < len(counted)])
         if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):

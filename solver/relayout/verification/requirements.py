@@ -14,7 +14,7 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
@@ -23,7 +23,7 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
 from relayout.verification.resize_axes import may_be_cut
 
-__all__ = ["Charges", "check_requirements", "known_extents", "node_label"]
+__all__ = ["Charges", "check_requirements", "known_extents", "node_label", "noted_order"]
 
 
 Charges = dict[ir.Node, tuple[int, int]]
@@ -58,7 +58,8 @@ class _Known:
         marks_of = index.marks_of
         # The order of a Resize's operands counts for either of them.
         found: list[Hashable] = [value and marks_of(value)[:2] for value in (*inputs, *results)]
-        found.append(node.metadata_props.get(OPERAND_ORDERS_KEY) if node in index.noted else None)
+        keys = (OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY) if node in index.noted else ()
+        found += [node.metadata_props.get(key) for key in keys]
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
@@ -180,7 +181,7 @@ def _unsatisfied(
     tensor = TensorType(element_size(value), _with_tiles(known_extents(value), node, side, n))
     if required.is_numbered:
         # Numbers count the axes that the operand has in the source.
-        namings = [_noted_order(value, (node, n) if side == "input" else None, known.index)]
+        namings = [_order_of(value, node, n if side == "input" else None, known.index)]
     carried = known.boxes.get(value)
     if side == "result":
         # The backend provides the extensions of a result, so only the names can be wrong.
@@ -213,14 +214,24 @@ def _unsatisfied(
     )
 
 
-def _noted_order(value: ir.Value, read_at: tuple[ir.Node, int] | None, index: ModelIndex) -> AxisNames | None:
-    """The source's axes in the order of an operand, as the node that reads it or the value itself notes it. None for a
-    constant without a note, of which each reader has an order of its own."""
-    noted = read_at[0].metadata_props.get(OPERAND_ORDERS_KEY, "").split(";") if read_at is not None else []
-    text = noted[read_at[1]] if read_at is not None and read_at[1] < len(noted) else ""
-    order = tuple((text or value.metadata_props.get(ORDER_KEY, "")).split(","))
-    in_source = tuple(map(str, range(len(value.shape or ()))))
-    return order if sorted(order) == [*in_source] else None if value in index.made_ahead else in_source
+def noted_order(value: ir.Value, node: ir.Node, n: int | None) -> tuple[str, ...] | None:
+    """The source's axes in the order of input `n` of a node, or of a result (None), as the node or else the value notes
+    it; None without a note. A node that relayout has written in place of another is not in the source: its axes are
+    those of its operands."""
+    props = node.metadata_props
+    noted = props.get(OPERAND_ORDERS_KEY, "").split(";") if n is not None else []
+    text = noted[n] if n is not None and n < len(noted) else ""
+    if not text and (WRITTEN_FOR_KEY not in props or (n is None and OPERAND_ORDERS_KEY in props)):
+        text = value.metadata_props.get(ORDER_KEY, "")
+    order = tuple(text.split(","))
+    return order if sorted(order) == [*map(str, range(len(value.shape or ())))] else None
+
+
+def _order_of(value: ir.Value, node: ir.Node, n: int | None, index: ModelIndex) -> AxisNames | None:
+    """The source's axes in the order of input `n` of a node, or of a result; None for a computed constant without a
+    note, of which each reader has an order of its own."""
+    is_unknown = value in index.made_ahead and WRITTEN_FOR_KEY not in node.metadata_props
+    return noted_order(value, node, n) or (None if is_unknown else tuple(map(str, range(len(value.shape or ())))))
 
 
 def _among(name: str | None, required: Layout) -> str | None:

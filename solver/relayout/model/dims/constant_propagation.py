@@ -354,7 +354,9 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     for node in graph.node:
         if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):
             source, result = known.get(node.input[0]), node.output[0]
-            if result and source is not None and (result not in known or (_is_open(known[result]) and not _is_open(source))):
+            if source is None or not result:
+                continue
+            if result not in known or (_is_open(known[result]) and not _is_open(source)):
                 hints.append(onnx.ValueInfoProto(name=result, type=source.type))
     return hints
 

@@ -67,11 +67,12 @@ def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
     for conversion in plan.conversions:
         producer = plan.nodes[conversion.producer.choice]
         operand = producer.ports[conversion.producer.port].operand
+        source, target = _ends_text(plan, conversion, operand)
         found.append(
             Conversion(
                 value=conversion.tensor.base.name or "",
-                from_=format_text(plan.names, operand, conversion.source),
-                to=format_text(plan.names, operand, conversion.target),
+                from_=source,
+                to=target,
                 kind=_kind(conversion),
                 bytes=conversion.bytes,
                 passes=conversion.passes,
@@ -81,6 +82,16 @@ def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
             )
         )
     return tuple(found)
+
+
+def _ends_text(plan: Plan, conversion: PlannedConversion, operand: Operand) -> list[str]:
+    """The formats of a conversion, in the spelling in which the backend was asked about an operator of its own."""
+    formats, base = (conversion.source, conversion.target), plan.tensors.operands[conversion.tensor.base]
+    found = []
+    for format_, spelled in zip(formats, conversion.native or formats, strict=True):
+        layout = plan.names.layout(base, spelled) if base is not None and spelled != format_ else None
+        found.append(str(layout) if layout is not None else format_text(plan.names, operand, format_))
+    return found
 
 
 def with_nodes(plan: Plan, written: Mapping[int, Sequence[ir.Node]], records: Records) -> Records:

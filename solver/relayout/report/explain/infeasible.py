@@ -10,6 +10,7 @@ from relayout.candidates.messages import contradiction, format_text, operand_nam
 from relayout.errors import InfeasibleError, option_text
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
+from relayout.layout.memory_format import MemoryFormat
 from relayout.solve.solver import DroppedRequirement, Requirement, Solution
 
 __all__ = ["refusal"]
@@ -51,6 +52,13 @@ class _Messages:
     def __init__(self, formulation: Formulation) -> None:
         self._formulation = formulation
         self._choices = formulation.requirements.choices
+        self._numbered = {
+            port.operand.tensor
+            for choice in self._choices
+            for layouts in choice.layouts
+            for port, text in zip(choice.ports, layouts, strict=True)
+            if text.startswith("{")
+        }
 
     def of_conflict(self, conflict: Sequence[Requirement]) -> tuple[str, ...]:
         """Each requirement by node, operand and layout; if several layouts meet it, with its coupled operands."""
@@ -106,7 +114,7 @@ class _Messages:
             for a, alternative in enumerate(self._choices[use.choice].alternatives):
                 if alternative.formats[use.port] == format_:
                     return self._layout(use, a)
-        return format_text(self._formulation.requirements.names, self._port(def_use.producer).operand, format_)
+        return self._text(def_use.producer, format_)
 
     def _layout(self, use: TensorUse, alternative: int) -> str:
         """The layout of one port in one alternative, as the backend spells it, else by axis names."""
@@ -114,8 +122,12 @@ class _Messages:
         stated = choice.layouts[alternative][use.port]
         if stated not in ("", ANY):
             return stated
-        format_ = choice.alternatives[alternative].formats[use.port]
-        return format_text(self._formulation.requirements.names, self._port(use).operand, format_)
+        return self._text(use, choice.alternatives[alternative].formats[use.port])
+
+    def _text(self, use: TensorUse, format_: MemoryFormat) -> str:
+        """A format by axis names, or in the notation of a layout that is required of its tensor by axis numbers."""
+        operand, names = self._port(use).operand, self._formulation.requirements.names
+        return format_text(names, operand, format_, is_numbered=operand.tensor in self._numbered)
 
     def _port(self, use: TensorUse) -> Port:
         return self._choices[use.choice].ports[use.port]
