@@ -128,17 +128,18 @@ def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Impl
     its layout is the required one without extensions."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
     assert running.node is not None
-    layout = _own_axis_names(running.node, operand, _layout(stated[0], operand).names)
+    layout = _own_axis_names(running.node, operand, _layout(stated[0], operand))
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
             layout = format_text(names, port.operand, format_)
     return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 
-def _own_axis_names(node: ir.Node, operand: _Operand, names: str) -> str:
-    """The layout's axis names in their order, or the operator's own order where it has other names."""
+def _own_axis_names(node: ir.Node, operand: _Operand, layout: Layout) -> str:
+    """The names of the layout's axes in their order, or the operator's own order where it has other names."""
     is_result, index = operand
     role = result_role(node, index) if is_result else input_role(node, index)
+    names = "".join(name for place, name in enumerate(layout.names) if layout.outer(place) is None)
     native = onnx_letters(node, role, len(names))
     return names if native is None or sorted(names) == sorted(native) else native
 
