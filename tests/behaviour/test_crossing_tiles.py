@@ -91,22 +91,21 @@ def test_neighbours_whose_tiles_do_not_nest_are_converted_in_two_passes(
 
 
 @pytest.mark.parametrize(
-    ("channels", "one", "other", "reaches"),
+    ("channels", "one", "other", "passes", "transposed", "padded"),
     [
-        (5, "2", "3", (6, 6)),  # to the same length, in other tiles
-        (10, "4", "8", (12, 16)),
-        (7, "4", "3", (8, 9)),
+        (5, "2", "3", 2, [6, 6, 6, 6], []),  # to the same length, in other tiles
+        (7, "4", "3", 2, [8, 8, 9, 9], [8, 9]),  # the zeros are added between the two
+        (10, "4", "8", 1, [16, 16], [12, 16]),  # one more tile of four makes two of eight
     ],
 )
-def test_padded_tiles_that_do_not_nest_are_converted_in_two_passes(
-    channels: int, one: str, other: str, reaches: tuple[int, int]
+def test_padded_tiles_that_do_not_nest_are_converted_with_the_fewest_bytes(
+    channels: int, one: str, other: str, passes: int, transposed: list[int], padded: list[int]
 ) -> None:
     _, report = converted(neighbours(channels, one, other))
-    plain, first, second = (2 * length * 6 * 5 * 4 for length in (channels, *reaches))
-    middle = report.conversions[1]
-    padding = 0 if first == second else (first + plain) + (plain + second)
-    assert (middle.passes, middle.bytes, middle.padding) == (2, 2 * first + 2 * second + padding, padding)
-    assert report.after.transposes == 4
+    middle, channel = report.conversions[1], 2 * 6 * 5 * 4
+    moved = channel * sum(transposed), channel * sum(padded)
+    assert (middle.passes, middle.bytes - middle.padding, middle.padding) == (passes, *moved)
+    assert report.after.transposes == 2 + passes
 
 
 @pytest.mark.parametrize(("one", "other"), [("2", "4"), ("4", "2")])

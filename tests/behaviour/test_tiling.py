@@ -241,6 +241,22 @@ def test_a_global_pool_of_packed_data_is_a_reduction_of_its_blocks() -> None:
     assert "GlobalAveragePool" not in operators(legal)
 
 
+BLOCKED = ["NHWC16c", "HWNC16c", "NHWC8c", "NHCW16c", "NCHW16c", "NCHW16c4h", "NH4hWC", "NCHW8c5h7w"]
+
+
+@pytest.mark.parametrize("data", BLOCKED)
+def test_every_blocked_layout_that_is_padded_is_written_at_its_price(data: str) -> None:
+    """Zeros are added where the fewest bytes are moved, so that a second run finds no cheaper place."""
+    net = Net()
+    net.output(net.node("Conv", net.input("x", (1, 20, 9, 9)), net.weight(12, 20, 1, 1)))
+    rule = {"op": "Conv", "data": data, "kernel": "OHWI16i" if "c" in data else "OHWI", "pads": True}
+    model, table = net.model(), {"name": "blocked", "rule": [rule]}
+    legal, report = checked(model, table)
+    assert_same_numbers(model, legal)
+    again, second = checked(legal, table)
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
 @pytest.mark.parametrize("window", [{}, {"start": 1}, {"start": 1, "end": 3}])
 def test_the_shape_of_a_padded_tensor_is_that_without_its_padding(window: dict[str, int]) -> None:
     """Of the two extents that are filled up, one is in the source's place."""

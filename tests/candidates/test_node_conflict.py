@@ -151,6 +151,25 @@ def test_a_value_of_unknown_rank_is_reported_with_the_remedy() -> None:
     assert refused(net, table(**rule)).hint.startswith(f"the rank of {mixed} is not known; a shape in the file")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "channels", "reason", "offered"),
+    [
+        ("OIHW16i16o", 1, "1 input channel is no multiple of 16, and an axis of extent 1 is not padded", "OIHW"),
+        ("OHWI16i", 1, "1 input channel is no multiple of 16, and an axis of extent 1 is not padded", "OHWI"),
+        # The 20 channels would be padded: they are no reason.
+        ("I3iOHW4h", 20, "1 row is no multiple of 4, and an axis of extent 1 is not padded", "IOHW"),
+    ],
+)
+def test_an_axis_of_extent_1_is_not_padded_and_whole_axes_are_offered(
+    kernel: str, channels: int, reason: str, offered: str
+) -> None:
+    net = Net()
+    net.output(net.node("Conv", net.input("x", (1, channels, 5, 5)), net.weight(32, channels, 1, 1)))
+    error = refused(net, table(op="Conv", data="NCHW", kernel=kernel, pads=True))
+    assert error.hint.startswith(f"{reason}; it would be feasible if ")
+    assert error.relaxation == (f"Conv 'n0' took input 1 in {offered}",)
+
+
 def test_pads_allow_what_the_hint_says_they_allow() -> None:
     rule = table(op="MaxPool", data="NCHW2c", pads=True)
     assert legalize(pooled().model(), rule)[1].status == "optimal"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from itertools import chain
+from math import prod
 
 import numpy as np
 import pytest
 
 from relayout.layout.conversion import Dims, cuts_nest, dims_shape, moves, one_each, path, steps_of
-from relayout.layout.memory_format import Atom, MemoryFormat, normal_form
+from relayout.layout.memory_format import Atom, MemoryFormat, atom_extent, normal_form
 from relayout.layout.relaid_constant import apply_step
 
 UNIT, ROWS, HEADS, PLACES, BOTH = (), (Atom(1),), (Atom(2, 64),), (Atom(2, 1, 64),), (Atom(2),)
@@ -46,6 +49,85 @@ def test_a_tensor_is_transposed_before_padding_and_after_cropping() -> None:
     shown = [(stage.kind, dims_shape(stage.dims, extents)) for stage in there]
     assert shown == [("transpose", [2, 6, 8]), ("regroup", [2, 1, 6, 8]), ("pad", [2, 1, 6, 16])]
     assert [s.kind for s in back] == ["crop", "transpose", "regroup"]
+
+
+IMAGE = (1, 20, 12, 13)
+SOURCE = ((), (Atom(1),), (Atom(2),), (Atom(3),))
+
+
+@pytest.mark.parametrize(
+    ("target", "ways"),
+    [
+        # The tile is beside its outer factor: both are the axis, which is filled up once it is in its place.
+        (
+            ((), (Atom(2),), (Atom(3),), (Atom(1, 16, 32),), (Atom(1, 1, 16),)),
+            ["transpose 1,12,13,20", "pad 12,13,32"],
+        ),
+        # It is not: 20 channels have no tiles of 16.
+        (
+            ((), (Atom(1, 16, 32),), (Atom(2),), (Atom(3),), (Atom(1, 1, 16),)),
+            ["pad 1,32,12,13", "transpose 1,2,156,16"],
+        ),
+        # The columns are filled up before the transpose, and the channels after it, where that is less.
+        (
+            ((), (Atom(3, 4, 16),), (Atom(2),), (Atom(1, 1, 48),), (Atom(3, 1, 4),)),
+            ["pad 1,20,12,16", "transpose 1,4,12,20,4", "pad 1,4,12,48,4"],
+        ),
+        # A little is filled up at once, as each pad reads and writes the whole tensor.
+        (
+            ((), (Atom(3, 4, 16),), (Atom(2),), (Atom(1, 1, 21),), (Atom(3, 1, 4),)),
+            ["pad 1,21,12,16", "transpose 1,4,12,21,4"],
+        ),
+    ],
+)
+def test_zeros_are_added_where_the_least_data_is_moved(target: Dims, ways: list[str]) -> None:
+    stages = path(SOURCE, target, IMAGE)
+    shown = [f"{s.kind} {','.join(map(str, dims_shape(s.dims, IMAGE)))}" for s in stages if s.kind != "regroup"]
+    assert shown == ways
+    back = path(target, SOURCE, IMAGE)
+    kinds = ["crop" if way.startswith("pad") else "transpose" for way in reversed(ways)]
+    assert [s.kind for s in back if s.kind != "regroup"] == kinds
+
+
+def test_an_axis_that_both_ends_pad_and_tile_is_cropped_to_the_other_tiles() -> None:
+    """20 channels are 2 tiles of 16, and 3 of 8: a tile of 8 is cut off, so that one transpose is enough."""
+    sixteens = one_each((Atom(1, 16, 32), Atom(0), Atom(1, 1, 16)))
+    eights = one_each((Atom(1, 8, 24), Atom(0), Atom(1, 1, 8)))
+    there, back = path(sixteens, eights, (5, 20)), path(eights, sixteens, (5, 20))
+    assert [stage.kind for stage in there if stage.kind != "regroup"] == ["transpose", "crop"]
+    assert [stage.kind for stage in back if stage.kind != "regroup"] == ["pad", "transpose"]
+
+
+def test_a_conversion_moves_as_much_whatever_the_dimensions_of_its_ends() -> None:
+    """The planner prices the format, and the writer converts to the dimensions that a consumer reads."""
+    draw = random.Random(11)
+    for _ in range(400):
+        extents = draw.choice([1, 2]), draw.randint(2, 40), draw.choice([1, 3, 16])
+        source, target = some_dims(draw, extents), some_dims(draw, extents)
+        ends = [flat(dims, extents) for dims in (source, target)]
+        planned = [(kind, size(one, extents), size(other, extents)) for kind, one, other in moves(*ends, extents)]
+        written = []
+        before = source
+        for stage in path(source, target, extents):
+            if stage.kind != "regroup":
+                written.append(
+                    (stage.kind, size(flat(before, extents), extents), size(flat(stage.dims, extents), extents))
+                )
+            before = stage.dims
+        assert written == planned, (source, target, extents)
+        assert before == target
+
+
+def test_no_two_conversions_move_less_than_the_one_between_their_ends() -> None:
+    draw = random.Random(13)
+    for _ in range(400):
+        extents = draw.choice([1, 2]), draw.randint(2, 40), draw.choice([1, 3, 16])
+        source, between, target = (flat(some_dims(draw, extents), extents) for _ in range(3))
+        if {source, target} & {between}:
+            continue
+        one = moves(source, target, extents)
+        two = [*moves(source, between, extents), *moves(between, target, extents)]
+        assert traffic(one, extents) <= traffic(two, extents), (source, between, target, extents)
 
 
 def test_any_two_tilings_are_converted_with_every_number_at_its_index() -> None:
@@ -99,3 +181,28 @@ def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) ->
     units = [place for place in range(4) if lengths[place] == 1]
     laid = filled.transpose(*units, *perm)
     return order, laid.reshape([int(n) for n in dims_shape(one_each(order), extents) if isinstance(n, int)])
+
+
+def some_dims(draw: random.Random, extents: tuple[int, ...]) -> Dims:
+    """Dimensions of a format with tiles of the last two axes, in any order: each atom is one."""
+    atoms = [Atom(0)]
+    for axis, tile in ((1, draw.choice([1, 4, 7, 16])), (2, draw.choice([1, 1, 4]))):
+        reach = -(-extents[axis] // tile) * tile if extents[axis] > 1 else 1
+        if reach == 1:
+            atoms.append(Atom(axis))
+        else:
+            atoms += [Atom(axis, tile, reach if reach > extents[axis] else 0), Atom(axis, 1, tile)]
+    draw.shuffle(atoms)
+    return tuple(() if atom_extent(atom, extents) == 1 and draw.random() < 0.5 else (atom,) for atom in atoms)
+
+
+def flat(dims: Dims, extents: tuple[int, ...]) -> MemoryFormat:
+    return normal_form(tuple(chain.from_iterable(dims)), extents)
+
+
+def size(format_: MemoryFormat, extents: tuple[int, ...]) -> int:
+    return prod(int(extent) for extent in dims_shape(one_each(format_), extents) if isinstance(extent, int))
+
+
+def traffic(found: Iterable[tuple[str, MemoryFormat, MemoryFormat]], extents: tuple[int, ...]) -> int:
+    return sum(size(one, extents) + size(other, extents) for _, one, other in found)

@@ -99,9 +99,9 @@ class Implementation:
     of running the node beyond its cheapest implementation, in bytes of memory traffic.
 
     `rewrite` writes the node as other operators or with other constants. Its layouts bind by the axis names of the
-    operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is padded with zeros. The
-    rewrite must write zeros there too, as readers may sum over them. `device` is the device that runs the node, for
-    backends with several devices (see `relayout.backend.Composite`).
+    operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is padded with zeros,
+    unless its extent is 1. The rewrite must write zeros there too, as readers may sum over them. `device` is the device
+    that runs the node, for backends with several devices (see `relayout.backend.Composite`).
 
     `any_order`: without a requirement, the node runs in any order of its axes, as Glow's `acceptsAnyLayout` says; else
     an operator whose axes have names runs as ONNX defines it. It is for operators that work at each place of their

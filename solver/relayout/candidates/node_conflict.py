@@ -130,7 +130,7 @@ def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Impl
     assert running.node is not None
     asked = [_layout(implementation, operand) for implementation in stated]
     is_numbered = any(layout.is_numbered for layout in asked)
-    layout = _own_axis_names(running.node, operand, asked[0].names)
+    layout = _own_axis_names(running.node, operand, asked[0])
     if is_numbered:
         layout = "another order"
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
@@ -139,10 +139,11 @@ def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Impl
     return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 
-def _own_axis_names(node: ir.Node, operand: _Operand, names: str) -> str:
-    """The layout's axis names in their order, or the operator's own order where it has other names."""
+def _own_axis_names(node: ir.Node, operand: _Operand, layout: Layout) -> str:
+    """The names of the layout's axes in their order, or the operator's own order where it has other names."""
     is_result, index = operand
     role = result_role(node, index) if is_result else input_role(node, index)
+    names = "".join(name for place, name in enumerate(layout.names) if layout.outer(place) is None)
     native = onnx_letters(node, role, len(names))
     return names if native is None or sorted(names) == sorted(native) else native
 

@@ -56,8 +56,9 @@ def bind(
     """The memory format of an operand in a layout; None if the layout has other names or the format is impossible.
 
     `letters` has the names of the operand's axes in the source's order, `native` the same names in the order in which
-    they replace `*`. `element_size` is in bytes. `pads` allows tiles that do not divide their axis. The format has all
-    axes, unit axes too. Without `extents` every tile is assumed to divide and every alignment to be met.
+    they replace `*`. `element_size` is in bytes. `pads` allows tiles that do not divide their axis, unless its extent
+    is 1. The format has all axes, unit axes too. Without `extents` every tile is assumed to divide and every alignment
+    to be met.
     """
     if not is_tiled(layout):
         names = layout.names if "*" not in layout.names else fill(layout.names, native or letters)
@@ -100,6 +101,8 @@ def unbound(
 
     >>> unbound(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 20, 7, 7), 4)
     '20 channels are no multiple of 16; `pads = true` would allow it'
+    >>> unbound(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 1, 7, 7), 4, pads=True)
+    '1 channel is no multiple of 16, and an axis of extent 1 is not padded'
     >>> unbound(Layout.parse("NXHW"), "NCHW", (1, 20, 7, 7), 4)
     'the axes are N, C, H, W: none is X'
     """
@@ -119,9 +122,10 @@ def unbound(
         extent = extents[letters.index(letter)]
         if not isinstance(extent, int):
             return f"the number of {_PLURALS.get(letter, letter)} is not known, so no tile of {tile} divides it"
-        if extent % tile:
-            hint = "; `pads = true` would allow it" if not pads and extent > 1 else ""
-            return f"{_counted(extent, letter)} no multiple of {tile}{hint}"
+        if extent % tile and extent == 1:
+            return f"{_counted(extent, letter)} no multiple of {tile}, and an axis of extent 1 is not padded"
+        if extent % tile and not pads:
+            return f"{_counted(extent, letter)} no multiple of {tile}; `pads = true` would allow it"
     if any(layout.alignment(i) > 1 for i in range(layout.rank)):
         return f"no padding gives the strides the alignments of {layout}, with elements of {element_size} bytes"
     return None

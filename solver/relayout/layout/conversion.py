@@ -8,9 +8,9 @@ transposes: the first fuses the axis, the second splits it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from math import prod
 from typing import Any
 
@@ -48,15 +48,14 @@ Dims = tuple[MemoryFormat, ...]
 class Stage(Struct, frozen=True):
     """One step of a path: `kind` is "transpose", "regroup", "pad" or "crop"; `dims` are the dimensions after it.
 
-    `perm[i]` is the dimension that a transpose moves to position `i`. `place` is the dimension whose end gains or loses
-    `amount` zeros.
+    `perm[i]` is the dimension that a transpose moves to position `i`. `zeros[i]` is the number of zeros that the end of
+    dimension `i` gains by padding or loses by cropping.
     """
 
     kind: str
     dims: Dims
     perm: tuple[int, ...] = ()
-    place: int = 0
-    amount: int = 0
+    zeros: tuple[int, ...] = ()
 
 
 def one_each(order: MemoryFormat) -> Dims:
@@ -108,8 +107,9 @@ def _nest(source: frozenset[tuple[int, int]], target: frozenset[tuple[int, int]]
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
     """The stages from `source` to `target`, which have the same axes.
 
-    At most one is a transpose. There are two if tiles do not nest, or if an axis that both ends split is padded or
-    cropped.
+    At most one is a transpose. There are two if tiles do not nest, or if one end pads an axis and neither end has it in
+    pieces that can be added or cut off. Of several paths, that which moves the fewest elements is taken; it depends on
+    the formats alone, not on the dimensions.
     """
     stages = _stages(source, target, extents)
     if not all(isinstance(extent, int) for extent in extents):
@@ -124,25 +124,39 @@ def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
 
 
 def _stages(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """The stages that move the fewest elements.
+
+    An axis that one end pads is padded, or cropped, before the transpose or after it. The transpose of a padded tensor
+    moves the zeros too, so the traffic of every order is compared.
+    """
     before, after = _padded_ends(source, extents), _padded_ends(target, extents)
-    if before == after:
+    changed = [axis for axis in sorted({*before, *after}) if before.get(axis) != after.get(axis)]
+    if not changed:
         return _rearrange(source, target, extents)
-    grow = {axis: end for axis, end in after.items() if before.get(axis) != end}
-    shrink = {axis: end for axis, end in before.items() if after.get(axis) != end}
-    plain = one_each(source_order(len(extents)))
-    if grow and shrink:
-        between = _without_padding(source, shrink) or _without_padding(target, grow) or plain
-        return [*_stages(source, between, extents), *_stages(between, target, extents)]
-    bare, padded = (source, target) if grow else (target, source)
-    changed = grow or shrink
-    # Padding comes last and cropping first, so that the transpose moves the smaller tensor.
-    small = _without_padding(padded, changed) or _with_outer_factors(bare, changed, extents) or plain
-    large = tuple(tuple(_extended(atom, changed) for atom in group) for group in small)
-    if grow:
-        pads = _resized("pad", small, large, extents)
-        return [*_stages(source, small, extents), *pads, *_stages(large, target, extents)]
-    crops = _resized("crop", large, small, extents)
-    return [*_stages(source, large, extents), *crops, *_stages(small, target, extents)]
+    own, wanted = _ends(source, changed, extents), _ends(target, changed, extents)
+    routes: list[list[Stage]] = []
+    for early in map(set, chain.from_iterable(combinations(changed, size) for size in range(len(changed) + 1))):
+        first = _resized(source, {axis: wanted[axis] for axis in changed if axis in early}, extents)
+        last = _resized(target, {axis: own[axis] for axis in changed if axis not in early}, extents)
+        if first is None or last is None:
+            continue
+        (opened, start), (closed, end) = first, last
+        routes.append(
+            [
+                *([Stage("regroup", opened)] if opened != source else []),
+                *_padding(opened, start, extents),
+                *_rearrange(start, end, extents),
+                *_padding(end, closed, extents),
+                *([Stage("regroup", target)] if closed != target else []),
+            ]
+        )
+    if all(sum(stage.kind == "transpose" for stage in route) > 1 for route in routes):
+        # By way of whole axes, which can be padded and cropped to any extent.
+        least = {**before, **{axis: min(own[axis], wanted[axis]) for axis in changed}}
+        known = [axis for axis, extent in enumerate(extents) if extent != 1]
+        whole = one_each(tuple(_up_to(axis, 1, least.get(axis, 0), extents) for axis in known))
+        routes.append([*_stages(source, whole, extents), *_stages(whole, target, extents)])
+    return min(routes, key=lambda route: (_traffic(source, route, changed, extents), len(route)))
 
 
 @lru_cache(maxsize=4096)
@@ -197,8 +211,7 @@ def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[di
         elif stage.kind == "regroup":
             steps.append({"op": "reshape", "shape": after, "from": before})
         elif stage.kind == "pad":
-            ends = [stage.amount if index == stage.place else 0 for index in range(len(dims))]
-            steps.append({"op": "pad", "pads": [0] * len(dims) + ends, "from": before})
+            steps.append({"op": "pad", "pads": [0] * len(dims) + list(stage.zeros), "from": before})
         else:
             steps.append({"op": "crop", "shape": after, "from": before})
         dims = stage.dims
@@ -287,47 +300,62 @@ def _padded_ends(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
     return found
 
 
-def _without_padding(dims: Dims, axes: dict[int, int]) -> Dims | None:
-    """The dimensions without the padding of `axes` (axis: padded extent).
+def _ends(dims: Dims, axes: Iterable[int], extents: tuple[Extent, ...]) -> dict[int, int]:
+    """The extents of these axes, which are known, padding included."""
+    padded = _padded_ends(dims, extents)
+    return {axis: padded.get(axis) or int(extents[axis] or 0) for axis in axes}
 
-    None if one of them is split or shares a dimension with another axis.
+
+def _up_to(axis: int, inner: int, end: int, extents: tuple[Extent, ...]) -> Atom:
+    """The outermost factor of an axis that has this extent, padding included."""
+    return Atom(axis, inner, 0 if end == extents[axis] else end)
+
+
+def _resized(dims: Dims, ends: dict[int, int], extents: tuple[Extent, ...]) -> tuple[Dims, Dims] | None:
+    """The dimensions, and the same with other extents of some axes (axis: extent, padding included).
+
+    The outermost factor of each of these axes has to be a dimension. If it is none, it may be one after neighbours that
+    are factors of one axis are fused, which is the same memory. None if it is none then either, or if no number of its
+    values has the extent.
     """
-    if any((Atom(axis, 1, end),) not in dims for axis, end in axes.items()):
-        return None
-    # If a tile has the extent of its axis, the outer factor has extent 1.
-    units = {(Atom(axis, end, end),) for axis, end in axes.items()}
-    bare = tuple(() if group in units else group for group in dims)
-    return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in bare)
+    if not ends:
+        return dims, dims
+    for each in (dims, one_each(_flat(dims, extents))):
+        # If a tile has the extent of its axis, the outer factor has extent 1.
+        bare = [tuple(a for a in group if a.axis not in ends or atom_extent(a, extents) != 1) for group in each]
+        own = _ends(each, ends, extents)
+        outermost = {
+            atom.axis: place
+            for place, group in enumerate(bare)
+            if len(group) == 1 and (atom := group[0]).axis in ends and atom.outer in (0, own[atom.axis])
+        }
+        if len(outermost) == len(ends) and all(ends[axis] % bare[p][0].inner == 0 for axis, p in outermost.items()):
+            for axis, place in outermost.items():
+                bare[place] = (_up_to(axis, bare[place][0].inner, ends[axis], extents),)
+            return each, tuple(bare)
+    return None
 
 
-def _with_outer_factors(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
-    """The same memory with the outermost factor of each of `axes` as one dimension.
-
-    None if that factor cannot be padded to the extent in `axes`.
-    """
-    loose = one_each(_flat(dims, extents))
-    ends = [atom for (atom,) in loose if atom.axis in axes and not atom.outer]
-    if len(ends) < len(axes) or any(axes[atom.axis] % atom.inner for atom in ends):
-        return None
-    return dims if all((atom,) in dims for atom in ends) else loose
-
-
-def _extended(atom: Atom, axes: dict[int, int]) -> Atom:
-    return Atom(atom.axis, atom.inner, axes[atom.axis]) if not atom.outer and atom.axis in axes else atom
-
-
-def _resized(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
-    """One pad or crop for each dimension whose extent differs."""
+def _padding(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """One crop of all dimensions that are shorter in `target`, and one pad of all that are longer."""
+    sizes = zip(dims_shape(source, extents), dims_shape(target, extents), strict=True)
+    more = [after - before if isinstance(before, int) and isinstance(after, int) else 0 for before, after in sizes]
+    between = tuple(own if grown > 0 else wanted for own, wanted, grown in zip(source, target, more, strict=True))
     stages: list[Stage] = []
-    dims = list(source)
-    for index, group in enumerate(target):
-        if group != dims[index]:
-            (before,), (after,) = dims_shape((dims[index],), extents), dims_shape((group,), extents)
-            assert isinstance(before, int)
-            assert isinstance(after, int)
-            dims[index] = group
-            stages.append(Stage(kind, tuple(dims), place=index, amount=abs(after - before)))
+    if min(more, default=0) < 0:
+        stages.append(Stage("crop", between, zeros=tuple(max(0, -grown) for grown in more)))
+    if max(more, default=0) > 0:
+        stages.append(Stage("pad", target, zeros=tuple(max(0, grown) for grown in more)))
     return stages
+
+
+def _traffic(source: Dims, route: list[Stage], changed: Sequence[int], extents: tuple[Extent, ...]) -> int:
+    """The elements that the stages read and write, for one element of all axes but those that are `changed`."""
+    traffic = 0
+    for before, stage in zip([source, *[stage.dims for stage in route]], route, strict=False):
+        if stage.kind != "regroup":
+            traffic += sum(prod(_ends(dims, changed, extents).values()) for dims in (before, stage.dims))
+    return traffic
 
 
 @lru_cache(maxsize=16384)

@@ -48,7 +48,7 @@ class Atom(NamedTuple):
     16, and `Atom(1, 1, 16)` the index within a block.
 
     An `outer` beyond the axis's extent pads the axis: `Atom(1, 1, 32)` on an axis of extent 24 is its 24 values and
-    8 zeros. A unit axis is never padded.
+    8 zeros. A unit axis is never padded: it has no place among the atoms, so that its zeros would have none.
     """
 
     axis: int

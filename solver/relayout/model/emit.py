@@ -164,11 +164,10 @@ class Emitter:
         if stage.kind == "transpose":
             value = self.node("Transpose", [value], {"perm": list(stage.perm)}, value, shape, stem)
         elif stage.kind == "pad":
-            ends = [stage.amount if place == stage.place else 0 for place in range(len(stage.dims))]
-            value = self.padded(value, ends, shape, stem)
+            value = self.padded(value, stage.zeros, shape, stem)
             self.emitted[-1].metadata_props[CONVERSION_KEY] = stage.kind
         elif stage.kind == "crop":
-            value = self.cropped(value, [stage.place], shape, stem)
+            value = self.cropped(value, [place for place, zeros in enumerate(stage.zeros) if zeros], shape, stem)
             self.emitted[-1].metadata_props[CONVERSION_KEY] = stage.kind
         elif [g for g in source.dims if g] == [g for g in stage.dims if g]:
             return self._units(source, stage.dims, extents, stem)
