@@ -34,6 +34,14 @@ CONTRADICTIONS = {
 }
 
 
+def test_a_wrong_element_type_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        read_model(parse("g (float[2] x) => (int32[2] y) { y = Relu (x) }"))
+    assert "node" in caught.value.where
+    said = "float, as the operands give", "int32, as declared"
+    assert (caught.value.expected, caught.value.found) == said
+
+
 @pytest.mark.parametrize("body", CONTRADICTIONS)
 def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str) -> None:
     model = parse(
