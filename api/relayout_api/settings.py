@@ -10,20 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from relayout.cli.processors import processors
 from relayout.errors import UsageError
 
-__all__ = ["Settings", "processors", "state_folder"]
-
-
-def processors() -> int:
-    """The processors that this process may use: those of its CPU set, and no more than a container's quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass  # there is no quota
-    return count
+__all__ = ["Settings", "state_folder"]
 
 
 def state_folder() -> Path:

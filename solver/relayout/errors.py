@@ -5,6 +5,7 @@
     |   `-- LayoutSyntaxError          a layout string, with the column of the fault
     |-- UsageError                     a wrong option, backend name or file, or combination of them
     |   `-- BackendError               a backend that cannot be found or loaded, or that gives an invalid answer
+    |       `-- UnknownOptionError     options that a backend does not take, with their names
     |-- InfeasibleError                the requirements contradict each other
     |-- OutOfTimeError                 no solution was found within the time limit
     `-- InternalError                  a bug in relayout: an invariant does not hold
@@ -27,6 +28,7 @@ __all__ = [
     "LayoutSyntaxError",
     "OutOfTimeError",
     "RelayoutError",
+    "UnknownOptionError",
     "UsageError",
     "first_few",
     "option_text",
@@ -127,6 +129,12 @@ class UsageError(RelayoutError):
 
 class BackendError(UsageError):
     """A backend that cannot be found or loaded, clashes with another, or gives an invalid answer."""
+
+
+class UnknownOptionError(BackendError):
+    """Options that a backend does not take; `names` are theirs."""
+
+    names: tuple[str, ...] = ()
 
 
 class InfeasibleError(RelayoutError):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,7 @@ from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, saved, transposes
 from relayout.cli.batch_pools import processes
 from relayout.cli.batch_work import Item
 from relayout.cli.options import Request
+from relayout.cli.processors import processors
 from relayout.options import Options
 from relayout.report.schema import Report
 
@@ -108,6 +114,34 @@ def test_a_process_that_dies_fails_its_own_model_alone(folder: Path, tmp_path: P
     done = {each.name: each for each in processes(items(folder, tmp_path / "legal"), 2)}
     assert done.pop("deadly.onnx").message.startswith("its process was ended by SIGKILL")
     assert [each.status for each in done.values()] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("begun", [".relayout-batch.jsonl", "*.onnx"], ids=["before the workers", "while they work"])
+def test_an_interrupt_of_all_processes_is_one_line(begun: str, folder: Path, tmp_path: Path) -> None:
+    """A terminal sends it to the command, to the process that workers are forked from, and to the workers."""
+    for number in range(4, 40):
+        saved(folder / f"{number}.onnx", CHANNELS_LAST)
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import relayout.cli as c; c.run()"
+    command = [sys.executable, "-c", code, "batch", folder, "-b", "nhwc", "-j", "2", "-o", tmp_path / "legal"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        while process.poll() is None and not [*(tmp_path / "legal").glob(begun)]:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "relayout: interrupted\n")
+
+
+def test_the_default_is_a_process_for_each_processor_of_the_quota(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr("relayout.cli.processors._QUOTA", quota)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert processors() == 8
+    for text, count in (("150000 100000", 2), ("max 100000", 8), ("1000 100000", 1), ("3200000 100000", 8)):
+        quota.write_text(text)
+        assert processors() == count
 
 
 def test_an_interrupted_run_is_resumed(folder: Path, tmp_path: Path, run: Run) -> None:

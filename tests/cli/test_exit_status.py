@@ -288,6 +288,30 @@ def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", ["--help", "--version", "legalize --help", "--show-completion bash"])
+def test_help_on_a_full_disk_is_2(arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BIN, *arguments.split()], stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "relayout: error: the system refused\n  found:    No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", ["legalize missing.json", "", "--nonsense"])
+def test_an_error_that_cannot_be_printed_keeps_its_status(arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([BIN, *arguments.split()], stderr=full).returncode == 2
+
+
+def test_help_whose_reader_has_left_is_no_failure() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        done = subprocess.run([BIN, "--help"], stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_error_of_the_operating_system_is_2_and_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(PermissionError(13, "Permission denied", "models")) == 2
     assert capsys.readouterr().err == "relayout: error: models: the system refused\n  found:    Permission denied\n"

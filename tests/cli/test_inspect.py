@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import onnx
+import pytest
 from command_line import CHANNELS_LAST, Run, saved
 
 from relayout.report.inspection.schema import Difference, Inspection
@@ -68,6 +69,14 @@ def test_the_drawings_have_each_conversion_and_its_neighbours(model: Path, tmp_p
     assert {"conv1", "perm 0,3,1,2", "2048 bytes", "input image", "output features", "NCHW 1x4x8x8"} <= texts
     assert "n" in run("inspect", model, "--dot", "-", "--hops", "0").out
     assert "conv1" not in run("inspect", model, "--dot", "-", "--hops", "0").out
+
+
+@pytest.mark.parametrize("verb", ["inspect", "explain"])
+def test_a_folder_gets_the_hint_to_name_one_model(verb: str, model: Path, run: Run) -> None:
+    for arguments in ([model.parent], [model, model.parent])[: 2 if verb == "inspect" else 1]:
+        said = run(verb, *arguments)
+        assert said.status == 2
+        assert f"hint:     name one model: relayout {verb} {model.parent / 'NAME.onnx'}" in said.err
 
 
 def test_an_option_that_has_no_effect_is_refused(model: Path, run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 import relayout
 from relayout.cli import main
+from relayout.cli.output_files import check_files
+from relayout.errors import UsageError
 from relayout.report.schema import Report
 
 
@@ -207,7 +210,11 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
         ("--dim N=\N{SUPERSCRIPT TWO}", "1 or more"),
         ("--dim batch=4", "no symbolic dim of this name"),
         ("--backend nowhere.toml", "nowhere.toml"),
-        ("--backend onnx --desired-layout Conv=NHWC", "does not take these options"),
+        (
+            "--backend onnx --desired-layout Conv=NHWC",
+            "--desired-layout: the backend 'onnx' does not take",
+        ),
+        ("--backend nhwc --skip conv1", "hint:     --backend convert-layout has it"),
         ("--desired-layout Conv", "OP=LAYOUT[,KERNEL]"),
         ("-b convert-layout --desired-layout Conf=NHWC", "did you mean Conv?"),
         ("-b convert-layout --desired-layout Conv=NHWQ", "NHWQ"),
@@ -218,6 +225,7 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
         ("--backend tpu --backend-option max-batch=4", "did you mean max_batch?"),
         ("--backend tpu --backend-option max_batch=many", "max_batch: the backend 'tpu' does not take this value"),
         ("--backend tpu --backend-option space_to_depth=1", "true or false"),
+        ("--backend tpu --backend-option max_batch=-5", "max_batch: a negative number\n  expected: 0 or more"),
         ("--backend tpu --backend-option max_batch=1 --backend-option max_batch=2", "given twice"),
         ("--backend auto-nhwc --backend-option device=fpga", "cpu or cuda"),
         ("--backend x86-nchwc --backend-option block=4", "8 or 16"),
@@ -243,6 +251,36 @@ def test_a_wrong_option_is_named_and_nothing_is_written(
     assert (told.status, told.out) == (2, "")
     assert said in told.err
     assert sorted(model.parent.rglob("*")) == there
+
+
+def test_a_node_to_skip_needs_a_name_in_the_model(tmp_path: Path, run: Run) -> None:
+    nameless = saved(tmp_path / "nameless.onnx", CHANNELS_LAST.replace("[conv1]", "").replace("[conv2]", ""))
+    model = onnx.load(nameless)
+    for node in model.graph.node:
+        node.name = ""
+    onnx.save(model, nameless)
+    said = run("legalize", nameless, "-b", "convert-layout", "--desired-layout", "Conv=NHWC", "--skip", "conv1")
+    assert said.status == 2
+    assert "the model's nodes have no names\n  expected: named nodes, or TVM's count of a convolution" in said.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("option", ["--report", "--certificate"])
+def test_without_what_was_asked_for_beside_it_no_model_is_written(option: str, model: Path, run: Run) -> None:
+    legal = model.parent / "legal.onnx"
+    said = run("legalize", model, "-b", "nhwc", "-o", legal, option, "/dev/full")
+    assert said.status == 2
+    assert f"{option} /dev/full: the file cannot be written" in said.err
+    assert not legal.exists()
+
+
+def test_a_folder_of_a_read_only_file_system_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for found, flag in (("a read-only file system at", os.ST_RDONLY), ("no permission for", 0)):
+        monkeypatch.setattr(os, "statvfs", lambda path, flag=flag: SimpleNamespace(f_flag=flag))
+        with pytest.raises(UsageError) as caught:
+            check_files([("-o", tmp_path / "legal.onnx")])
+        assert caught.value.found == f"{found} {tmp_path}"
 
 
 def half(data: bytes) -> bytes:
@@ -274,6 +312,7 @@ def test_a_file_that_is_no_model_is_2_with_its_name(
     said = run(command, tmp_path / name, *output)
     assert (said.status, said.out) == (2, "")
     assert name in said.err
+    assert content or f"expected: {'graph JSON' if name.endswith('.json') else 'an ONNX model'}\n" in said.err
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

@@ -98,10 +98,10 @@ def test_from_ir_version_4_a_constant_that_is_an_input_can_be_overridden() -> No
     assert [value.const_value.numpy().tolist() for value in again.graph.initializers.values()] == [[1, 2]]
 
 
-def test_operators_that_onnx_does_not_know_are_kept() -> None:
-    model = parse("g (float[2] x) => (float[7] y) <float[3] v> { v = mine.Odd <a = 1.5> (x)  y = Unheard (v) }")
+def test_operators_of_other_domains_are_kept() -> None:
+    model = parse("g (float[2] x) => (float[7] y) <float[3] v> { v = mine.Odd <a = 1.5> (x)  y = mine.Odder (v) }")
     read = read_model(model)
-    assert [(node.domain, node.op_type) for node in read.graph] == [("mine", "Odd"), ("", "Unheard")]
+    assert [(node.domain, node.op_type) for node in read.graph] == [("mine", "Odd"), ("mine", "Odder")]
     assert shapes(read)["v"] == [3]
 
 

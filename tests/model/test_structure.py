@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ CONTRADICTIONS = {
     "y = Slice (x, i, i)": "starts, ends, axes and steps in vectors of one length",
     "y = Slice (x, j, j, o)": "starts, ends, axes and steps in vectors of one length",
 }
+
+
+def test_a_wrong_element_type_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        read_model(parse("g (float[2] x) => (int32[2] y) { y = Relu (x) }"))
+    assert "node" in caught.value.where
+    said = "float, as the operands give", "int32, as declared"
+    assert (caught.value.expected, caught.value.found) == said
 
 
 @pytest.mark.parametrize("body", CONTRADICTIONS)
@@ -113,9 +122,9 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "duplicate outputs": (lambda m: m.graph.output.add().CopyFrom(m.graph.output[0]), "a name is used twice", "'y'"),
     "duplicate constants": (_duplicate_constant, "a name is used twice", "'k'"),
     "duplicate attributes": (
-        lambda m: m.graph.node[0].attribute.extend([helper.make_attribute("k", 1)] * 2),
+        lambda m: m.graph.node[0].attribute.extend([helper.make_attribute("__k", 1)] * 2),
         "a name is used twice",
-        "name 'k'",
+        "name '__k'",
     ),
     "dangling output": (
         lambda m: setattr(m.graph.output[0], "name", "gone"),
@@ -168,9 +177,9 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "attribute 'perm'",
     ),
     "attribute of a function that there is not": (
-        lambda m: m.graph.node[0].attribute.add(name="alpha", type=1, ref_attr_name="slope"),
+        lambda m: m.graph.node[0].attribute.add(name="__alpha", type=1, ref_attr_name="slope"),
         "an attribute refers to one of a function",
-        "node 0 (Relu), attribute 'alpha'",
+        "node 0 (Relu), attribute '__alpha'",
     ),
     "attribute of bytes that are no text": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Pad", ["x", "x"], ["a"], mode=b"\xff\xfe")),
@@ -190,6 +199,76 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "huge nesting": (_nested, "subgraphs are nested too deep", "attribute 'body'"),
     "sparse constant": (lambda m: m.graph.sparse_initializer.add(), "sparse constants are not supported", "graph 'g'"),
 }
+
+
+UNKNOWN = {
+    "a misspelt attribute": ("Conv <strids = [2, 2]> (x, w)", "Conv has no such attribute", "did you mean strides?"),
+    "an attribute of another opset": (
+        "ReduceSum <axes = [1]> (x)",
+        "ReduceSum has no such attribute",
+        "the versions of ReduceSum since opset 1, 11 have it; the model imports opset 17",
+    ),
+    "an attribute with one underscore": ("Relu <_layer = 1> (x)", "Relu has no such attribute", ""),
+    "a misspelt operator": ("Convv (x, w)", "ONNX has no operator Convv", "did you mean Conv?"),
+    "an operator of a newer opset": (
+        "Gelu (x)",
+        "ONNX has no operator Gelu",
+        "ONNX has Gelu since opset 20: import that opset or a newer one",
+    ),
+    "a fused operator of onnxruntime": (
+        "FusedXyz (x, w)",
+        "ONNX has no operator FusedXyz",
+        "an operator of one's own needs a domain of its own",
+    ),
+    "an operator that ONNX has no more": (
+        "Upsample (x, w)",
+        "ONNX has no operator Upsample any more",
+        "export the model again, or import the opset that it was made for",
+    ),
+    "padding without a meaning": (
+        'Conv <auto_pad = "SAME"> (x, w)',
+        "auto_pad has no such value",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", UNKNOWN)
+def test_an_operator_or_attribute_that_onnx_lacks_is_an_error_at_its_node(fault: str) -> None:
+    node, problem, hint = UNKNOWN[fault]
+    model = parse(f"g (float[1,3,8,8] x, float[3,3,2,2] w) => (float[1,3,a,b] y) {{ y = {node} }}", opset=17)
+    with pytest.raises(InputError) as caught:
+        read_model(model)
+    assert (caught.value.problem, caught.value.hint) == (problem, hint)
+    assert f"graph 'g', node 0 ({node.partition(' ')[0]})" in caught.value.where
+    with pytest.raises(onnx.checker.ValidationError) if "auto_pad" not in node else nullcontext():
+        onnx.checker.check_model(model)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Relu <__note = 1> (x)",
+        "SimplifiedLayerNormalization (x, w)",
+        "LayerNormalization (x, w)",
+        "ImageScaler <bias = [0.5, 0.5, 0.5]> (x)",
+        'MaxPool <kernel_shape = [2, 2], auto_pad = ""> (x)',
+        'MaxPool <kernel_shape = [2, 2], auto_pad = "VALID"> (x)',
+        'Transpose <source_layout = "NCHW", target_layout = "NHWC"> (x)',
+        'layout_transform <src_layout = "NCHW", dst_layout = "NHWC"> (x)',
+        'mine.Conv <auto_pad = "SAM", strids = [2, 2]> (x)',
+    ],
+)
+def test_a_node_that_some_runtime_accepts_is_read(node: str) -> None:
+    model = parse(f"g (float[1,3,8,8] x, float[8] w) => (float[a,b,c,d] y) {{ y = {node} }}", opset=14)
+    assert len(read_model(model).graph) == 1
+
+
+def test_a_function_in_onnx_s_domain_defines_its_operator() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { y = Blend <much = 2> (x) }")
+    text = '<domain: "", opset_import: ["" : 20]> Blend <much> (x) => (y) { y = Relu (x) }'
+    model.functions.append(onnx.parser.parse_function(text))
+    assert [node.op_type for node in read_model(model).graph] == ["Relu"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -120,6 +120,15 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
         Client("http://127.0.0.1:1").backends()
 
 
+@pytest.mark.parametrize("address", ["http://[::1", "http://a:b", "http://a:99999999"])
+def test_an_address_that_is_none_is_an_error(address: str, model: Path, run: Run) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(UsageError, match="not the address of a server"):
+            kind(address)
+    said = run("legalize", model, "--server", address)
+    assert (said.status, f"{address}: not the address of a server" in said.err) == (2, True)
+
+
 class Other(BaseHTTPRequestHandler):
     """A server of another kind, which answers every request alike."""
 
@@ -186,6 +195,19 @@ def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: P
             report.pop("solver", None)
             said.append((done.status, report, done.err, target.read_bytes() if target.exists() else b""))
         assert said[0] == said[1]
+
+
+def test_what_cannot_be_sent_to_a_server_is_2(model: Path, run: Run) -> None:
+    broken = model.with_name("broken.onnx")
+    broken.write_bytes(b"no model")
+    code = model.with_name("acme.py")
+    for path, backend, told in (
+        (broken, "nhwc", "broken.onnx: not an ONNX model"),
+        (model, code, f"--backend {code}: the code of a backend is not sent"),
+        (model, "acme.layouts:Acme", "a backend of the server, or a table"),
+    ):
+        said = run("legalize", path, "--server", "http://127.0.0.1:1", "-b", backend)
+        assert (said.status, told in said.err) == (2, True), said.err
 
 
 def test_the_command_says_that_a_server_does_not_answer(model: Path, run: Run) -> None:

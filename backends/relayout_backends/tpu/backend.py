@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation
+from relayout.errors import UsageError
 from relayout_backends.nhwc import Nhwc
 from relayout_backends.tpu.blocked_convolution import over, over_blocks
 from relayout_backends.tpu.strided_convolution import strided_convolution
@@ -47,6 +48,9 @@ class Tpu(Nhwc):
         """`space_to_depth`: whether convolutions are offered over blocks at all. `max_batch`: for batches of up to so
         many images. `max_channels`: for images of up to so many channels."""
         super().__init__(context)
+        for name, most in (("max_batch", max_batch), ("max_channels", max_channels)):
+            if most < 0:
+                raise UsageError("a negative number", where=name, expected="0 or more", found=str(most))
         self._max_batch = max_batch if space_to_depth else -1
         self._max_channels = max_channels
 

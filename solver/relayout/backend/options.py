@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from relayout.errors import BackendError
+from relayout.errors import BackendError, UnknownOptionError
 from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["BackendOption", "check_options", "option_value", "options_of"]
@@ -93,12 +93,14 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
         if any(each.kind is each.VAR_KEYWORD for each in parameters):
             return
         near = get_close_matches(unknown[0].replace("-", "_"), known, n=2)
-        raise BackendError(
+        error = UnknownOptionError(
             f"the backend {name!r} does not take these options",
             expected=f"of {', '.join(sorted(known))}" if known else "no options",
             found=", ".join(unknown),
             hint=f"did you mean {' or '.join(near)}?" if near else "",
         )
+        error.names = tuple(unknown)
+        raise error
     for key, value in given.items():
         option = known[key]
         if not _fits(value, option.type):

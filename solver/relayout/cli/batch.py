@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from relayout.cli.batch_work import Done, Item, table_of
 from relayout.cli.job import backend_of
 from relayout.cli.options import Request, with_options
 from relayout.cli.output_files import check_files, put, report_formats
+from relayout.cli.processors import processors
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
@@ -58,7 +58,7 @@ def batch(
     if jobs is not None and scheduler is not None:
         raise UsageError("two places to work in", where="--scheduler", expected="one of them", found="--jobs too")
     models = _models(folder)
-    count = 1 if scheduler is not None else min(jobs or len(os.sched_getaffinity(0)), len(models))
+    count = 1 if scheduler is not None else min(jobs or processors(), len(models))
     if count > 1:
         preload()
     # A wrong backend or option is one error, not one for each model.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,8 @@ _PRELOADED = [
     "relayout.verification.verifier",
 ]
 _CONNECT_SECONDS = 10
+_NOTICED_SECONDS = 0.1
+"""How long Ctrl-C may wait: the thread that handles it sets a flag, which wakes up no other thread."""
 
 
 def one_by_one(items: Sequence[Item], progress: Callable[[str], None]) -> Iterator[Done]:
@@ -34,10 +38,17 @@ def one_by_one(items: Sequence[Item], progress: Callable[[str], None]) -> Iterat
 
 def preload() -> None:
     """Start the process that the workers are forked from, which imports what they need while this one goes on."""
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
     forkserver.set_forkserver_preload(_PRELOADED)
-    forkserver.ensure_running()
+    # A terminal sends Ctrl-C to all processes, and each would print a traceback. The command itself ends the others, so
+    # they inherit a mask without it. The resource tracker unblocks the signal when it starts: it comes first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
@@ -45,28 +56,61 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
 
     A process that dies fails its model alone.
     """
+    from concurrent.futures import FIRST_COMPLETED, wait
     from concurrent.futures import Future as ProcessFuture
-    from concurrent.futures import as_completed
     from multiprocessing import get_context
 
     from pebble import ProcessExpired, ProcessPool
 
+    _wait_for_server()
     context = get_context("forkserver")
-    # The command itself ends the pool on Ctrl-C; the workers would only print tracebacks.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPool(max_workers=count, context=context, initializer=signal.signal, initargs=ignored) as pool:
+    with ProcessPool(max_workers=count, context=context) as pool:
         try:
             futures: dict[ProcessFuture[Done], Item] = {}
-            for item in sorted(items, key=lambda item: item.source.stat().st_size, reverse=True):
-                futures[pool.schedule(legalize_item, args=[item])] = item
-            for future in as_completed(futures):
-                try:
-                    yield future.result()
-                except ProcessExpired as error:
-                    yield Done(futures[future].name, FAULT, message=_death(error.exitcode))
+            with _interrupts_later():
+                for item in sorted(items, key=lambda item: item.source.stat().st_size, reverse=True):
+                    futures[pool.schedule(legalize_item, args=[item])] = item
+            left = set(futures)
+            while left:
+                ended, left = wait(left, _NOTICED_SECONDS, FIRST_COMPLETED)
+                for future in sorted(ended, key=lambda each: futures[each].name):
+                    try:
+                        yield future.result()
+                    except ProcessExpired as error:
+                        yield Done(futures[future].name, FAULT, message=_death(error.exitcode))
         except BaseException:
             pool.stop()
             raise
+
+
+def _wait_for_server() -> None:
+    """Wait until the process that the workers are forked from has imported what they need. A worker that waits for it
+    would outlive this process after Ctrl-C, and fail with a traceback."""
+    from multiprocessing import get_context
+
+    first = get_context("forkserver").Process(target=int)
+    starter = threading.Thread(target=first.start, daemon=True)
+    starter.start()
+    while starter.is_alive():
+        starter.join(_NOTICED_SECONDS)
+    first.join()
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Within the context Ctrl-C does nothing; at its end it raises KeyboardInterrupt. So each worker that is started is
+    known to the pool, which can end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Iterator[Done]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import backend_of, legalize_file, save
+from relayout.cli.job import backend_of, legalize_file, read_file, save
 from relayout.cli.options import Request
 from relayout.cli.terminal import results_alone
+from relayout.errors import InputError
 
 if TYPE_CHECKING:
     from relayout.report.schema import Report
@@ -124,12 +125,22 @@ def _failure(report: Report) -> str:
 
 
 def pack(source: Path) -> bytes:
-    """The model in a file as bytes that another machine can read, with its weights inside."""
+    """The model in a file as bytes that another machine can read, with its weights inside. Raises InputError."""
     if source.suffix != ".onnx":
         return source.read_bytes()
     import onnx
 
-    return bytes(onnx.load(source).SerializeToString())
+    try:
+        return bytes(onnx.load(source).SerializeToString())
+    except Exception as error:  # onnx and protobuf raise errors of several types
+        # The reader says what is wrong with the file, if it is no model.
+        read_file(source)
+        raise InputError(
+            "the model cannot be sent",
+            where=f"file {source}",
+            expected="a model that is one protobuf with its weights",
+            found=str(error).partition("\n")[0] or type(error).__name__,
+        ) from error
 
 
 def table_of(request: Request) -> bytes:

@@ -46,12 +46,22 @@ def _send_native_output_to_stderr() -> None:
 
 
 def _end_at_once(ended: Sequence[int]) -> None:
-    """End the process without freeing its objects one by one. `atexit` runs its first handler after all others. If the
-    output cannot be written, the interpreter reports that and ends as usual."""
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ended[0])
+    """End the process without freeing its objects one by one. `atexit` runs its first handler after all others. Output
+    that cannot be written is an error, unless its reader has left."""
+    if not ended:
+        return
+    status = ended[0]
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            pass
+        except (OSError, ValueError) as error:
+            from relayout.cli.exit_status import status_of
+
+            # After another error its own message has been printed.
+            status = status or status_of(error)
+    os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -35,15 +36,21 @@ DEBUG = "RELAYOUT_DEBUG"
 
 
 def status_of(error: BaseException) -> int:
-    """Print the error to stderr, and return the exit status. RELAYOUT_DEBUG=1 adds the traceback."""
+    """Print the error to stderr, and return the exit status, also where stderr cannot be written. RELAYOUT_DEBUG=1
+    adds the traceback."""
     if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):
+            # The parser's help: a closed pipe is no failure.
+            return DONE
         return error.code if isinstance(error.code, int) else DONE
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        print_status("relayout: interrupted")
+        with suppress(UsageError):
+            print_status("relayout: interrupted")
         return INTERRUPTED
-    show_traceback(error)
     status, message = describe(error)
-    print_status(f"relayout: error: {message}")
+    with suppress(UsageError):
+        show_traceback(error)
+        print_status(f"relayout: error: {message}")
     return status
 
 

@@ -10,6 +10,7 @@ import typer
 from relayout.cli.exit_status import DONE
 from relayout.cli.inspect import TOP
 from relayout.cli.job import STEPS, backend_of, legalize_file
+from relayout.cli.model_files import check_no_folder
 from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
 from relayout.cli.progress import Bar
@@ -39,6 +40,7 @@ def explain(
 
     The reasons are the requirements behind a conversion of the legal model, each with the saving without it, found by
     solving the problem again."""
+    check_no_folder(model, f"name one model: relayout explain {model / 'NAME.onnx'}")
     backend = backend_of(request)
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report or reports], reads=[model])

@@ -9,6 +9,7 @@ import typer
 
 from relayout.cli.exit_status import DONE
 from relayout.cli.job import STDIN, read_file
+from relayout.cli.model_files import check_no_folder
 from relayout.cli.options import Model
 from relayout.cli.output_files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
@@ -63,6 +64,8 @@ def inspect(
     """Show a model, or the difference of two.
 
     Operators, layouts, and the transposes with their bytes and origin. Nothing is changed."""
+    for each in filter(None, (model, second)):
+        check_no_folder(each, f"name one model: relayout inspect {each / 'NAME.onnx'}")
     if model == second == STDIN:
         raise UsageError("two models from stdin", where="-", expected="- once", found="both models")
     if hops is not None and dot is None and svg is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.options import Request
-from relayout.errors import InputError
+from relayout.errors import InputError, UnknownOptionError, UsageError
 from relayout.options import check_dims, check_known
 
 if TYPE_CHECKING:
@@ -37,7 +37,14 @@ def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
     if name is None:
         assert model is not None
         name, options = recorded_backend(model, options)
-    return load_backend(name, options=options)
+    try:
+        return load_backend(name, options=options)
+    except UnknownOptionError as error:
+        short = next((flag for option, flag in request.short.items() if option in error.names), None)
+        if short is None:
+            raise
+        hint = "" if name == "convert-layout" else "--backend convert-layout has it"
+        raise UsageError(error.problem, where=short, expected=error.expected, found=short, hint=hint) from error
 
 
 def source_at(path: Path) -> Source:
@@ -94,8 +101,15 @@ def legalize_file(
     if strict:
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
-        if names:
-            check_known("--skip {}", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
+        known = {node.name for node in model.graph.all_nodes() if node.name} if names else set()
+        if names and not known:
+            raise UsageError(
+                "the model's nodes have no names",
+                where=f"--skip {names[0]}",
+                expected="named nodes, or TVM's count of a convolution, such as 0",
+                found="no name",
+            )
+        check_known("--skip {}", names, known, "node")
         check_dims(request.options.dims, model)
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)

@@ -12,6 +12,7 @@ from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STDIN, STEPS, backend_of, legalize_file, read_file, save, source_at
+from relayout.cli.model_files import check_no_folder
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
@@ -70,9 +71,7 @@ def legalize(
     """Make a model legal for a backend at the least cost.
 
     Without -o it is a dry run, which prints the report."""
-    if model.is_dir():
-        hint = f"for every model of a folder: relayout batch {model} -o FOLDER"
-        raise UsageError("it is a folder", where=str(model), expected="a model", found="a folder", hint=hint)
+    check_no_folder(model, f"for every model of a folder: relayout batch {model} -o FOLDER")
     backend = backend_of(request) if server is None else None
     reports = report_formats(report, format)
     outputs = [] if output is None else [("-o", output)]
@@ -116,18 +115,19 @@ def legalize(
             unsolved(error)
             raise
         done = outcome.report
+        status = DONE if done.ok else FINDINGS
+        bar("write")
+        # The model comes last: where it is, there is all that was asked for beside it.
+        if certificate is not None and outcome.certificate is not None:
+            from relayout.verification.cost.certificate_findings import written_certificate
+
+            put(certificate, "--certificate", written_certificate(outcome.certificate))
+        write_report(reports, done, model, status)
         if done.ok and output is not None:
-            bar("write")
             if is_stdout(output):
                 _print_model(outcome.model, output.suffix or (".onnx" if isinstance(source, bytes) else ".json"))
             else:
                 save(outcome, model, output)
-    if certificate is not None and outcome.certificate is not None:
-        from relayout.verification.cost.certificate_findings import written_certificate
-
-        put(certificate, "--certificate", written_certificate(outcome.certificate))
-    status = DONE if done.ok else FINDINGS
-    write_report(reports, done, model, status)
     if not quiet:
         from relayout.report.render import render_text
 

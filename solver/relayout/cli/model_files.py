@@ -9,7 +9,13 @@ from pathlib import Path
 from relayout.cli.terminal import print_status
 from relayout.errors import InputError, UsageError
 
-__all__ = ["model_files"]
+__all__ = ["check_no_folder", "model_files"]
+
+
+def check_no_folder(model: Path, hint: str) -> None:
+    """Raise UsageError for a folder where a model is expected."""
+    if model.is_dir():
+        raise UsageError("it is a folder", where=str(model), expected="a model", found="a folder", hint=hint)
 
 
 def model_files(arguments: Sequence[Path]) -> dict[Path, Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -46,11 +46,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
 @dataclass(frozen=True, slots=True)
 class Request:
     """The backend, by name or file (None: the recorded one), and the options of one command line. `skipped` are the
-    nodes after --skip."""
+    nodes after --skip. `short` has the options of the backend that were given by a flag of their own, with the flag."""
 
     backend: str | None
     options: Options
     skipped: tuple[str, ...] = ()
+    short: Mapping[str, str] = field(default_factory=dict)
     convert_opset: bool = True
 
 
@@ -144,13 +145,16 @@ def _request(verb: str, given: Mapping[str, Any]) -> Request:
         value = given[option.name]
         values[option.name] = option.parse(value, option.flag) if option.is_mapping else value
     skipped = tuple(given["skip"])
-    for name, value in (("desired_layouts", layouts_by_operator(given["desired_layout"])), ("skip", skipped)):
+    short = {}
+    desired = layouts_by_operator(given["desired_layout"])
+    for name, flag, value in (("desired_layouts", "--desired-layout", desired), ("skip", "--skip", skipped)):
         if value and name in values["backend_options"]:
             where = f"--backend-option {name}"
             raise UsageError("the option is given twice", where=where, expected="once", found=str(value))
         if value:
             values["backend_options"][name] = value
-    return Request(given["backend"], _options(verb, values), skipped, given["convert_opset"])
+            short[name] = flag
+    return Request(given["backend"], _options(verb, values), skipped, short, given["convert_opset"])
 
 
 def _options(verb: str, values: Mapping[str, Any]) -> Options:

@@ -72,7 +72,13 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
         if not path.parent.is_dir():
             raise UsageError("no such folder", where=where, expected="a folder", found=f"none at {path.parent}")
         if not os.access(path.parent, os.W_OK):
-            raise UsageError("the folder cannot be written", where=where, found=f"no permission for {path.parent}")
+            reason = "a read-only file system at" if _is_read_only(path.parent) else "no permission for"
+            raise UsageError("the folder cannot be written", where=where, found=f"{reason} {path.parent}")
+
+
+def _is_read_only(folder: Path) -> bool:
+    # Windows does not say it.
+    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]:

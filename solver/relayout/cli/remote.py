@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relayout.backend.plugin_files import is_code
 from relayout.cli.batch_work import pack
 from relayout.cli.options import Request
+from relayout.errors import UsageError
 
 if TYPE_CHECKING:
     from relayout.legalization import Outcome
@@ -37,18 +39,29 @@ def legalize_remotely(
         if event.name == "stage":
             progress(str(event.data["stage"]))
 
+    # Before the model is read: a backend that cannot be sent is an error at once.
+    backend = _backend(request.backend)
     content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
     options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
     with Client(server, key=os.environ.get(KEY)) as client:
-        result = client.legalize(content, _backend(request.backend), progress=show, **options)
+        result = client.legalize(content, backend, progress=show, **options)
     assert result.model is not None
     return Outcome(read_model(result.model), result.report, changed=True)
 
 
 def _backend(name: str | None) -> str | Mapping[str, Any]:
-    """The name of a backend of the server, or the table in a file."""
-    if name is None or not name.endswith((".toml", ".json")):
-        return name or "onnx"
+    """The name of a backend of the server, or the table in a file. Raises UsageError for code."""
+    name = name or "onnx"
+    if is_code(name):
+        raise UsageError(
+            "the code of a backend is not sent",
+            where=f"--backend {name}",
+            expected="a backend of the server, or a table (.toml, .json)",
+            found="Python code",
+            hint="install it on the server, or leave out --server",
+        )
+    if not name.endswith((".toml", ".json")):
+        return name
     from relayout.backend.declarative_reader import read_table
 
     return read_table(Path(name)).model_dump(mode="json", exclude_unset=True, by_alias=True)

@@ -27,6 +27,7 @@ from relayout.client.protocol import (
     pause_after,
     result_of,
     unreachable,
+    url_of,
 )
 from relayout.errors import RelayoutError
 
@@ -80,7 +81,7 @@ class AsyncClient:
 
     def __init__(self, address: str, *, key: str | None = None, timeout: float = 60.0) -> None:
         self._address = address
-        http = httpx.AsyncClient(base_url=address, headers=headers_of(key), timeout=timeout)
+        http = httpx.AsyncClient(base_url=url_of(address), headers=headers_of(key), timeout=timeout)
         self._transport: Transport = _Awaiting(http)
 
     @classmethod

@@ -243,6 +243,18 @@ def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
     )
 
 
+def url_of(address: str) -> httpx.URL:
+    """The address of a server, parsed. Raises UsageError."""
+    try:
+        url = httpx.URL(address)
+        if url.port is not None and url.port > 65535:
+            raise httpx.InvalidURL(f"Invalid port: '{url.port}'")
+        return url
+    except (httpx.InvalidURL, TypeError) as error:
+        expected = "a URL such as http://127.0.0.1:8000"
+        raise UsageError("not the address of a server", where=address, expected=expected, found=str(error)) from error
+
+
 def _graph(content: bytes, path: Path) -> dict[str, Any]:
     try:
         graph = parse_json(content)

@@ -9,7 +9,7 @@ import onnx
 from msgspec import Struct, field
 
 from relayout.errors import InputError
-from relayout.model.operator_schema import check_node
+from relayout.model.operator_schema import check_auto_pad, check_node
 from relayout.model.proto_graphs import graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
@@ -29,13 +29,15 @@ Kind = tuple[str, str, int, int, tuple[tuple[str, int], ...]]
 class Surroundings(Struct):
     """State of the check of a whole model.
 
-    `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
-    caller's; `in_order` is whether all nodes so far were in topological order. `kinds` has the kinds of nodes that fit
-    their operators, and whether all their attributes are numbers. `tensors` has the domains of nodes with small
-    tensor attributes that are checked, and `types` the types that are: a network repeats them.
+    `versions` has the opset versions, and `functions` the domains and names of the model's functions. `in_function` is
+    True in function bodies, whose attributes may refer to the caller's; `in_order` is whether all nodes so far were in
+    topological order. `kinds` has the kinds of nodes that fit their operators, and whether all their attributes are
+    numbers. `tensors` has the domains of nodes with small tensor attributes that are checked, and `types` the types
+    that are: a network repeats them.
     """
 
     versions: Mapping[str, int]
+    functions: Collection[tuple[str, str]] = ()
     in_function: bool = False
     in_order: bool = True
     kinds: dict[Kind, bool] = field(default_factory=dict)
@@ -126,7 +128,7 @@ def check_body(
         is_known = kind in around.kinds
         if not is_known:
             try:
-                check_node(node, given, around.versions)
+                check_node(node, given, around.versions, around.functions)
             except InputError as error:
                 error.where = ", ".join(filter(None, (where, _node_name(node, index), error.where)))
                 raise
@@ -213,7 +215,10 @@ def _check_attributes(
             )
         if kind not in _ATTRIBUTE_TYPES:
             raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {kind}")
-        check_strings(attribute, place, is_standard=node.domain in ("", "ai.onnx"))
+        is_standard = node.domain in ("", "ai.onnx")
+        check_strings(attribute, place, is_standard=is_standard)
+        if name == "auto_pad" and is_standard:
+            check_auto_pad(attribute, place)
         for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
             check_tensor(tensor, place)
         for type_ in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):

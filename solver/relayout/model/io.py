@@ -192,7 +192,7 @@ def _open(source: Source, accepts_external: bool, digest: str | None) -> Opened:
         path = Path(source)
         folder = Folder(str(path.parent), accepts_external)
         format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
-        data = _read_file(path, format_.largest)
+        data = _read_file(path, format_)
         digest, source = None, format_.parse(data, f"file {path}")
     elif isinstance(source, bytes | bytearray | memoryview):
         digest, source = None, _parse(bytes(source), "the bytes given")
@@ -206,7 +206,8 @@ def _open(source: Source, accepts_external: bool, digest: str | None) -> Opened:
     return Opened(source, folder, digest, is_ours, {})
 
 
-def _read_file(path: Path, largest: float) -> bytes:
+def _read_file(path: Path, format_: FileFormat) -> bytes:
+    largest = format_.largest
     try:
         size = path.stat().st_size
         if size > largest:
@@ -226,7 +227,7 @@ def _read_file(path: Path, largest: float) -> bytes:
             found="a folder" if path.is_dir() else error.strerror or str(error),
         ) from error
     if not data:
-        raise InputError("the file is empty", where=f"file {path}", expected="an ONNX model", found="0 bytes")
+        raise InputError("the file is empty", where=f"file {path}", expected=format_.contents, found="0 bytes")
     return data
 
 
@@ -271,15 +272,16 @@ def _parse_json(source: object) -> onnx.ModelProto:
 
 
 class FileFormat(Struct, frozen=True):
-    """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
+    """What a file of one suffix holds, how it is parsed, how large it may be, and how a model is written to one."""
 
+    contents: str
     parse: Callable[[bytes, str], Parsed | dict[str, Any]]
     write: Callable[[ir.Model, Path, Encoded | None], None]
     largest: float = math.inf
 
 
 FORMATS: Mapping[str, FileFormat] = {
-    ".onnx": FileFormat(_parse, write_onnx, MOST_READ),
-    ".json": FileFormat(_load_json, _write_json),
+    ".onnx": FileFormat("an ONNX model", _parse, write_onnx, MOST_READ),
+    ".json": FileFormat("graph JSON", _load_json, _write_json),
 }
 """By suffix. A file of any other suffix is read as ONNX, and none is written."""

@@ -18,6 +18,7 @@ from onnx import helper
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.model.graph_structure import Kind
+from relayout.model.operator_schema import LAYOUT_PAIRS
 from relayout.model.proto_graphs import subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
@@ -25,8 +26,7 @@ __all__ = ["deduce_permutations"]
 
 OPERATORS = {(domain, operator) for domain in ("", OWN_DOMAIN) for operator in ("Transpose", "layout_transform")}
 PACKING = (OWN_DOMAIN, "layout_transform")
-PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
-NAMES = frozenset(name for pair in PAIRS for name in pair)
+NAMES = frozenset(name for pair in LAYOUT_PAIRS for name in pair)
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 Extents = Sequence[int | None]
@@ -78,7 +78,7 @@ def _may_say_layouts(domain: str, operator: str, given: Iterable[tuple[str, int]
 def _layouts(node: onnx.NodeProto) -> tuple[Layout, Layout]:
     """The layouts that a node names, each dimension of one a dimension of the other."""
     given = {attribute.name: attribute for attribute in node.attribute}
-    pair = next((pair for pair in PAIRS if any(name in given for name in pair)), PAIRS[0])
+    pair = next((pair for pair in LAYOUT_PAIRS if any(name in given for name in pair)), LAYOUT_PAIRS[0])
     found = [_layout(node, name, given.get(name)) for name in pair]
     source, target = found
     if len(node.input) != 1 or len(node.output) != 1:
@@ -186,7 +186,7 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
         for copy, ends in ((first, (source, between)), (second, (between, target))):
             copy.CopyFrom(node)
             del copy.attribute[:]
-            layouts = {name: str(layout) for name, layout in zip(PAIRS[0], ends, strict=True)}
+            layouts = {name: str(layout) for name, layout in zip(LAYOUT_PAIRS[0], ends, strict=True)}
             copy.attribute.extend([helper.make_attribute(name, layout) for name, layout in layouts.items()])
         first.output[0] = second.input[0] = _fresh(f"{node.output[0]}_unpacked", names)
         first.name = _fresh(f"{node.name or node.output[0]}_unpack", names)

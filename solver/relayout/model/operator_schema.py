@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -10,13 +11,38 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.errors import InputError
+from relayout.errors import InputError, shortened
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["attribute_type", "check_node", "has_body", "since", "takes_type", "type_variables"]
+__all__ = [
+    "LAYOUT_PAIRS",
+    "attribute_type",
+    "check_auto_pad",
+    "check_node",
+    "has_body",
+    "since",
+    "takes_type",
+    "type_variables",
+]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
+LAYOUT_PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
+"""The attributes by which a Transpose or a layout_transform may say its layouts, in ONNX's own domain too."""
+_OF_LAYOUTS = {"Transpose": frozenset(name for pair in LAYOUT_PAIRS for name in pair)}
+_CHECKED_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training"})
+"""Where onnx.checker refuses an operator that ONNX does not define."""
+_UNDEFINED = frozenset(
+    # onnxruntime has these in ONNX's own domain, in every opset.
+    "LayerNormalization MeanVarianceNormalization SimplifiedLayerNormalization ThresholdedRelu "
+    # onnx.checker accepts these, which were experiments before opset 10.
+    "ATen Affine ConstantFill Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler ParametricSoftplus Scale "
+    "ScaledTanh "
+    # relayout reads this one of TVM.
+    "layout_transform".split()
+)
+"""Operators in ONNX's own domain that need no definition of ONNX."""
+_AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 class _Definition(Struct, frozen=True):
@@ -24,6 +50,7 @@ class _Definition(Struct, frozen=True):
     outputs: tuple[int, int]
     attributes: Mapping[str, int]
     required: tuple[str, ...]
+    is_deprecated: bool
 
 
 @lru_cache(maxsize=4096)
@@ -37,6 +64,7 @@ def _definition(op: str, domain: str, version: int) -> _Definition | None:
         (schema.min_output, schema.max_output),
         {name: attribute_number(attribute) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+        bool(schema.deprecated),
     )
 
 
@@ -101,14 +129,26 @@ def has_body(op: str, versions: Versions) -> bool:
     return bool(told.has_function or told.has_context_dependent_function)
 
 
-def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], versions: Versions) -> None:
-    """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema; without
-    a schema any operands fit, and a layout is text. The location in the error is that within the node."""
+def check_node(
+    node: onnx.NodeProto,
+    attributes: Sequence[tuple[str, int]],
+    versions: Versions,
+    functions: Collection[tuple[str, str]] = (),
+) -> None:
+    """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema.
+
+    Without a schema any operands fit, and a layout is text. Only operators outside ONNX's domains need none, and
+    `functions`, the domains and names of the model's own. The location in the error is that within the node."""
     operator, domain = node.op_type, node.domain
     if not operator:
         raise InputError("a node has no operator", expected="an op_type", found="''")
     domain = "" if domain == "ai.onnx" else domain
-    definition = _definition(operator, domain, versions.get(domain, 1))
+    version = versions.get(domain, 1)
+    definition = _definition(operator, domain, version)
+    # onnx.checker looks at no operator of a domain without a version.
+    is_known = domain in versions and (domain, operator) not in functions
+    if is_known and (definition is None or definition.is_deprecated):
+        _check_operator(operator, domain, version, is_deprecated=definition is not None)
     if definition is None:
         layouts = [name for name, _ in attributes if domain == OWN_DOMAIN and name.endswith("_layout")]
         _check_types(attributes, dict.fromkeys(layouts, onnx.AttributeProto.STRING))
@@ -124,10 +164,81 @@ def check_node(node: onnx.NodeProto, attributes: Sequence[tuple[str, int]], vers
                 found=str(len(operands)),
             )
     given = {name for name, _ in attributes}
+    others = given - definition.attributes.keys() if is_known else ()
+    for name in sorted(others):
+        # onnx and onnxruntime leave an attribute alone whose name begins so.
+        if not name.startswith("__") and not (domain == "" and name in _OF_LAYOUTS.get(operator, ())):
+            raise _unknown_attribute(name, operator, domain, version, definition)
     for name in definition.required:
         if name not in given:
             raise InputError("an operator lacks an attribute", expected=f"'{name}'", found="none")
     _check_types(attributes, definition.attributes)
+
+
+def check_auto_pad(attribute: onnx.AttributeProto, where: str) -> None:
+    """Raise InputError if the value of a standard operator's `auto_pad` is none that ONNX defines."""
+    text = attribute.s.decode("utf-8", "replace")
+    # onnxruntime reads empty text as the default.
+    if text and text not in _AUTO_PADS and not attribute.ref_attr_name:
+        raise InputError(
+            "auto_pad has no such value",
+            where=where,
+            expected=" or ".join(_AUTO_PADS),
+            found=f"'{shortened(text)}'",
+        )
+
+
+def _check_operator(operator: str, domain: str, version: int, *, is_deprecated: bool) -> None:
+    """Raise InputError for an operator that this version of ONNX does not define, or no longer has."""
+    if domain not in _CHECKED_DOMAINS or (domain == "" and operator in _UNDEFINED):
+        return
+    shown = f"{domain}::{operator}" if domain else operator
+    opset = f"opset {version}{f' of {domain}' if domain else ''}"
+    if is_deprecated:
+        raise InputError(
+            f"ONNX has no operator {shown} any more",
+            expected=f"an operator of {opset}",
+            found=f"'{operator}', which is deprecated since opset {since(operator, domain, version)}",
+            hint="export the model again, or import the opset that it was made for",
+        )
+    schemas = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == domain]
+    first = min((schema.since_version for schema in schemas if schema.name == operator), default=None)
+    hint = (
+        f"ONNX has {operator} since opset {first}: import that opset or a newer one"
+        if first is not None
+        else _did_you_mean(operator, {schema.name for schema in schemas})
+        or "an operator of one's own needs a domain of its own"
+    )
+    raise InputError(
+        f"ONNX has no operator {shown}",
+        expected=f"an operator of {opset}, or another domain",
+        found=f"'{shortened(operator)}'",
+        hint=hint,
+    )
+
+
+def _unknown_attribute(name: str, operator: str, domain: str, version: int, definition: _Definition) -> InputError:
+    history = [
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if (schema.domain, schema.name) == (domain, operator) and name in schema.attributes
+    ]
+    hint = _did_you_mean(name, definition.attributes)
+    if history:
+        versions = ", ".join(str(each) for each in sorted(history))
+        hint = f"the versions of {operator} since opset {versions} have it; the model imports opset {version}"
+    return InputError(
+        f"{operator} has no such attribute",
+        where=f"attribute '{shortened(name)}'",
+        expected=" or ".join(f"'{each}'" for each in sorted(definition.attributes)) or "no attribute",
+        found=f"'{shortened(name)}'",
+        hint=hint,
+    )
+
+
+def _did_you_mean(text: str, names: Collection[str]) -> str:
+    near = get_close_matches(text, sorted(names), n=1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _check_types(attributes: Sequence[tuple[str, int]], expected: Mapping[str, int]) -> None:

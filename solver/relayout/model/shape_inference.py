@@ -31,7 +31,7 @@ from relayout.model.dims.inference_placeholders import (
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import graphs_inside, subgraphs_of
-from relayout.model.tensor_types import check_type, is_absent
+from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.model.typed_values import proto_of
 from relayout.ops import graphs_of, nested_graphs
 
@@ -316,10 +316,17 @@ def _contradiction(message: str, graph: str) -> InputError:
     # Each node behind the first fault lacks the type of an operand.
     detail = _BEHIND.sub("", detail) or detail
     differ = _DIFFER.search(message)
+    expected, found = "operands that the operator accepts", detail
+    if differ is not None:
+        expected, found = differ.group(1), f"{differ.group(2)}: {differ.group(0)}"
+    if differ is not None and "elem type" in differ.group(0):
+        # onnx says the numbers of its enumeration.
+        inferred, declared = (name_of_dtype(int(number), where) for number in differ.groups())
+        expected, found = f"{inferred}, as the operands give", f"{declared}, as declared"
     return InputError(
         "shapes or types contradict each other",
         where=where,
-        expected=differ.group(1) if differ else "operands that the operator accepts",
-        found=f"{differ.group(2)}: {differ.group(0)}" if differ else detail,
+        expected=expected,
+        found=found,
         hint="onnx.checker.check_model(model, full_check=True) may report the same for the source",
     )

@@ -38,8 +38,10 @@ class Structure(Struct, frozen=True):
 
 def check_structure(proto: onnx.ModelProto) -> Structure:
     """Raise InputError with the location of the first fault."""
-    around = Surroundings(_check_versions(proto))
-    bodies = Surroundings({})
+    versions = _check_versions(proto)
+    named = {(_domain(function.domain), function.name) for function in proto.functions}
+    around = Surroundings(versions, named)
+    bodies = Surroundings({}, named)
     functions = _check_functions(proto, bodies)
     if not proto.HasField("graph") or not proto.graph.output:
         raise InputError(
@@ -134,7 +136,7 @@ def _check_functions(proto: onnx.ModelProto, bodies: Surroundings) -> dict[Funct
         for name in function.input:
             declare(names, name, "an input", where)
         versions = {_domain(opset.domain): opset.version for opset in function.opset_import}
-        own = Surroundings(versions, in_function=True)
+        own = Surroundings(versions, bodies.functions, in_function=True)
         check_body(function.node, names, list(function.output), frozenset(), own, where)
         bodies.in_order = bodies.in_order and own.in_order
         bodies.kinds |= own.kinds

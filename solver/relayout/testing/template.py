@@ -83,7 +83,8 @@ def write_package(name: str, folder: Path) -> list[Path]:
     Raises UsageError for a name that is none or that an installed backend has, or where the folder exists.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
-        expected = f"lower-case letters, digits and - between them, and none of {', '.join(_RESERVED)}"
+        expected = "a lower-case letter, then such letters and digits, with single - between them; "
+        expected += f"and none of {', '.join(_RESERVED)}"
         raise UsageError("that is no name for a backend", expected=expected, found=repr(name))
     if (owner := find_backends().get(name)) is not None:
         found = f"{name!r} of {owner.owner}"

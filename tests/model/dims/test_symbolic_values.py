@@ -187,7 +187,7 @@ def test_formulas_that_an_exporter_has_written_are_spelled_alike() -> None:
 
 @pytest.mark.parametrize(("policy", "is_known"), [("stretch", True), ("not_larger", False)])
 def test_a_resize_to_the_sizes_of_another_tensor_has_its_dims(policy: str, is_known: bool) -> None:
-    net = Net()
+    net = Net(opset=18)
     image = net.conv(net.input("x", ("n", 3, "h", "w")), 3, 8)
     small = net.node("MaxPool", image, kernel_shape=[2, 2], strides=[2, 2])
     sizes = net.node("Slice", net.node("Shape", image), net.constant([2]), net.constant([4]))
