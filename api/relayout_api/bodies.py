@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import anyio
 from fastapi import Request
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
@@ -19,7 +19,7 @@ from relayout_api.problems import MalformedBodyError, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.workers.messages import Content
 
-__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "files_in", "media_type"]
+__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "media_type"]
 
 JSON = "application/json"
 ONNX = "application/octet-stream"
@@ -108,13 +108,8 @@ class _Form(MultiPartParser):
         self.is_whole = True
 
 
-async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
-    """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
-
-    The number is the length of the first where there are two. Raises MalformedBodyError, UsageError.
-    """
-    if media_type(request, JSON, ONNX, MULTIPART) != MULTIPART:
-        return body, None
+async def _form_in(request: Request, body: Body) -> FormData:
+    """The files of a form: `model`, and to compare with, `against`. Raises MalformedBodyError, UsageError."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         view = body.view()
@@ -131,23 +126,14 @@ async def files_in(request: Request, body: Body) -> tuple[Body, int | None]:
         is_field = str(error).startswith("Too many fields")
         found = "a field that is no file; options go into the query" if is_field else str(error)[:200]
         raise MalformedBodyError(expected, found) from None
-    async with AsyncExitStack() as open_:
-        open_.push_async_callback(form.close)
-        if not parser.is_whole:
-            raise MalformedBodyError(expected, "a form without its last boundary")
-        names = sorted(name for name, _ in form.multi_items())
-        if names not in (["model"], ["against", "model"]):
-            found = ", ".join(names) or "none"
-            raise UsageError("the form has other files", where="body", expected=expected, found=found)
-        whole, sizes = Body(), []
-        # The model first.
-        for name in reversed(names):
-            file = form[name]
-            assert isinstance(file, UploadFile)
-            while piece := await file.read(_PIECE):
-                whole.write(piece)
-            sizes.append(whole.size)
-    return whole, sizes[0] if len(sizes) == 2 else None
+    names = sorted(name for name, _ in form.multi_items())
+    if parser.is_whole and names in (["model"], ["against", "model"]):
+        return form
+    await form.close()
+    if not parser.is_whole:
+        raise MalformedBodyError(expected, "a form without its last boundary")
+    found = ", ".join(names) or "none"
+    raise UsageError("the form has other files", where="body", expected=expected, found=found)
 
 
 class Bodies:
@@ -177,6 +163,43 @@ class Bodies:
         finally:
             self._arriving.discard(reading)
             self.held -= reading.content.size
+
+    @asynccontextmanager
+    async def files(self, request: Request) -> AsyncIterator[tuple[Body, int | None]]:
+        """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
+
+        The number is the length of the first where there are two. Raises as `read`, MalformedBodyError, UsageError.
+        """
+        async with self.read(request) as body:
+            if media_type(request, JSON, ONNX, MULTIPART) != MULTIPART:
+                yield body, None
+                return
+            form = await _form_in(request, body)
+            # The parser has the files on disk.
+            self.held -= body.size
+            body.clear()
+            whole, sizes = Body(), []
+            try:
+                try:
+                    # The model first.
+                    for _, file in sorted(form.multi_items(), reverse=True):
+                        assert isinstance(file, UploadFile)
+                        while piece := await file.read(_PIECE):
+                            self.hold(whole, piece)
+                        sizes.append(whole.size)
+                finally:
+                    await form.close()
+                yield whole, sizes[0] if len(sizes) == 2 else None
+            finally:
+                self.held -= whole.size
+
+    def hold(self, body: Body, part: bytes) -> None:
+        """Append a part to a body. Raises RefusedError where all bodies together would be too large."""
+        if self.held + len(part) > self._settings.bodies_bytes:
+            problem = "the bodies of other requests fill the memory"
+            raise RefusedError("busy", problem, hint="retry later", retry_after=5)
+        body.write(part)
+        self.held += len(part)
 
     def stop(self) -> None:
         """Refuse the bodies that are not there yet, as the server's grace is over."""
@@ -211,9 +234,10 @@ class _Reading:
             # A proxy in between may believe the other one, and see two requests where there is one (RFC 9112, 6.1).
             raise RefusedError("malformed-request", "the request has both Content-Length and Transfer-Encoding")
         if declared.isdecimal() and int(declared) > self._most:
-            self._refuse(self._too_large(f"{declared} bytes"))
+            refusal = self._too_large(f"{declared} bytes")
+            self._refuse(refusal)
             if "expect" in self._request.headers:
-                raise self._too_large(declared)
+                raise refusal
         await self._read()
         if self._refusal is not None:
             raise self._refusal
@@ -273,15 +297,14 @@ class _Reading:
     def _hold(self, chunk: bytes) -> None:
         if self.content.size + len(chunk) > self._most:
             self._refuse(self._too_large(f"more than {self._most} bytes"))
-        elif self._bodies.held + len(chunk) > self._settings.bodies_bytes:
-            self._refuse(
-                RefusedError("busy", "the bodies of other requests fill the memory", hint="retry later", retry_after=5)
-            )
-        else:
-            self.content.write(chunk)
-            if not self._is_form:
-                self.content.hash_behind()
-            self._bodies.held += len(chunk)
+            return
+        try:
+            self._bodies.hold(self.content, chunk)
+        except RefusedError as refusal:
+            self._refuse(refusal)
+            return
+        if not self._is_form:
+            self.content.hash_behind()
 
     def _refuse(self, refusal: RefusedError) -> None:
         self._refusal = refusal

@@ -12,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from relayout.errors import UsageError
 from relayout_api import openapi
 from relayout_api.access.callers import caller_of
-from relayout_api.bodies import JSON, ONNX, files_in
+from relayout_api.bodies import JSON, ONNX
 from relayout_api.http_headers import is_known, tag_of
 from relayout_api.jobs.jobs import Jobs
 from relayout_api.jobs.schema import Job, JobList, Verb
@@ -46,8 +46,7 @@ async def submit_job(
     service: Service = request.app.state.service
     parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind")
     caller = caller_of(request).name
-    async with service.bodies.read(request) as sent:
-        body, split = await files_in(request, sent)
+    async with service.bodies.files(request) as (body, split):
         arguments = {"kind": kind, "media": media, "parameters": parameters, "caller": caller, "split": split}
         job = await service.jobs.submit(arguments, body, caller, idempotency_key)
     return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})

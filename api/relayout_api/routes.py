@@ -24,7 +24,7 @@ from relayout.errors import BackendError, InputError, InternalError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
-from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
+from relayout_api.bodies import JSON, ONNX, ZIP, media_type
 from relayout_api.http_headers import is_known, tag_of
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
@@ -148,8 +148,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
     given, kind = given_parameters(request, parameters)
     preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
     form = _FORMS[preferred]
-    async with service.bodies.read(request) as sent:
-        body, split = await files_in(request, sent)
+    async with service.bodies.files(request) as (body, split):
         task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, await body.digest())
         key = service.results.key(task)
         if is_known(request, key):

@@ -25,7 +25,6 @@ def state_folder() -> Path:
 # RFC 6454, section 6.2: no path, not even a slash. A page in a sandbox or a file has the origin `null`.
 _ORIGIN = re.compile(r"null|[a-zA-Z][\w+.-]*://[^/?#\s]+")
 _Count = Annotated[int, Field(ge=1, lt=1 << 50)]
-_Size = Annotated[int, Field(ge=1, lt=1 << 50)]
 _Seconds = Annotated[float, Field(gt=0, lt=1 << 50, allow_inf_nan=False)]
 
 
@@ -44,9 +43,9 @@ class Settings(BaseSettings):
     queue_seconds: _Seconds = Field(30.0, description="seconds that a request waits for a worker")
     time_limit: _Seconds = Field(30.0, description="seconds for one request in a worker")
     job_time_limit: _Seconds = Field(600.0, description="seconds for one job in a worker")
-    memory_bytes: _Size = Field(2 << 30, description="data memory of a worker, on Linux")
-    max_body_bytes: _Size = Field(128 << 20, description="size of a body")
-    bodies_bytes: _Size = Field(512 << 20, description="size of all bodies that are held in memory")
+    memory_bytes: _Count = Field(2 << 30, description="data memory of a worker, on Linux")
+    max_body_bytes: _Count = Field(128 << 20, description="size of a body")
+    bodies_bytes: _Count = Field(512 << 20, description="size of all bodies that are held in memory")
     body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")
     body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
         1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"
@@ -63,7 +62,7 @@ class Settings(BaseSettings):
     store_url: str | None = Field(
         None, description="`s3://…` or another fsspec URL for models and results; without: the data folder"
     )
-    store_bytes: _Size = Field(10 << 30, description="size of all stored models and results")
+    store_bytes: _Count = Field(10 << 30, description="size of all stored models and results")
     keep_hours: Annotated[float, Field(gt=0, lt=1 << 30)] = Field(
         168.0, description="hours after which ended jobs and unused files are deleted"
     )

@@ -71,16 +71,16 @@ class Store:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def put(self, content: bytes | memoryview, *, durable: bool = True) -> str:
-        """Keep a content and return its digest. When this returns, a durable content outlives a crash."""
+    def put(self, content: bytes | memoryview) -> str:
+        """Keep a content and return its digest. When this returns, the content outlives a crash."""
         digest = digest_of(content)
-        self.put_as(digest, content, durable=durable)
+        self.put_as(digest, content)
         return digest
 
-    def put_as(self, digest: str, content: bytes | memoryview, *, durable: bool = True) -> None:
+    def put_as(self, digest: str, content: bytes | memoryview) -> None:
         """Keep a content whose digest is known."""
-        if durable or not self._files.mark_used(_blob(digest)):
-            self._files.write(_blob(digest), content, durable=durable)
+        # Also where there is one, as that may be damaged.
+        self._files.write(_blob(digest), content, durable=True)
 
     def get(self, digest: str) -> memoryview | None:
         """The content of a digest; None where it was deleted or is damaged."""

@@ -115,7 +115,6 @@ class _Graph:
         self._nodes = tuple(model.graph.all_nodes())
         self._device = device
         self._constants = constant_values(model.graph)
-        # Computed constants stay computed.
 
     def constants(self) -> dict[ir.Value, list[_Dot]]:
         """The matrices that only dots read, all in the same order, each with its dots."""

@@ -15,6 +15,7 @@ that of their neighbours.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, axis_count, rank_of
@@ -74,7 +75,8 @@ class ConvertLayout(Backend):
         self._desired = dict(read_desired(operator, words) for operator, words in (desired_layouts or {}).items())
         self._followed = tuple(dict.fromkeys(desired.data for desired in self._desired.values()))
         self._skipped = frozenset(skip)
-        self._counts = any(isinstance(each, int) or each.isdecimal() for each in skip)
+        numbers = [int(each) for each in skip if isinstance(each, int) or each.isdecimal()]
+        self._largest_number = max(numbers, default=-1)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         return _input_layout(node, n, self._desired_of(node))
@@ -111,9 +113,9 @@ class ConvertLayout(Backend):
         return desired if desired is not None and _runs(node, desired) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
-        if node.name in self._skipped or not self._counts:
-            return node.name in self._skipped
-        number = _number(node)
+        if node.name in self._skipped:
+            return True
+        number = _number(node, self._largest_number)
         if number is None or number in self._skipped:
             return number is not None
         return str(number) in self._skipped and all(each.name != str(number) for each in node.graph or ())
@@ -130,11 +132,14 @@ def _misfit(operator: str, rank: int, nodes: Iterable[ir.Node]) -> str:
     return f"every {operator} on data of rank {rank} is skipped, or has channels that the tiles do not divide"
 
 
-def _number(node: ir.Node) -> int | None:
-    """The number of this node among its graph's two-dimensional and deformable convolutions, from 0."""
-    if not _is_counted(node) or node.graph is None:
+def _number(node: ir.Node, most: int) -> int | None:
+    """The number of this node among its graph's two-dimensional and deformable convolutions, from 0 to `most`."""
+    if most < 0 or not _is_counted(node) or node.graph is None:
         return None
-    return next(number for number, each in enumerate(filter(_is_counted, node.graph)) if each is written_node(node))
+    # No further than `most`: each hook asks for each convolution.
+    numbered = enumerate(islice(filter(_is_counted, node.graph), most + 1))
+    written = written_node(node)
+    return next((number for number, each in numbered if each is written), None)
 
 
 def _is_counted(node: ir.Node) -> bool:

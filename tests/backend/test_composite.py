@@ -516,3 +516,9 @@ def test_an_operator_written_by_a_devices_post_pass_stays_on_that_device() -> No
     assert_same_numbers(net.model(), legal)
     again, _ = legalize(legal, devices)
     assert again.graph == legal.graph
+
+
+def test_two_devices_of_one_name_are_an_error() -> None:
+    with pytest.raises(BackendError, match="two devices of one name") as caught:
+        Composite([Device("npu", "nhwc"), Device("cpu"), Device("npu", "onnx")], name="board")
+    assert (caught.value.where, caught.value.found) == ("board", "npu, cpu, npu")

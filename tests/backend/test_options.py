@@ -11,7 +11,7 @@ from graphs import Net
 
 import relayout
 from relayout import Backend, load_backend
-from relayout.backend.options import option_value, options_of
+from relayout.backend.options import check_options, option_value, options_of
 from relayout.errors import BackendError
 
 
@@ -78,6 +78,21 @@ def test_an_unknown_option_comes_with_those_that_there_are() -> None:
     assert caught.value.expected == "of max_batch, max_channels, space_to_depth"
     assert caught.value.found == "max-batch"
     assert caught.value.hint == "did you mean max_batch?"
+
+
+class Open(Backend):
+    """Takes any option, and one by its name."""
+
+    name = "open"
+
+    def __init__(self, context: Backend | None = None, *, many: int = 32, **others: Any) -> None:
+        super().__init__(context)
+
+
+def test_a_known_option_is_checked_beside_unknown_ones() -> None:
+    check_options("open", Open, {"many": 1, "other": "x"})
+    with pytest.raises(BackendError, match="'open' does not take this value"):
+        check_options("open", Open, {"many": "x", "other": "x"})
 
 
 def test_a_backend_without_a_constructor_of_its_own_has_no_options() -> None:

@@ -63,7 +63,7 @@ def neighbours(channels: int, *tiles: str, shape: tuple[int | str, ...] = (2, 6,
 def converted(model: onnx.ModelProto, backend: type[Backend] = Tiles, **options: str) -> tuple[onnx.ModelProto, Report]:
     legal, report = checked(model, backend, **options)
     assert_same_numbers(model, legal)
-    assert list(check_report(report, read_model(legal), read_model(model))) == []
+    assert list(check_report(report, read_model(legal), read_model(model), None, frozenset())) == []
     again, second = relayout.legalize(legal, backend, **options)
     assert (second.after, operators(again)) == (report.after, operators(legal)), "what is legal stays as it is"
     return legal, report

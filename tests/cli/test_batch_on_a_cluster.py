@@ -71,7 +71,7 @@ def test_a_worker_that_dies_loses_nothing_and_a_model_that_kills_them_fails_alon
     saved(folder / "deadly.onnx", CHANNELS_FIRST.replace("[conv]", "[deadly]"))
     request = Request("dying_backend:Dying", Options())
     done = {}
-    for each in on_cluster(items(folder, tmp_path / "there", request), cluster.address):
+    for each in on_cluster(items(folder, tmp_path / "there", request), cluster.address, b""):
         if not done:
             cluster.workers[0].kill()
         done[each.name] = each

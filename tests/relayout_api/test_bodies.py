@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
@@ -12,20 +13,36 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from relayout_api.bodies import Bodies, Body, files_in
+from relayout_api.bodies import Bodies
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
 
 Receive = Callable[[], Awaitable[Message]]
 
 
-def request(receive: Receive) -> Request:
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+def request(receive: Receive, **headers: str) -> Request:
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "POST", "headers": named}, receive)
+
+
+def form(receive: Receive) -> Request:
+    return request(receive, content_type="multipart/form-data; boundary=b")
+
+
+def file(name: str, content: bytes) -> bytes:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"; filename="f"\r\n\r\n'.encode() + content + b"\r\n"
 
 
 def whole(size: int) -> Receive:
+    return sent(b"x" * size)
+
+
+def sent(*parts: bytes) -> Receive:
+    left = list(parts)
+
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"x" * size}
+        part = left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(left)}
 
     return receive
 
@@ -87,11 +104,69 @@ def test_a_body_may_not_come_more_slowly_than_its_rate(tmp_path: Path, monkeypat
     anyio.run(main)
 
 
-def test_others_have_their_turns_while_a_form_is_parsed() -> None:
-    head = b'--b\r\nContent-Disposition: form-data; name="model"; filename="m"\r\n\r\n'
-    body = Body()
-    body.write(head + b"\r\n" * (16 << 20) + b"\r\n--b--\r\n")
-    headers = [(b"content-type", b"multipart/form-data; boundary=b")]
+def test_a_body_that_says_it_is_too_large_says_so_before_it_is_sent_too(tmp_path: Path) -> None:
+    bodies = Bodies(Settings(data=tmp_path, max_body_bytes=100))
+
+    async def main() -> None:
+        for expecting in ({}, {"expect": "100-continue"}):
+            with pytest.raises(RefusedError) as refused:
+                async with bodies.read(request(whole(101), content_length="101", **expecting)):
+                    pass
+            assert (refused.value.expected, refused.value.found) == ("at most 100 bytes", "101 bytes")
+
+    anyio.run(main)
+
+
+def test_the_files_of_a_form_are_held_in_place_of_the_form(tmp_path: Path) -> None:
+    content = file("against", b"a" * 300) + file("model", b"m" * 200) + b"--b--\r\n"
+    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=len(content)))
+
+    async def main() -> None:
+        async with bodies.files(form(sent(content))) as (files, split):
+            assert (bytes(files.view()), split) == (b"m" * 200 + b"a" * 300, 200)
+            assert bodies.held == 500
+        assert bodies.held == 0
+
+    anyio.run(main)
+
+
+def test_the_files_of_a_form_are_refused_where_others_have_taken_its_room(tmp_path: Path) -> None:
+    # A file of this size is written to disk by a thread, and others have their turns.
+    content = file("model", b"m" * (4 << 20)) + b"--b--\r\n"
+    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=len(content)))
+
+    async def main() -> None:
+        is_there, is_refused = anyio.Event(), anyio.Event()
+
+        async def arriving() -> Message:
+            is_there.set()
+            return {"type": "http.request", "body": content}
+
+        async def take_room() -> None:
+            await is_there.wait()
+            while True:
+                with contextlib.suppress(RefusedError):
+                    async with bodies.read(request(whole(1 << 20))):
+                        await is_refused.wait()
+                        return
+                await anyio.sleep(0)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_room)
+            with pytest.raises(RefusedError) as refused:
+                async with bodies.files(form(arriving)):
+                    pass
+            is_refused.set()
+        assert (refused.value.kind, refused.value.retry_after) == ("busy", 5)
+        assert bodies.held == 0
+
+    anyio.run(main)
+
+
+def test_others_have_their_turns_while_a_form_is_parsed(tmp_path: Path) -> None:
+    bodies = Bodies(Settings(data=tmp_path))
+    content = file("model", b"\r\n" * (16 << 20)) + b"--b--\r\n"
+    parts = [content[start : start + (1 << 16)] for start in range(0, len(content), 1 << 16)]
     longest = 0.0
 
     async def others() -> None:
@@ -108,10 +183,11 @@ def test_others_have_their_turns_while_a_form_is_parsed() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(others)
             await anyio.sleep(0)
-            form, split = await files_in(Request({"type": "http", "method": "POST", "headers": headers}), body)
-            tasks.cancel_scope.cancel()
-        assert (form.size, split) == (32 << 20, None)
-        assert await form.digest() == hashlib.sha256(b"\r\n" * (16 << 20)).hexdigest()
+            async with bodies.files(form(sent(*parts))) as (files, split):
+                tasks.cancel_scope.cancel()
+                assert (files.size, split) == (32 << 20, None)
+                digest = hashlib.sha256(files.view()).hexdigest()
+        assert digest == hashlib.sha256(b"\r\n" * (16 << 20)).hexdigest()
 
     anyio.run(main)
     assert longest < 0.05

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import anyio
+import httpx
 import onnx
 import pytest
 from command_line import CHANNELS_LAST, Run, saved
@@ -18,7 +19,7 @@ from http_server import Server
 
 from relayout import legalize
 from relayout.client import AsyncClient, Client, Job
-from relayout.client.protocol import error_of
+from relayout.client.protocol import error_of, pause_after
 from relayout.errors import BackendError, InfeasibleError, InputError, RelayoutError, UsageError
 from relayout.model.io import read_model, to_json
 
@@ -47,6 +48,28 @@ def test_graph_json_comes_back_as_graph_json(remote: Client, model: Path) -> Non
     assert isinstance(result.model, dict)
     assert remote.verify(result.model, "nhwc").report.status == "verified"
     assert remote.explain(model, "onnx").report.conversions
+
+
+def test_a_model_is_verified_for_the_backend_that_it_records(remote: Client, model: Path) -> None:
+    content = remote.legalize(model, "nhwc").model
+    graph = remote.legalize(to_json(read_model(model)), "nhwc").model
+    for legal in (content, graph):
+        assert legal is not None
+        assert remote.verify(legal).report.backend == "nhwc"
+        job = remote.submit("verify", legal)
+        remote.wait(job.id)
+        assert remote.result(job.id).report.backend == "nhwc"
+
+
+@pytest.mark.parametrize(
+    ("tries", "status", "asked", "least"),
+    [(0, 200, "1", None), (0, 503, "", 1.0), (5, 429, "7", 7.0), (6, 429, "7", None), (0, 503, "1000", 60.0)],
+)
+def test_a_busy_server_is_asked_again_after_the_time_that_it_names(
+    tries: int, status: int, asked: str, least: float | None
+) -> None:
+    seconds = pause_after(httpx.Response(status, headers={"Retry-After": asked}), tries)
+    assert seconds is None if least is None else seconds is not None and least <= seconds <= 1.5 * least
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,10 +22,12 @@ from http_server import Server, children, wait_for, workers_of
 
 from relayout_api.problems import RefusedError
 from relayout_api.schemas import LegalizeParameters
+from relayout_api.settings import Settings
+from relayout_api.telemetry.metrics import Metrics
 from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Content, Task, receive
-from relayout_api.workers.pool import WorkerDiedError, death
-from relayout_api.workers.processes import End, Template, WorkerProcess
+from relayout_api.workers.pool import Pool, WorkerDiedError, death
+from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 from relayout_api.workers.work import WORK
 
 BODY = {"graph": {**GRAPH, "name": "workers"}, "backend": "nhwc"}
@@ -79,9 +82,36 @@ def test_too_many_or_too_long_waits_get_a_retry_time() -> None:
                 tasks.start_soon(wait, caller, 0.2)
         assert [error.kind for error in refused] == ["too-many-requests", "busy", "busy", *["busy"] * 4]
         assert all((error.retry_after or 0) >= 1 for error in refused)
+        full, own = "at most 4 requests waiting", "at most 2 requests of one caller waiting"
+        assert [error.expected for error in refused] == [own, full, full, *["a free worker within 0.2 s"] * 4]
         assert (queue.used, queue.waiting) == (0, 0)
         async with queue.place("next", 1):
             assert queue.used == 1
+
+    run(main)
+
+
+def test_a_place_that_comes_as_its_caller_leaves_goes_to_the_next() -> None:
+    async def main() -> None:
+        queue = FairQueue(places=1, share=1, waiting=4)
+
+        async def leave() -> None:
+            with scope:
+                async with queue.place("leaving"):
+                    raise AssertionError("the caller has left")
+
+        async def stay() -> None:
+            async with queue.place("staying"):
+                assert queue.used == 1
+
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks, queue.place("first"):
+            tasks.start_soon(leave)
+            tasks.start_soon(stay)
+            await anyio.wait_all_tasks_blocked()
+            # The place is given to the caller before the cancelled task goes on.
+            scope.cancel()
+        assert (queue.used, queue.waiting) == (0, 0)
 
     run(main)
 
@@ -174,7 +204,7 @@ def test_the_death_of_a_worker_is_the_callers_where_memory_is_the_cause(
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 def test_idle_workers_and_their_template_are_replaced(server: Server, client: httpx.Client) -> None:
     assert_replaced(server, client, workers_of(server))
-    assert "died: SIGKILL" in server.log()
+    assert "died without a task: SIGKILL" in server.log()
     assert_replaced(server, client, {*children(server.process.pid)})
     assert "the template of the workers ended" in server.log()
 
@@ -198,3 +228,107 @@ def test_a_template_that_is_closed_while_it_is_read_ends_in_silence(monkeypatch:
     monkeypatch.setattr(anyio, "wait_readable", closed_meanwhile)
     anyio.run(template.listen)
     assert template.ended.is_set()
+
+
+# A template in which the first calls of a function raise. It has nothing to warm up, so it is ready soon.
+_FAULTY = """
+from relayout_api.workers import tasks, template, worker
+import os
+
+function, faults = {function}, [BlockingIOError("made up")] * {times}
+
+def faulty(*arguments):
+    if faults:
+        raise faults.pop()
+    return function(*arguments)
+
+{function} = faulty
+tasks.warm = lambda: None
+template.main()
+"""
+
+
+def faulty_template(monkeypatch: pytest.MonkeyPatch, function: str, times: int) -> Template:
+    popen = subprocess.Popen
+    command = [sys.executable, "-c", _FAULTY.format(function=function, times=times)]
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda _, **options: popen(command, **options))
+        return Template()
+
+
+async def ended(worker: WorkerProcess) -> str:
+    """How a worker ended; with it end its descriptors."""
+    worker.channel.close()
+    await worker.read_errors()
+    await worker.ended.wait()
+    return str(worker.end)
+
+
+def test_a_worker_is_known_though_its_caller_is_cancelled_while_it_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        template = faulty_template(monkeypatch, "os.fork", 0)
+        scope = anyio.CancelScope()
+        forked: list[WorkerProcess] = []
+
+        async def fork() -> None:
+            with scope:
+                forked.append(await template.fork())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(template.listen)
+            await template.ready.wait()
+            os.kill(template._process.pid, signal.SIGSTOP)
+            tasks.start_soon(fork)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            os.kill(template._process.pid, signal.SIGCONT)
+            while not forked:
+                await anyio.sleep(0)
+            forked[0].kill()
+            assert await ended(forked[0]) == "SIGKILL"
+            tasks.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_fork_that_fails_is_an_error_and_the_template_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        template = faulty_template(monkeypatch, "os.fork", 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(template.listen)
+            with pytest.raises(TemplateError, match="no more processes"):
+                await template.fork()
+            # It ends when its channel does.
+            assert await ended(await template.fork()) == "exit status 0"
+            tasks.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_an_exception_of_a_worker_is_in_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        template = faulty_template(monkeypatch, "worker.work", 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(template.listen)
+            worker = await template.fork()
+            assert await ended(worker) == "exit status 1"
+            tasks.cancel_scope.cancel()
+        assert worker.take_errors().endswith("BlockingIOError: made up")
+
+    run(main)
+
+
+def test_a_task_is_given_up_where_all_workers_end_at_their_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        template = faulty_template(monkeypatch, "worker.work", 1)
+        pool = Pool(Settings(data=tmp_path, workers=1), Metrics(), template)
+        async with pool.open():
+            task = Task("legalize", None, 60.0, 1 << 30)
+            with pytest.raises(WorkerDiedError, match="before they receive a task") as caught:
+                await pool.run(task, Content(b"{}"), "caller")
+            assert caught.value.found == "exit status 1"
+            assert pool.queue.used == 0
+
+    run(main)

@@ -54,7 +54,7 @@ def test_an_axis_over_blocks_gives_the_same(kernel: int, stride: int) -> None:
         for begin, end in dict.fromkeys(paddings(kernel, stride, size)):
             if size + begin + end < kernel:
                 continue
-            axis = blocked_axis(block, size, kernel, stride, begin, end)
+            axis = blocked_axis(block, size, kernel, stride, begin, end, 1)
             assert axis is not None
             blocks = np.pad(image, (0, axis.size * block - size)).reshape(axis.size, block)
             taps = np.pad(weights, (axis.front, axis.back)).reshape(axis.kernel, block)
@@ -78,13 +78,13 @@ def test_an_axis_over_blocks_gives_the_same(kernel: int, stride: int) -> None:
     }.items(),
 )
 def test_an_axis_that_is_not_exact_over_blocks_is_declined(what: str, settings: dict[str, int]) -> None:
-    usual = {"block": 2, "size": 9, "kernel": 5, "stride": 2, "begin": 0, "end": 0}
+    usual = {"block": 2, "size": 9, "kernel": 5, "stride": 2, "begin": 0, "end": 0, "dilation": 1}
     assert blocked_axis(**usual) is not None
     assert blocked_axis(**{**usual, **settings}) is None, what
 
 
 def test_the_kernel_of_the_document_is_padded_and_transposed_as_documented() -> None:
-    axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3)
+    axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3, dilation=1)
     assert axis is not None
     kernel = np.arange(7 * 7 * 3 * 64).reshape(7, 7, 3, 64)
     # The document's own lines, in numpy.

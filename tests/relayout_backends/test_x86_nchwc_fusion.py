@@ -105,7 +105,7 @@ class Model:
         self.outputs = list(outputs)
         before = self.proto()
         model = ir.from_proto(before)
-        fuse(model)
+        fuse(model, "")
         expected, found = self.run(before), self.run(ir.to_proto(model))
         for a, b in zip(expected, found, strict=True):
             assert a.shape == b.shape
@@ -326,9 +326,9 @@ def test_fusing_twice_changes_nothing() -> None:
     model = Model()
     model.outputs = [model.then("Relu", model.then("Add", "c", "s"))]
     once = ir.from_proto(model.proto())
-    fuse(once)
+    fuse(once, "")
     twice = ir.from_proto(ir.to_proto(once))
-    fuse(twice)
+    fuse(twice, "")
     assert ir.to_proto(once).SerializeToString() == ir.to_proto(twice).SerializeToString()
 
 

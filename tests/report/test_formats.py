@@ -57,6 +57,12 @@ def test_a_case_of_junit_has_a_name_of_its_own_its_model_and_a_time(suites: list
     assert sum(float(case.get("time", "")) for case in cases) == 2.0
 
 
+def test_a_name_of_any_characters_is_in_junit_as_far_as_xml_allows() -> None:
+    named = Results((ModelResult("\U0001f600 \x01 \uffff.onnx", 1, 1.0, report(NOTE)),), is_list=False)
+    (suite,) = ElementTree.fromstring(FORMATS["junit"](named)).findall("testsuite")
+    assert suite.get("name") == "\U0001f600 \\x01 \\uffff.onnx"
+
+
 def test_junit_counts_a_cause_as_a_failure_and_no_answer_as_an_error(suites: list[ElementTree.Element]) -> None:
     assert [(s.get("tests"), s.get("failures"), s.get("errors")) for s in suites] == [
         ("2", "2", "0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_the_checker_branches_on_large_tables_and_states_its_assumptions(
     verdicts = [check(written(problem)) for problem, _ in found]
     assert any(verdict.on_trust for verdict in verdicts)
     assert all(verdict.bound + verdict.on_trust == least for verdict, (_, least) in zip(verdicts, found, strict=True))
+
+
+def test_a_search_may_be_deeper_than_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is eliminated, and the answer, all choices in their second state, is not the cheapest."""
+    monkeypatch.setattr(checker, "_LARGEST_TABLE", 0)
+    count = sys.getrecursionlimit()
+    certificate = {"choices": [[0, 1]] * count, "assignment": [1] * count, "items": [], "cost": count, "bound": count}
+    verdict = check(certificate)
+    assert (verdict.bound, verdict.on_trust) == (0, count)
 
 
 def image_model() -> Any:

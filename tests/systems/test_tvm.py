@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 from legalization_checks import TO_NCHW, TO_NHWC, operators
@@ -14,6 +15,8 @@ from tvm_nets import CHANNELS_LAST, Desired, converted
 
 import relayout
 from relayout import load_backend
+from relayout.model.io import read_model
+from relayout_backends import convert_layout
 
 
 def perms(model: onnx.ModelProto) -> list[tuple[int, ...]]:
@@ -272,6 +275,27 @@ def test_layers_are_skipped_by_tvms_count(skip: list[str | int]) -> None:
     )
     assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["", "relayout", ""]
     assert report.after.transposes == 2
+
+
+def test_no_more_layers_are_counted_than_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hook counts anew, so that all layers for each would be their square."""
+    nodes = [
+        node
+        for node in read_model(chain("Conv", (30, 30), (4, 4, 3, 3), length=9).model()).graph
+        if node.op_type == "Conv"
+    ]
+    options = {"desired_layouts": {"nn.conv2d": ["NHWC"]}, "skip": [1]}
+    backend, is_counted, counted = load_backend("convert-layout", options=options), convert_layout._is_counted, []
+
+    def counting(node: ir.Node) -> bool:
+        counted.append(node)
+        return is_counted(node)
+
+    monkeypatch.setattr(convert_layout, "_is_counted", counting)
+    layouts = [str(backend.nth_result_layout_requirements(node, 0)) for node in nodes]
+    assert [place for place, layout in enumerate(layouts) if layout != "NHWC"] == [1]
+    # Each layer itself, and the two layers with the Relu between them.
+    assert len(counted) <= 4 * len(nodes)
 
 
 def test_a_numeric_node_name_is_not_a_count() -> None:

@@ -12,6 +12,7 @@ import pytest
 from relayout.backend import load_backend
 from relayout.legalization import legalize
 from relayout.model.io import read_model
+from relayout.report.causes import causes
 from relayout.report.schema import Verification
 from relayout.verification.verifier import verify
 
@@ -108,6 +109,52 @@ def test_atoms_that_contradict_the_value_are_found(atoms: str, rule: str) -> Non
 def test_invalid_annotations_are_found_without_the_original() -> None:
     for atoms in ("0,1:1:2,2,3", "0,1", "words", "0,0,2,3", "0,1:1:2+1:2:0,2,3:1:5"):
         assert rules(verify(folded(atoms), "onnx")) == {"layout-annotation"}, atoms
+
+
+INSIDE = """net (bool c, float[2,3,5,4] x) => (float[2,3,5,4] y) {
+    y = If (c) <then_branch = yes () => (float[2,3,5,4] p) <float[2,5,4,3] a, float[2,5,4,3] b, float[3] w = {1, 2, 3}>
+                    { a = Transpose <perm = [0,2,3,1]> (x)
+                      b = Add (a, w)
+                      p = Transpose <perm = [0,3,1,2]> (b) },
+                else_branch = no () => (float[2,3,5,4] q) { q = Relu (x) }> }"""
+
+SOURCE = """net (bool c, float[2,3,5,4] x) => (float[2,3,5,4] y) {
+    y = If (c) <then_branch = yes () => (float[2,3,5,4] p) <float[2,3,5,4] b, float[3,1,1] w = {1, 2, 3}>
+                    { b = Add (x, w)
+                      p = Identity (b) },
+                else_branch = no () => (float[2,3,5,4] q) { q = Relu (x) }> }"""
+
+
+def branch_of(model: ir.Model) -> ir.Graph:
+    (node,) = model.graph
+    return node.attributes["then_branch"].as_graph()
+
+
+@pytest.mark.parametrize(("order", "is_legal"), [("0,2,3,1", True), ("0,3,2,1", False)])
+def test_the_order_of_a_value_in_a_branch_leads_from_the_shape_of_its_source(order: str, is_legal: bool) -> None:
+    model = model_of(INSIDE)
+    value = next(value for node in branch_of(model) for value in node.outputs if value.name == "b")
+    value.metadata_props["relayout.order"] = order
+    found = verify(model, "onnx", against=model_of(SOURCE)).findings
+    assert [each.rule for each in found if "source's shape" in each.message] == ["layout-annotation"] * (not is_legal)
+
+
+def test_an_annotation_of_a_weight_in_a_branch_is_checked() -> None:
+    model = model_of(INSIDE)
+    branch_of(model).initializers["w"].metadata_props["relayout.order"] = "0,0"
+    assert rules(verify(model, "onnx")) == {"layout-annotation"}
+
+
+def test_values_that_break_a_rule_alike_are_one_cause_whatever_their_names() -> None:
+    model = folded("")
+    for name in ("a", "f"):
+        value_of(model, name).metadata_props["relayout.order"] = "0,0,2,3"
+    (cause,) = causes(verify(model, "onnx").findings)
+    before = cause.fingerprint("m")
+    assert len(cause.places) == 2
+    value_of(model, "a").name = "renamed"
+    (cause,) = causes(verify(model, "onnx").findings)
+    assert cause.fingerprint("m") == before
 
 
 def test_a_value_has_one_annotation_of_its_format() -> None:
@@ -218,6 +265,23 @@ Conv <kernel_shape, data_layout, out_layout> (X, W) => (Y) {
     Ys = Constant <value = int64[5] {0, 3, 4, 5, 4}> ()
     Yr = Reshape (Yp, Ys)
     Y = Transpose <perm = [0,1,3,4,2]> (Yr) }"""
+
+# TVM's spelling of NCHWc[tile:4]; the kernel has no blocks.
+PACKED = """net (float[1,2,5,4,4] x, float[6,8,1,1] w) => (float[1,6,5,4] y) {
+    y = relayout.Conv <data_layout = "NCHW4c", kernel_layout = "OIHW", out_layout = "NCHW", kernel_shape = [1,1]> (x, w)
+}
+<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, data_layout, kernel_layout, out_layout> (X, W) => (Y) {
+    Xt = Transpose <perm = [0,1,4,2,3]> (X)
+    Xs = Constant <value = int64[4] {0, 8, 5, 4}> ()
+    Xr = Reshape (Xt, Xs)
+    Y = Conv <kernel_shape: ints = @kernel_shape> (Xr, W) }"""
+
+
+def test_blocks_of_data_have_the_channels_of_a_kernel_without_them() -> None:
+    assert verify(model_of(PACKED), "onnx").findings == ()
+    findings = verify(model_of(PACKED.replace("[6,8,1,1]", "[6,4,1,1]")), "onnx").findings
+    assert [each.found for each in findings if "number of channels" in each.message] == ["8"]
 
 
 @pytest.mark.parametrize("text", [TILED, PADDED, FILLED])

@@ -435,7 +435,7 @@ DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout
     ],
 )
 def test_a_report_must_add_up(fields: dict[str, object], rule: str | None) -> None:
-    found = {finding.rule for finding in check_report(report(**fields))}
+    found = {finding.rule for finding in check_report(report(**fields), None, None, None, frozenset())}
     assert found == ({rule} if rule else set())
 
 

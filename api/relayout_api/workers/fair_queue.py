@@ -57,18 +57,18 @@ class FairQueue:
             yield
         finally:
             self._mean += _WEIGHT * (monotonic() - started - self._mean)
-            self._used[caller] -= 1
-            if not self._used[caller]:
-                del self._used[caller]
-            self._hand_out()
+            self._release(caller)
 
     async def _enter(self, caller: str, seconds: float | None) -> None:
         if seconds is not None and (self.used >= self._places or self._used[caller] >= self._share):
-            own = len(self._waiting.get(caller, ()))
+            own, most_own = len(self._waiting.get(caller, ())), max(1, self._most_waiting // 2)
             if self.waiting >= self._most_waiting:
-                raise self._refused("busy", "too many requests at once", self.waiting)
-            if own >= max(1, self._most_waiting // 2):
-                raise self._refused("too-many-requests", "this caller has too many requests at once", own)
+                expected = f"at most {self._most_waiting} requests waiting"
+                raise self._refused("busy", "too many requests at once", expected, self.waiting)
+            if own >= most_own:
+                problem = "this caller has too many requests at once"
+                expected = f"at most {most_own} requests of one caller waiting"
+                raise self._refused("too-many-requests", problem, expected, own)
         turn = anyio.Event()
         self._since[turn] = monotonic()
         self._waiting.setdefault(caller, deque()).append(turn)
@@ -79,15 +79,22 @@ class FairQueue:
         except BaseException as error:
             if turn.is_set():
                 # The place came in the same moment.
-                self._used[caller] -= 1
-                self._hand_out()
+                self._release(caller)
             else:
                 self._leave(caller, turn)
             if isinstance(error, TimeoutError):
-                raise self._refused("busy", "no worker became free in time", self.waiting) from None
+                expected = f"a free worker within {seconds:g} s"
+                raise self._refused("busy", "no worker became free in time", expected, self.waiting) from None
             raise
         finally:
             del self._since[turn]
+
+    def _release(self, caller: str) -> None:
+        """Take a place from a caller and give it to the next one."""
+        self._used[caller] -= 1
+        if not self._used[caller]:
+            del self._used[caller]
+        self._hand_out()
 
     def _leave(self, caller: str, turn: anyio.Event) -> None:
         self._waiting[caller].remove(turn)
@@ -110,12 +117,6 @@ class FairQueue:
         if self.used < self._places and any(self._used[caller] < self._share for caller in self._waiting):
             self._hand_out()
 
-    def _refused(self, kind: str, problem: str, ahead: int) -> RefusedError:
+    def _refused(self, kind: str, problem: str, expected: str, ahead: int) -> RefusedError:
         wait = max(1, math.ceil(self._mean * (ahead + 1) / self._places))
-        return RefusedError(
-            kind,
-            problem,
-            expected=f"at most {self._most_waiting} waiting",
-            hint="retry later",
-            retry_after=min(wait, 300),
-        )
+        return RefusedError(kind, problem, expected=expected, hint="retry later", retry_after=min(wait, 300))

@@ -126,6 +126,11 @@ class Content:
             view = view[count:]
             self.size += count
 
+    def clear(self) -> None:
+        """Give the memory back, before anything is sent. No view of the bytes may be used any more."""
+        os.ftruncate(self.file, 0)
+        self.size = 0
+
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
         """A binary file to write these bytes to, from the first."""

@@ -26,6 +26,10 @@ _log = logging.getLogger("relayout_api")
 _MOST_TASKS = 1000
 # A task whose worker dies is tried again, in case the cause was outside.
 _ATTEMPTS = 2
+# So many workers more than there are places may end before they receive a task; all idle ones may have been killed.
+_FALSE_STARTS = 3
+# The pause before a worker is replaced that ended before its first task, as the next one may do the same.
+_PAUSE_SECONDS = 1.0
 # A worker that dies in native code with more than this share of its memory limit has died of it.
 _MEMORY_SHARE = 0.7
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
@@ -37,7 +41,7 @@ class WorkerDiedError(InternalError):
 
 
 class _GoneError(Exception):
-    """A worker ended before it received the task."""
+    """A worker ended before it received the task. The text is that of its end."""
 
 
 class Pool:
@@ -57,11 +61,6 @@ class Pool:
     def ready(self) -> bool:
         """Whether a worker is alive."""
         return bool(self._all)
-
-    @property
-    def size(self) -> int:
-        """How many workers are alive."""
-        return len(self._all)
 
     def gauges(self) -> Gauges:
         """The workers that are alive, and the tasks that wait for one."""
@@ -100,13 +99,16 @@ class Pool:
         RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
-            deaths = 0
+            deaths = false_starts = 0
             while True:
                 worker = await self._worker()
                 try:
                     return await self._run(worker, task, body, others, take)
-                except _GoneError:
-                    continue
+                except _GoneError as error:
+                    false_starts += 1
+                    if false_starts >= self._settings.workers + _FALSE_STARTS:
+                        problem = "worker processes end before they receive a task"
+                        raise WorkerDiedError(problem, found=str(error)) from None
                 except WorkerDiedError:
                     deaths += 1
                     if deaths == _ATTEMPTS:
@@ -148,7 +150,7 @@ class Pool:
             body.send(worker.channel, task.header(), *others)
         except ConnectionError as error:
             await self._log_death(worker)
-            raise _GoneError from error
+            raise _GoneError(worker.end) from error
         while True:
             message = await _next(worker)
             if message is None:
@@ -156,7 +158,7 @@ class Pool:
                 assert worker.end is not None
                 if not body.was_received:
                     await self._log_death(worker)
-                    raise _GoneError
+                    raise _GoneError(worker.end)
                 raise self._death(worker, worker.end, task)
             header = message.header
             if "event" in header:
@@ -188,8 +190,8 @@ class Pool:
             worker = self._idle.pop()
             if worker.end is None:
                 return worker
-            await self._log_death(worker)
             worker.channel.close()
+            await self._log_death(worker)
         return await self._fork()
 
     async def _fork(self) -> WorkerProcess:
@@ -199,8 +201,9 @@ class Pool:
                 break
             try:
                 worker = await template.fork()
-            except TemplateError:
-                # Another is started within a second.
+            except TemplateError as error:
+                _log.warning("no worker is forked: %s", error)
+                # Another template is started within a second, or other processes end.
                 await anyio.sleep(1.5)
                 continue
             self._all.add(worker)
@@ -219,13 +222,15 @@ class Pool:
             self._idle.remove(worker)
             worker.channel.close()
             await self._log_death(worker)
+        if not worker.tasks:
+            await anyio.sleep(_PAUSE_SECONDS)
         await self._fill()
 
     async def _log_death(self, worker: WorkerProcess) -> None:
         """Log the end of a worker that had no task, or did not receive it."""
         with anyio.move_on_after(1.0):
             await worker.ended.wait()
-        _log.error("idle worker %d died: %s", worker.pid, worker.end)
+        _log.error("worker %d died without a task: %s", worker.pid, worker.end)
 
     async def _fill(self) -> None:
         """Fork workers until there are as many as there are places."""
@@ -233,7 +238,8 @@ class Pool:
             try:
                 worker = await self._fork()
             except RefusedError:
-                return
+                await anyio.sleep(_PAUSE_SECONDS)
+                continue
             if len(self._all) > self._settings.workers:
                 # Another was forked in the meantime.
                 worker.kill()

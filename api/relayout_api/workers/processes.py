@@ -106,7 +106,6 @@ class Template:
         self._text = b""
         self._pids: deque[Callable[[int], None]] = deque()
         self._workers: dict[int, WorkerProcess] = {}
-        self._early: dict[int, End] = {}
         self.ready = anyio.Event()
         self.ended = anyio.Event()
 
@@ -127,29 +126,33 @@ class Template:
             if not is_closed and not isinstance(error, ConnectionError):
                 raise
         finally:
-            self.ended.set()
+            self.close()
             # For those who wait for it: they find that it has ended.
             self.ready.set()
-            self.close()
 
     async def fork(self) -> WorkerProcess:
-        """A new worker, when the template is ready. Raises TemplateError."""
+        """A new worker, when the template is ready. A caller that is cancelled meanwhile gets it too.
+
+        Raises TemplateError.
+        """
         await self.ready.wait()
         if self.ended.is_set():
             raise TemplateError("the template of the workers ended")
         ours, theirs = socket.socketpair()
         errors, write = os.pipe()
         forked = anyio.Event()
-        pid = 0
+        worker: WorkerProcess | None = None
 
-        def take(number: int) -> None:
-            nonlocal pid
-            pid = number
+        def take(pid: int) -> None:
+            nonlocal worker
+            if pid > 0:
+                # At once, as the next line may be its end.
+                worker = self._workers[pid] = WorkerProcess(pid, ours, errors)
             forked.set()
 
         try:
-            self._pids.append(take)
             socket.send_fds(self._control, [b"f"], [theirs.fileno(), write])
+            self._pids.append(take)
         except OSError as error:
             ours.close()
             os.close(errors)
@@ -157,20 +160,21 @@ class Template:
         finally:
             theirs.close()
             os.close(write)
-        await forked.wait()
-        if pid < 0:
+        # The template forks whether this is cancelled or not, and then the worker is the caller's.
+        with anyio.CancelScope(shield=True):
+            await forked.wait()
+        if worker is None:
             ours.close()
             os.close(errors)
-            raise TemplateError("the template of the workers ended")
+            raise TemplateError(
+                "the template of the workers ended" if self.ended.is_set() else "the system makes no more processes"
+            )
         ours.setblocking(False)
-        worker = WorkerProcess(pid, ours, errors)
-        self._workers[pid] = worker
-        if pid in self._early:
-            self._end(pid, self._early.pop(pid))
         return worker
 
     def close(self) -> None:
         """End the template, and with it its workers."""
+        self.ended.set()
         self._process.kill()
         self._process.wait()
         while self._pids:
@@ -188,10 +192,7 @@ class Template:
             self._end(line["ended"], End(line["status"], line["peak"]))
 
     def _end(self, pid: int, end: End) -> None:
-        worker = self._workers.pop(pid, None)
-        if worker is None:
-            # It ended before `fork` went on.
-            self._early[pid] = end
-            return
-        worker.end = end
-        worker.ended.set()
+        # A library of the template may have had a process of its own.
+        if worker := self._workers.pop(pid, None):
+            worker.end = end
+            worker.ended.set()

@@ -4,8 +4,8 @@ A fork is ready within milliseconds and shares the template's memory. The templa
 It dies with the server, and the workers die with it, by the kernel's parent-death signal, even in native code.
 
 The server writes one byte with two descriptors, the socket and the stderr of a new worker. The template answers with
-lines of JSON: `{"ready": true}`, `{"pid": …}` for each fork, and `{"ended": pid, "status": …, "peak": bytes}` for each
-end.
+lines of JSON: `{"ready": true}`, `{"pid": …}` for each fork, -1 where the system makes no process, and
+`{"ended": pid, "status": …, "peak": bytes}` for each end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 
 from relayout_api.workers.limits import die_with_parent
 
@@ -53,7 +54,11 @@ def main() -> None:
 
 def _fork(control: socket.socket, files: list[int], pipe: tuple[int, int]) -> None:
     channel, errors = files
-    process = os.fork()
+    try:
+        process = os.fork()
+    except OSError:
+        # Too many processes, or too little memory. The workers that are there go on.
+        process = -1
     if process:
         os.close(channel)
         os.close(errors)
@@ -73,6 +78,9 @@ def _fork(control: socket.socket, files: list[int], pipe: tuple[int, int]) -> No
 
         work(socket.socket(fileno=channel))
         status = 0
+    except BaseException:
+        # The server logs what its workers write to stderr.
+        traceback.print_exc()
     finally:
         # Not sys.exit: the exit handlers are the template's.
         os._exit(status)

@@ -47,12 +47,12 @@ class BlockedAxis:
 
 
 def blocked_axis(
-    block: int, size: int, kernel: int, stride: int, begin: int, end: int, dilation: int = 1
+    block: int, size: int, kernel: int, stride: int, begin: int, end: int, dilation: int
 ) -> BlockedAxis | None:
     """The axis over blocks; None where it is not exact: the block does not divide the stride, the kernel is dilated
     within blocks, the padding is negative, or the convolution has no results.
 
-        >>> axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3)
+        >>> axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3, dilation=1)
         >>> axis.size, axis.kernel, axis.front, axis.back, axis.stride, axis.begin, axis.end
         (112, 4, 1, 0, 1, 2, 1)
     """

@@ -25,10 +25,10 @@ from relayout_backends.x86_nchwc.shapes import constant, numbers
 __all__ = ["fuse"]
 
 
-def fuse(model: ir.Model, device: str = "") -> bool:
+def fuse(model: ir.Model, device: str) -> bool:
     """Fuse into each blocked convolution of `model` the operators after it that only it feeds; whether any were.
 
-    `device`: only nodes there are fused (see `relayout.backend.DEVICE_KEY`).
+    `device`: only nodes there are fused; "": all (see `relayout.backend.DEVICE_KEY`).
     """
     editing = Editing(model.graph, device)
     _grow_chains(editing)

@@ -1,8 +1,8 @@
 """Factors and offsets of the channels of a blocked value that no convolution produces: they become a convolution.
 
 ONNX's operators broadcast [C/block, 1, 1, block] over blocks sixteen numbers at a time, which takes seven times as long
-as onnxruntime's depthwise convolution of one position (`python benchmarks/nchwc.py operators`). Only the memory counts
-is relevant here, not the meaning of the tensor [N, K, H, W, block].
+as onnxruntime's depthwise convolution of one position (`python benchmarks/nchwc.py operators`). Only the order in
+memory matters here, not the meaning of the axes of [N, K, H, W, block].
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Composite(Backend):
     """Several backends in one graph: a node may run on each device that takes it, unless an assignment decides.
 
     The first assignment that fits a node decides. `host` is the device of the graph's inputs and outputs; without it
-    each is where it is cheapest. Raises BackendError for unknown devices.
+    each is where it is cheapest. Raises BackendError for unknown devices, and for two of one name.
     """
 
     name = "composite"
@@ -99,7 +99,11 @@ class Composite(Backend):
     ) -> None:
         super().__init__(context)
         self.name = name
+        devices = tuple(devices)
         self._devices = {device.name: device for device in devices}
+        if len(self._devices) < len(devices):
+            names = ", ".join(device.name for device in devices)
+            raise BackendError("two devices of one name", where=name, expected="a name of its own each", found=names)
         self._assignments = tuple(assignments)
         self._host = host
         self._check([each for a in self._assignments for each in a.devices] + ([host] if host is not None else []))

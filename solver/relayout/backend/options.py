@@ -88,10 +88,8 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
     """Raise BackendError for an option that the backend `name` lacks, or one of another type."""
     # Reading the options of a class takes longer than all other checks of a backend.
     known = {option.name: option for option in options_of(found)} if given else {}
-    if unknown := sorted(set(given) - set(known)):
-        parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):
-            return
+    unknown = sorted(set(given) - set(known))
+    if unknown and not _takes_any(found):
         near = get_close_matches(unknown[0].replace("-", "_"), known, n=2)
         error = UnknownOptionError(
             f"the backend {name!r} does not take these options",
@@ -102,11 +100,17 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
         error.names = tuple(unknown)
         raise error
     for key, value in given.items():
-        option = known[key]
-        if not _fits(value, option.type):
+        option = known.get(key)
+        if option is not None and not _fits(value, option.type):
             raise BackendError(
                 f"the backend {name!r} does not take this value", where=key, expected=option.expected, found=repr(value)
             )
+
+
+def _takes_any(found: Any) -> bool:
+    """Whether the constructor takes options that it does not name."""
+    parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def option_value(text: str) -> Any:

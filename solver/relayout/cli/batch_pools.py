@@ -113,12 +113,12 @@ def _interrupts_later() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Iterator[Done]:
+def on_cluster(items: Sequence[Item], address: str, table: bytes) -> Iterator[Done]:
     """Each model on a worker of the Dask scheduler at `address`, as they end; this process reads and writes the files.
 
-    `table` is the file that declares the backend, if one does. The scheduler gives the model of a worker that died to
-    another worker, a few times. After that it is sent once more, alone: another model may have killed the workers.
-    Raises UsageError.
+    `table` is the file that declares the backend, empty if none does. The scheduler gives the model of a worker that
+    died to another worker, a few times. After that it is sent once more, alone: another model may have killed the
+    workers. Raises UsageError.
     """
     try:
         from distributed import Client, as_completed

@@ -24,6 +24,7 @@ from relayout.client.protocol import (
     data_of,
     headers_of,
     job_of,
+    pause,
     pause_after,
     result_of,
     unreachable,
@@ -119,15 +120,18 @@ class AsyncClient:
         return await self._work("explain", model, backend, options, progress)
 
     async def verify(
-        self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
+        self, /, model: Model, backend: Backend | None = None, *, progress: Progress = _ignore, **options: Any
     ) -> Result:
-        """The report with the findings of the verifier."""
+        """The report with the findings of the verifier, by default for the backend that the model records."""
         return await self._work("verify", model, backend, options, progress)
 
     async def submit(
-        self, /, kind: str, model: Model, backend: Backend = "onnx", *, key: str | None = None, **options: Any
+        self, /, kind: str, model: Model, backend: Backend | None = None, *, key: str | None = None, **options: Any
     ) -> Job:
-        """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job."""
+        """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job.
+
+        The default backend is that of the service: `onnx`, or for verify the one that the model records.
+        """
         sent = body_of(kind, model, backend, options).request(kind, key)
         return job_of(await self._send("POST", "/v1/jobs", **sent))
 
@@ -158,20 +162,20 @@ class AsyncClient:
             headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
             try:
                 async with self._transport.stream(f"/v1/jobs/{job}/events", headers) as response:
-                    if (pause := pause_after(response, tries)) is None:
+                    if (seconds := pause_after(response, tries)) is None:
                         async for sent in self._transport.events(checked(response)):
                             if sent.id and sent.data:
                                 after, tries = int(sent.id), 0
                                 yield Event(after, sent.event, sent.json())
                             if sent.event == "done":
                                 return
-                        pause = pause_after(httpx.Response(503), tries)
+                        seconds = pause(tries)
             except httpx.TransportError as error:
                 # Quiet for longer than the timeout, or the server was restarted.
-                if (pause := pause_after(httpx.Response(503), tries)) is None:
+                if (seconds := pause(tries)) is None:
                     raise unreachable(error, self._address) from error
             tries += 1
-            await self._transport.sleep(pause or 1.0)
+            await self._transport.sleep(seconds or 1.0)
 
     async def wait(self, job: str, progress: Progress = _ignore) -> Job:
         """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""
@@ -193,7 +197,7 @@ class AsyncClient:
         return found
 
     async def _work(
-        self, kind: str, model: Model, backend: Backend, options: Mapping[str, Any], progress: Progress
+        self, kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any], progress: Progress
     ) -> Result:
         job = await self.submit(kind, model, backend, **options)
         try:
@@ -212,8 +216,7 @@ class AsyncClient:
                 response = await self._transport.request(method, path, **given)
             except httpx.HTTPError as error:
                 raise unreachable(error, self._address) from error
-            pause = pause_after(response, tries)
-            if pause is None:
+            if (seconds := pause_after(response, tries)) is None:
                 return checked(response)
             tries += 1
-            await self._transport.sleep(pause)
+            await self._transport.sleep(seconds)

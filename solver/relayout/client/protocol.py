@@ -41,6 +41,7 @@ __all__ = [
     "data_of",
     "headers_of",
     "job_of",
+    "pause",
     "pause_after",
     "result_of",
     "unreachable",
@@ -136,8 +137,11 @@ class Body:
         return {"content": self.content, "params": [("kind", kind), *self.query], "headers": headers}
 
 
-def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any]) -> Body:
-    """The body for a model; `options` are those of the verb `kind`. Raises UsageError, InputError."""
+def body_of(kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any]) -> Body:
+    """The body for a model; `options` are those of the verb `kind`. Without a backend the service has its default.
+
+    Raises UsageError, InputError.
+    """
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         try:
@@ -149,7 +153,7 @@ def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any
     if isinstance(model, bytes):
         return Body(model, _ONNX, _query(kind, backend, options))
     given = {name: value for name, value in options.items() if value is not None}
-    whole = {"graph": model, "backend": backend, "options": given}
+    whole = {"graph": model, **({} if backend is None else {"backend": backend}), "options": given}
     return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
 
 
@@ -198,13 +202,18 @@ def job_of(response: httpx.Response) -> Job:
     return Job.of(data_of(response, id=str, kind=str, state=str))
 
 
+def pause(tries: int, asked: float = 1.0) -> float | None:
+    """The seconds to wait before the next try, of those that the server asked for; None after the last one."""
+    # Clients that were refused together come back one by one.
+    return None if tries >= TRIES else min(asked, _LONGEST_PAUSE) * random.uniform(1.0, 1.5)
+
+
 def pause_after(response: httpx.Response, tries: int) -> float | None:
     """The seconds to wait before the same request again, or None if that would not help."""
-    if response.status_code not in (429, 503) or tries >= TRIES:
+    if response.status_code not in (429, 503):
         return None
-    asked = response.headers.get("retry-after", "1")
-    # Clients that were refused together come back one by one.
-    return min(float(asked) if asked.isdecimal() else 1.0, _LONGEST_PAUSE) * random.uniform(1.0, 1.5)
+    asked = response.headers.get("retry-after", "")
+    return pause(tries, float(asked)) if asked.isdecimal() else pause(tries)
 
 
 def result_of(report: bytes, model: httpx.Response | None) -> Result:
@@ -265,9 +274,9 @@ def _graph(content: bytes, path: Path) -> dict[str, Any]:
     return graph
 
 
-def _query(kind: str, backend: Backend, options: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _query(kind: str, backend: Backend | None, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The backend and the options as the query that goes with ONNX bytes."""
-    query = [("backend", backend if isinstance(backend, str) else json.dumps(backend))]
+    query = [] if backend is None else [("backend", backend if isinstance(backend, str) else json.dumps(backend))]
     for option in options_of(kind):
         value = options.get(option.name)
         if value is None or value == option.default:

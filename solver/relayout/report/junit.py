@@ -71,4 +71,4 @@ def _printable(text: str) -> str:
 
 
 def _is_allowed(c: str) -> bool:
-    return c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe")
+    return c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff")

@@ -16,9 +16,7 @@ from relayout.verification.operators_kept import check_operators
 __all__ = ["check_against"]
 
 
-def check_against(
-    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]] = frozenset(), *, fuses: bool = False
-) -> Iterator[Finding]:
+def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
     read.
 

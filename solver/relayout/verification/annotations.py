@@ -22,12 +22,13 @@ __all__ = ["check_annotations"]
 
 def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
-    graph = index.model.graph
+    outer = index.model.graph
     names = common.beside_pieces
-    inward = [value for inside in index.nesting.values() for inner in inside for value in inner.inputs]
+    inner = [graph for inside in index.nesting.values() for graph in inside]
+    inward = [value for graph in inner for value in (*graph.inputs, *graph.initializers.values())]
     made = [value for node in index.nodes for value in node.outputs]
     sound: set[object] = set()
-    for value in dict.fromkeys([*graph.inputs, *inward, *graph.initializers.values(), *made]):
+    for value in dict.fromkeys([*outer.inputs, *inward, *outer.initializers.values(), *made]):
         marks = index.marks_of(value)
         if not marks:
             continue
@@ -267,5 +268,5 @@ def _annotation(value: ir.Value, expected: str, found: str, message: str) -> Fin
         node=node_label(producer) if producer is not None else value.name,
         expected=expected,
         found=found,
-        message=f"value {value.name}: {message}",
+        message=f"{message} ({value.name})",
     )

@@ -174,5 +174,5 @@ def _disordered(node: ir.Node, value: ir.Value, expected: AxisNames, found: Axis
         node=node_label(node),
         expected="".join(name or "*" for name in expected),
         found="".join(name or "*" for name in found),
-        message=f"value {value.name}: its order does not lead from the original's axes to its own",
+        message=f"the order does not lead from the original's axes to the value's ({value.name})",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
@@ -11,6 +12,7 @@ from relayout.report.schema import Finding, Report
 from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.requirements import node_label
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["check_boundary", "check_freedom", "check_inner_shapes", "check_side"]
 
@@ -111,18 +113,23 @@ def _shown(shape: object) -> str:
 
 
 def check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each annotated value whose extents are not those of the source of its name."""
-    sources = {value.name: value for node in original.graph for value in node.outputs}
-    for node in model.graph:
+    """Yield a finding for each annotated result, in graphs inside nodes too, whose extents are not those of the source
+    of its name."""
+    made = [value for node in walk(original.graph) for value in node.outputs]
+    # Two branches may each have a value of one name.
+    counts = Counter(value.name for value in made)
+    sources = {value.name: value for value in made if counts[value.name] == 1}
+    outputs = set(model.graph.outputs)
+    for node in walk(model.graph):
         for value in node.outputs:
             source = sources.get(source_name(value))
             format_ = memory_format_of(value)
-            if source is None or format_ is None or value.is_graph_output() or _same_shape(value, source):
+            if source is None or format_ is None or value in outputs or _same_shape(value, source):
                 continue
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
                 expected=_shown(_in_format(source, format_)),
                 found=_shown(value.shape),
-                message=f"value {value.name}: the annotated order does not lead from its source's shape to its own",
+                message=f"the annotated order does not lead from the source's shape to the value's ({value.name})",
             )

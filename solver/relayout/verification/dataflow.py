@@ -163,7 +163,7 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
                 node=after.name,
                 expected=f"{key} {made}",
                 found=str(stated),
-                message=f"value {after.name}: the annotated order is not the one that its Transpose makes",
+                message=f"the annotated order is not the one that the Transpose makes ({after.name})",
             )
 
 

@@ -19,7 +19,7 @@ from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, checked_once
-from relayout.verification.operator_facts import CONTRIBUTED, CONTRIBUTED_TO_STANDARD
+from relayout.verification.operator_facts import CONTRIBUTED, CONTRIBUTED_TO_STANDARD, declared_layout_of
 from relayout.verification.requirements import node_label
 
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
@@ -152,7 +152,7 @@ def _check_shapes(model: ir.Model, inferred: Mapping[str, bytes]) -> Iterator[Fi
             node=node_label(node),
             expected=_shown(_extents(declared)),
             found=_shown(found),
-            message=f"value {name} is declared with one shape, and its operands give it another",
+            message=f"a value is declared with one shape, and its operands give it another ({name})",
         )
 
 
@@ -178,9 +178,8 @@ def _check_channels(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
     facts = kind.facts
     if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
         return
-    data, kernel = kind.own_inputs[0], kind.own_inputs[facts.kernel]
-    channels = _channels(node, "data_layout", node.inputs[0], data, "C")
-    inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
+    channels = _channels(node, 0, kind.own_inputs[0], "C")
+    inner = _channels(node, facts.kernel, kind.own_inputs[facts.kernel], "I")
     if channels is None or inner is None:
         return
     groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
@@ -195,17 +194,15 @@ def _check_channels(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
         )
 
 
-def _channels(
-    node: ir.Node, attribute: str, value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str
-) -> int | None:
-    """The extent of the axis: that of its tiles together, without its padding."""
-    outer, inner = _extent(value, names, letter), _extent(value, names, letter.lower())
-    text = node.attributes.get_string(attribute, "")
-    if outer is None or not text or "[" not in text:
+def _channels(node: ir.Node, n: int, names: tuple[str | None, ...] | None, letter: str) -> int | None:
+    """The extent of the n-th input's axis: that of its tiles together, without its padding."""
+    outer, inner = (_extent(node.inputs[n], names, each) for each in (letter, letter.lower()))
+    layout = declared_layout_of(node, "input", n)
+    if outer is None or layout is None:
         return outer
-    layout = Layout.parse(text)
     zeros, tile = _stated(layout, letter, "pad"), _stated(layout, letter.lower(), "tile")
-    return outer * (inner or tile or 1) - (zeros or 0)
+    width = inner or tile or (None if letter.lower() in layout.names else 1)
+    return None if width is None else outer * width - (zeros or 0)
 
 
 def _stated(layout: Layout, letter: str, namespace: str) -> int | None:

@@ -43,7 +43,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def check_operators(
-    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool = False
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool
 ) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
     not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.

@@ -8,6 +8,11 @@ import pytest
 
 from relayout.model.graph_json.json_text import parse_json
 
+# Time and memory grow with the text, not with its square.
+MANY = "{" + "".join(f'"{number}": 0, ' for number in range(200_000)) + '"199999": 0}'
+LONG = "k" * 100_000
+BEHIND = f'{{"{LONG}": [{"0, " * 100_000}{{"a": 0, "a": 0}}]}}'
+
 
 def test_json_is_parsed() -> None:
     assert parse_json(b'{"a": [1, 2.5, null, {"b": true}]}') == {"a": [1, 2.5, None, {"b": True}]}
@@ -21,11 +26,14 @@ def test_json_is_parsed() -> None:
         ('[[{"a": {"b": 1, "b": 2}}]]', 'the key "b" twice in [0][0].a'),
         # The first value of an outer repeated key is gone, and the inner one with it.
         ('{"a": {"b": 1, "b": 2}, "a": 1}', 'the key "a" twice'),
+        ('{"a": [{"": [1, {"b": 1, "b": 1}]}]}', 'the key "b" twice in a[0].[1]'),
         ('{"a": {"x": 1, "x": 1}, "b": {"y": 1, "y": 1}}', 'the key "x" twice in a'),
         ('{"\\u0061": 1, "a": 1}', 'the key "a" twice'),
         ('{"\\n": 1, "\\n": 1}', 'the key "\\n" twice'),
         ('{"a": NaN}', "NaN is not a JSON number; graph JSON has it as a string, in a typed attribute"),
-        ("[" * 100_000, "too many levels of nesting"),
+        pytest.param(MANY, 'the key "199999" twice', id="many keys"),
+        pytest.param(BEHIND, f'the key "a" twice in {LONG}[100000]', id="many values behind a long key"),
+        pytest.param("[" * 100_000, "too many levels of nesting", id="nesting"),
         ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
 )

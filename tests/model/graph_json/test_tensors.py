@@ -185,3 +185,12 @@ def test_a_constant_that_is_none_is_an_error_with_its_name(fault: str) -> None:
     with pytest.raises(InputError, match=problem) as caught:
         read_model(with_constant(**fields))
     assert "constant 'k'" in caught.value.where
+
+
+def test_a_string_that_is_not_utf_8_is_an_error_with_its_tensor() -> None:
+    model = read_model(with_constant(values=[0] * 6))
+    value = model.graph.initializers["k"]
+    value.const_value = ir.StringTensor([b"\xff"], shape=ir.Shape([1]), name="k")
+    with pytest.raises(InputError, match="not UTF-8") as caught:
+        to_json(model)
+    assert caught.value.where == "tensor k"

@@ -38,7 +38,7 @@ _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Slice", "Split"})
 
 
-def check_blocked(model: ir.Model, target: Callable[[], int], device: str = "") -> Iterator[Violation]:
+def check_blocked(model: ir.Model, target: Callable[[], int], device: str) -> Iterator[Violation]:
     """Yield a violation for each operator that reads a blocked value as a plain one or the reverse.
 
     By their metadata all nodes must have blocks of one size, and those on `device` the size of its `target`.

@@ -129,7 +129,7 @@ def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> T
     known = [kind for kind in operands if kind is not None]
     blocked = next((kind for kind in known if kind.is_blocked), None)
     if node.domain == BLOCKED_DOMAIN:
-        return _made_by_blocked(node, operands, result)
+        return _made_by_blocked(node, operands)
     if node.domain not in STANDARD:
         return None
     if is_elementwise(node) or node.op_type in ("Identity", *POINTWISE):
@@ -161,7 +161,7 @@ def _along(node: ir.Node, known: Sequence[Type], result: ir.Value) -> Type:
     return Type(True, known[0].size, channels, all(kind.padding_is_finite for kind in known))
 
 
-def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
+def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None]) -> Type | None:
     if node.op_type == "ReorderOutput":
         return PLAIN
     size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)

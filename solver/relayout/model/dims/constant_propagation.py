@@ -69,7 +69,7 @@ class Inferred(NamedTuple):
     is_ranked: bool
 
 
-def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool = True) -> Inferred:
+def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool) -> Inferred:
     """The model with all that its shapes and the values of its small tensors tell of each other.
 
     `infer` fills shapes in; it is called again as long as new values make new shapes known. `has_graphs`: a node may

@@ -35,7 +35,7 @@ _TELLING = frozenset({"Constant", "Size", *_ORDER_KEEPING, *_COMBINING})
 """The operators whose operands are looked at."""
 
 
-def needs_placeholders(proto: onnx.ModelProto, *, in_nodes: bool = True) -> bool:
+def needs_placeholders(proto: onnx.ModelProto, *, in_nodes: bool) -> bool:
     """Whether inference would read the data of a constant that has none. `in_nodes`: nodes may have constants too."""
     return any(map(_is_missed, _constants(proto.graph) if in_nodes else proto.graph.initializer))
 

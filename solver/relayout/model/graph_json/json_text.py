@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
 
 __all__ = ["parse_json"]
 
@@ -25,8 +26,7 @@ def parse_json(text: str | bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            faulty[id(found)] = found, next(key for place, key in enumerate(keys) if key in keys[:place])
+            faulty[id(found)] = found, _first_repeated(key for key, _ in pairs)
         return found
 
     try:
@@ -38,19 +38,44 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def _first_repeated(keys: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise AssertionError("no key is repeated")
+
+
 def _repeated(value: object, faulty: dict[int, tuple[dict[str, Any], str]]) -> str:
     """The first object in document order with a repeated key."""
-    pending: list[tuple[str, object]] = [("", value)]
+    # Each step leads back to the one before it, so that a long key is not copied for each value behind it.
+    pending: list[tuple[_Step | None, object]] = [(None, value)]
     while pending:
-        path, inner = pending.pop()
+        step, inner = pending.pop()
         if id(inner) in faulty:
             key = json.dumps(faulty[id(inner)][1])
-            return f"the key {key} twice" + (f" in {path}" if path else "")
+            return f"the key {key} twice" + (f" in {_path(step)}" if step else "")
         if isinstance(inner, dict):
-            pending += [(f"{path}.{key}" if path else key, each) for key, each in reversed(inner.items())]
+            pending += [(_Step(step, key), each) for key, each in reversed(inner.items())]
         elif isinstance(inner, list):
-            pending += [(f"{path}[{place}]", each) for place, each in reversed([*enumerate(inner)])]
+            pending += [(_Step(step, place), each) for place, each in reversed([*enumerate(inner)])]
     raise AssertionError("the object that an outer repeated key dropped is inside one that is there")
+
+
+class _Step(NamedTuple):
+    """A key or a place in a list, in the value that the step before leads to."""
+
+    before: _Step | None
+    key: str | int
+
+
+def _path(step: _Step | None) -> str:
+    parts: list[str] = []
+    while step is not None:
+        parts.append(f"[{step.key}]" if isinstance(step.key, int) else f".{step.key}" if step.before else step.key)
+        step = step.before
+    return "".join(reversed(parts))
 
 
 def _refuse(constant: str) -> NoReturn:

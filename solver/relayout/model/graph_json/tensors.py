@@ -90,10 +90,18 @@ def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[s
         steps = [dict(step) for step in transform_of(tensor)]
         return given | ({"transform": steps} if steps else {})
     if is_text:
-        return given | {"values": [text.decode("utf-8") for text in tensor.numpy().ravel().tolist()]}
+        return given | {"values": [_decoded(text, tensor.name) for text in tensor.numpy().ravel().tolist()]}
     if size <= MOST_VALUES and (dtype.is_integer() or dtype == ir.DataType.BOOL):
         return given | {"values": tensor.numpy().ravel().tolist()}
     return given | {"data": base64.b64encode(tensor.tobytes()).decode("ascii")}
+
+
+def _decoded(text: bytes, name: str | None) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = f"tensor {name}" if name else "a tensor"
+        raise InputError("a string is not UTF-8", where=where, expected="the text of JSON", found=str(error)) from None
 
 
 def constant_to_proto(constant: ConstantJson, where: str) -> onnx.TensorProto:

@@ -43,8 +43,8 @@ class Picture:
 
 
 def neighbourhood(inspection: Inspection, hops: int = 1) -> Picture:
-    """The conversions, the largest first, with all nodes up to `hops` steps before and after them; at most `MOST_NODES`
-    boxes."""
+    """The conversions with all nodes up to `hops` steps before and after them: the neighbourhood of the first, which is
+    the largest, and of others while all are at most `MOST_NODES` nodes."""
     producer_of = {name: number for number, node in enumerate(inspection.nodes) for name in node.outputs}
     readers_of: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(inspection.nodes):

@@ -17,10 +17,10 @@ _PART_OF_CHARGE = {"operator": "operators", "decomposition": "operators", "reord
 
 def check_report(
     report: Report,
-    model: ir.Model | None = None,
-    original: ir.Model | None = None,
-    dims: Mapping[str, int] | None = None,
-    conversion_operators: Set[tuple[str, str]] = frozenset(),
+    model: ir.Model | None,
+    original: ir.Model | None,
+    dims: Mapping[str, int] | None,
+    conversion_operators: Set[tuple[str, str]],
 ) -> Iterator[Finding]:
     """Yield a finding for each number of `report` that contradicts others, or the models if these are given.
 

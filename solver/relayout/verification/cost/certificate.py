@@ -200,20 +200,27 @@ class _Search:
     def __init__(self, sizes: Sequence[int], enough: int, steps: _Steps) -> None:
         self._sizes, self._enough, self._steps = sizes, enough, steps
 
-    def bound(self, tables: Tables, spent: int = 0) -> int:
-        """A lower bound on `spent` plus the least cost; the least cost itself if it is below `enough` and proved."""
-        tables = dict(tables)
-        spent += self._eliminate(tables)
-        least = spent + sum(int(table.min()) for table in tables.values())
-        if not tables or least >= self._enough or self._steps.left <= 0:
-            return min(least, _NEVER)
-        uses: dict[int, int] = {}
-        for scope in tables:
-            for variable in scope:
-                uses[variable] = uses.get(variable, 0) + len(scope)
-        chosen = max(sorted(uses), key=lambda variable: uses[variable])
-        self._steps.left -= self._sizes[chosen]
-        return min(self.bound(dict(_fixed(tables, chosen, state)), spent) for state in range(self._sizes[chosen]))
+    def bound(self, tables: Tables) -> int:
+        """A lower bound on the least cost; the least cost itself if it is below `enough` and proved."""
+        lowest = _NEVER
+        # Depth first. The tables of a branch are made when its turn comes.
+        pending: list[tuple[Tables, int, tuple[int, int] | None]] = [(tables, 0, None)]
+        while pending:
+            before, spent, branch = pending.pop()
+            tables = dict(before) if branch is None else dict(_fixed(before, *branch))
+            spent += self._eliminate(tables)
+            least = spent + sum(int(table.min()) for table in tables.values())
+            if not tables or least >= self._enough or self._steps.left <= 0:
+                lowest = min(lowest, least)
+                continue
+            uses: dict[int, int] = {}
+            for scope in tables:
+                for variable in scope:
+                    uses[variable] = uses.get(variable, 0) + len(scope)
+            chosen = max(sorted(uses), key=lambda variable: uses[variable])
+            self._steps.left -= self._sizes[chosen]
+            pending += [(tables, spent, (chosen, state)) for state in reversed(range(self._sizes[chosen]))]
+        return lowest
 
     def _eliminate(self, tables: Tables) -> int:
         """Minimise over one variable after the other, smallest result first; the cost that depends on none left."""

@@ -108,8 +108,8 @@ def with_weights(model: ir.Model) -> ir.Model:
 
     The same model if nothing is absent. Raises ValueError where a transform cannot be undone to find the owner's shape.
     """
-    absent = [value for graph in all_graphs(model) for value in graph.initializers.values()]
-    if not any(isinstance(value.const_value, AbsentTensor) for value in absent):
+    values = [value for graph in all_graphs(model) for value in graph.initializers.values()]
+    if not any(isinstance(value.const_value, AbsentTensor) for value in values):
         return model
     filled = model.clone()
     for graph in all_graphs(filled):
