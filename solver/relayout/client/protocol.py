@@ -23,7 +23,7 @@ from relayout.errors import (
     shortened,
 )
 from relayout.model.graph_json.json_text import parse_json
-from relayout.options import options_of
+from relayout.options import check_names, options_of
 
 if TYPE_CHECKING:
     from relayout.report.schema import Report
@@ -137,7 +137,11 @@ class Body:
 
 
 def body_of(kind: str, model: Model, backend: Backend, options: Mapping[str, Any]) -> Body:
-    """The body for a model; `options` are those of the verb `kind`. Raises UsageError, InputError."""
+    """The body for a model; `options` are those of the verb `kind`.
+
+    Raises TypeError for another one, UsageError, InputError.
+    """
+    check_names(kind, options)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         try:
