@@ -76,7 +76,7 @@ KINDS = {
     "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
     "starting": Kind(503, "Not ready", "No worker is warm, or the job database or the store cannot be used."),
     "stopping": Kind(503, "Stopping", "The server is being stopped; retry after the seconds of Retry-After."),
-    "no-space": Kind(507, "No space", "The server's disk is full; nothing was accepted."),
+    "no-space": Kind(507, "No space", "The server's disk or store is full; nothing was accepted."),
     "out-of-time": Kind(504, "Out of time", "No solution was found within the time limit."),
 }
 

@@ -100,9 +100,14 @@ class Results:
         facts = [task.verb, task.form, task.parameters, task.split, task.of_job, task.digest, others, _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
-    def clean(self, needed: Iterable[str]) -> None:
-        """Delete what is too old or too much, but not what jobs still need."""
-        self._store.clean(self._settings.store_bytes, self._settings.keep_hours, needed)
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the store has grown beyond its limit."""
+        return self._store.size > self._settings.store_bytes
+
+    def clean(self, needed: Iterable[str], since: float) -> None:
+        """Delete what is too old or too much, but not what jobs still need, or what was used at that time or later."""
+        self._store.clean(self._settings.store_bytes, self._settings.keep_hours, needed, since)
 
     def check(self) -> None:
         """Raise OSError unless the store can be written."""

@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     queue: Annotated[int, Field(ge=0, lt=1 << 20)] = Field(
         1000, description="requests that wait for a worker; one caller may have half of them"
     )
+    jobs: _Count = Field(1000, description="jobs that wait; one caller may have half of them")
     queue_seconds: _Seconds = Field(30.0, description="seconds that a request waits for a worker")
     time_limit: _Seconds = Field(30.0, description="seconds for one request in a worker")
     job_time_limit: _Seconds = Field(600.0, description="seconds for one job in a worker")
@@ -62,7 +63,11 @@ class Settings(BaseSettings):
     store_url: str | None = Field(
         None, description="`s3://…` or another fsspec URL for models and results; without: the data folder"
     )
-    store_bytes: _Count = Field(10 << 30, description="size of all stored models and results")
+    store_bytes: _Count = Field(
+        10 << 30,
+        description="size of all stored models and results; the inputs of jobs that have not ended may have three "
+        "quarters of it, and those of one caller half of it",
+    )
     keep_hours: Annotated[float, Field(gt=0, lt=1 << 30)] = Field(
         168.0, description="hours after which ended jobs and unused files are deleted"
     )
@@ -122,6 +127,16 @@ class Settings(BaseSettings):
             return f"sqlite:///{self.folder() / 'keys.sqlite'}"
         scheme, separator, rest = self.database_url.partition("://")
         return f"{'postgresql+psycopg' if scheme in ('postgres', 'postgresql') else scheme}{separator}{rest}"
+
+    @property
+    def input_bytes(self) -> int:
+        """The bytes of the store that the inputs of jobs that have not ended may have. The rest is for results."""
+        return self.store_bytes * 3 // 4
+
+    @property
+    def own_input_bytes(self) -> int:
+        """The part of them that one caller may have."""
+        return self.store_bytes // 2
 
     @property
     def share(self) -> int:

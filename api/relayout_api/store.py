@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import os
 import tempfile
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from relayout.errors import UsageError
@@ -70,6 +72,18 @@ class Store:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._counting = Lock()
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files when they were last counted, by `clean`, and those that were written here since."""
+        return self._size
+
+    def _write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
+        self._files.write(path, *parts, durable=durable)
+        with self._counting:
+            self._size += sum(map(len, parts))
 
     def put(self, content: bytes | memoryview) -> str:
         """Keep a content and return its digest. When this returns, the content outlives a crash."""
@@ -80,7 +94,7 @@ class Store:
     def put_as(self, digest: str, content: bytes | memoryview) -> None:
         """Keep a content whose digest is known."""
         # Also where there is one, as that may be damaged.
-        self._files.write(_blob(digest), content, durable=True)
+        self._write(_blob(digest), content, durable=True)
 
     def get(self, digest: str) -> memoryview | None:
         """The content of a digest; None where it was deleted or is damaged."""
@@ -96,7 +110,7 @@ class Store:
 
     def record(self, key: str, value: dict[str, Any]) -> None:
         """Keep a record. It may be lost in a crash."""
-        self._files.write(_record(key), json.dumps(value).encode(), durable=False)
+        self._write(_record(key), json.dumps(value).encode(), durable=False)
 
     def recorded(self, key: str) -> dict[str, Any] | None:
         """The record of a key, or None."""
@@ -112,7 +126,7 @@ class Store:
         """Keep a content with facts about it, unless there is one. It may be lost in a crash."""
         if not self._files.mark_used(_record(key)):
             head = json.dumps([digest_of(content), facts]).encode() + b"\n"
-            self._files.write(_record(key), head, content, durable=False)
+            self._write(_record(key), head, content, durable=False)
 
     def lacks(self, key: str) -> bool:
         """Whether there is certainly no answer of this key."""
@@ -141,22 +155,31 @@ class Store:
         self._files.write("check", bytes(_CHECK_BYTES), durable=False)
         self._files.remove("check")
 
-    def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = ()) -> int:
-        """Delete files that were not used for so long, and the least recently used until the rest is small enough.
+    def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = (), since: float = math.inf) -> int:
+        """Delete files that were not used for so long, and the least recently used until all together are small enough.
 
-        `keep`: digests that jobs still need. Returns the number of deleted files.
+        If they are too large, a tenth more than needed is deleted, so that the next file does not begin it again.
+        `keep`: digests that jobs still need. Files that were used at the time `since` or later stay, too. Returns the
+        number of deleted files.
         """
         kept = {_blob(digest) for digest in keep}
-        entries = sorted((each for each in self._files.entries() if each.path not in kept), key=lambda each: each.used)
+        written = self._size
+        entries = sorted(self._files.entries(), key=lambda each: each.used)
         size = sum(each.size for each in entries)
+        most = most_bytes if size <= most_bytes else most_bytes * 9 // 10
         oldest = time.time() - hours * _HOUR
         count = 0
         for each in entries:
-            if each.used >= oldest and size <= most_bytes:
+            if each.used >= oldest and size <= most:
                 break
+            if each.path in kept or each.used >= since:
+                continue
             self._files.remove(each.path)
             size -= each.size
             count += 1
+        with self._counting:
+            # What was written in the meantime may be among the files, or not.
+            self._size = size + self._size - written
         return count
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Progress",
     "check_dims",
     "check_known",
+    "check_names",
     "given_options",
     "in_flags",
     "options_of",
@@ -239,10 +240,15 @@ def given_options(verb: str, given: Mapping[str, Any]) -> Options:
 
     Raises TypeError for an option that the verb does not have, and UsageError.
     """
-    known = {option.name: option.default for option in options_of(verb)}
+    check_names(verb, given)
+    return Options(**{**{option.name: option.default for option in options_of(verb)}, **given})
+
+
+def check_names(verb: str, given: Iterable[str]) -> None:
+    """Raise TypeError for a name that is no option of `verb`, as Python does for an argument that a function lacks."""
+    known = {option.name for option in options_of(verb)}
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"{verb}() got an unexpected keyword argument {unknown[0]!r}")
-    return Options(**{**known, **given})
 
 
 def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:

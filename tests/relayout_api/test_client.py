@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
@@ -89,6 +90,35 @@ def test_errors_are_those_of_the_library(
     with pytest.raises(kind, match=words) as caught:
         remote.legalize(source or model, backend, **options)
     assert "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [b"no model", {}], ids=["onnx", "graph"])
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [
+        *(("legalize", name) for name in ("max_transpose", "objectve", "limit", "key", "kind", "certificate")),
+        *(("explain", name) for name in ("verify", "timelimit", "key")),
+        *(("verify", name) for name in ("objective", "foo", "kind")),
+    ],
+)
+def test_an_option_that_the_verb_lacks_is_refused_as_the_library_refuses_it(
+    source: Any, verb: str, option: str
+) -> None:
+    """Nothing is sent: no server is at the address."""
+    words = re.escape(f"{verb}() got an unexpected keyword argument {option!r}")
+    with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match=words):
+            getattr(client, verb)(source, "nhwc", **{option: 1})
+        if option not in ("key", "kind"):
+            with pytest.raises(TypeError, match=words):
+                client.submit(verb, source, "nhwc", **{option: 1})
+
+    async def work() -> None:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            with pytest.raises(TypeError, match=words):
+                await getattr(client, verb)(source, "nhwc", **{option: 1})
+
+    anyio.run(work)
 
 
 @pytest.mark.parametrize(

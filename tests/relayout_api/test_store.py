@@ -61,9 +61,21 @@ def test_the_first_of_two_answers_stands_and_a_damaged_one_is_none(store: Store,
 
 def test_too_much_is_deleted_but_not_what_is_needed(store: Store) -> None:
     digests = [store.put(bytes([each]) * 100) for each in range(4)]
-    assert store.clean(150, 1.0, keep=digests[:1]) == 2
+    # What is needed counts, and a tenth more than is too much is deleted.
+    assert store.size == 400
+    assert store.clean(210, 1.0, keep=digests[:1]) == 3
     left = [store.get(digest) is not None for digest in digests]
-    assert (left[0], sum(left)) == (True, 2)
+    assert (left, store.size) == ([True, False, False, False], 100)
+    store.record("ab" * 32, {})
+    assert store.size == 102
+
+
+def test_what_was_written_a_moment_ago_is_not_deleted(tmp_path: Path) -> None:
+    """A request stores its input before the row of its job is written."""
+    store = store_of(Settings(data=tmp_path))
+    digest = store.put(b"input")
+    assert store.clean(1, 1.0, since=time.time() - 5) == 0
+    assert store.get(digest) == b"input"
 
 
 def test_the_oldest_goes_first(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from sqlalchemy.exc import SQLAlchemyError
 
+from relayout_api.jobs.backlog import Unfinished
 from relayout_api.jobs.clock import count_milliseconds
 from relayout_api.jobs.liveness import liveness_of
 from relayout_api.settings import Settings
@@ -43,6 +44,8 @@ _MOST_COUNTED = 10_000
 _STREAM = "events"
 # The version of the rows, not of relayout: any server that reads these rows may run them.
 _ROWS = "1"
+# The attribute of a row with the size of the job's input.
+_BYTES = "bytes"
 _POLL_SECONDS = 0.2
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -133,8 +136,8 @@ class Engine:
             self._liveness.close()
         self._client.destroy()
 
-    def submit(self, job: str, caller: str, arguments: dict[str, Any]) -> bool:
-        """Write the row of a job; False: there is one with this id. Raises DatabaseError."""
+    def submit(self, job: str, caller: str, arguments: dict[str, Any], size: int) -> bool:
+        """Write the row of a job whose input has this size; False: there is one with this id. Raises DatabaseError."""
         options: EnqueueOptions = {
             "workflow_name": _WORKFLOW,
             "queue_name": _QUEUE,
@@ -143,6 +146,7 @@ class Engine:
             "queue_partition_key": caller,
             "authenticated_user": caller,
             "app_version": _ROWS,
+            "attributes": {_BYTES: size},
         }
         try:
             with _reported():
@@ -177,6 +181,17 @@ class Engine:
             )
         waiting = [row.created_at for row in rows if row.status != "PENDING"]
         return len(waiting), len(rows) - len(waiting), min(filter(None, waiting), default=None)
+
+    def backlog(self) -> list[Unfinished]:
+        """The jobs that have not ended. Raises DatabaseError."""
+        with _reported():
+            rows = self._client.list_workflows(
+                name=_WORKFLOW, status=["ENQUEUED", "DELAYED", "PENDING"], load_input=False, load_output=False
+            )
+        return [
+            Unfinished(str(row.authenticated_user), (row.attributes or {}).get(_BYTES, 0), row.status != "PENDING")
+            for row in rows
+        ]
 
     def events(self, job: str, offset: int = 0) -> tuple[list[dict[str, Any]], bool]:
         """The events of a job from number `offset` on, and whether there will be no more. Raises DatabaseError."""

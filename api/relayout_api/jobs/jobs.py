@@ -9,6 +9,7 @@ import logging
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from anyio import CancelScope, CapacityLimiter, create_task_group, move_on_after
 
 from relayout.errors import RelayoutError, UsageError
 from relayout_api.bodies import Body
+from relayout_api.jobs.backlog import Backlog, Unfinished
 from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import PARTS, Results
@@ -55,7 +57,9 @@ _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
-_CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
+_CANCEL_SECONDS, _TAKE_OVER_SECONDS = 0.4, 5.0
+# Seconds between two cleanings of a store that is within its limit, and between two looks whether it is.
+_CLEAN_SECONDS, _LOOK_SECONDS = 300.0, 5.0
 # The attribute of a cancelled job's row with the time of its start, in milliseconds.
 _STARTED = "started"
 # Seconds between two looks for events: few while they come, more while none do.
@@ -81,6 +85,10 @@ class Jobs:
         self._engine: Engine | None = None
         self.tried = anyio.Event()
         self._progress: dict[str, dict[str, Any]] = {}
+        self._next_clean = -math.inf
+        self._backlog = Backlog(settings, self._unfinished)
+        # Digests of inputs that no row names yet.
+        self._arriving: Counter[str] = Counter()
         self._stop_time = math.inf
         # Database calls have threads of their own, so that slow ones delay nothing else.
         self._threads = CapacityLimiter(16)
@@ -108,10 +116,13 @@ class Jobs:
 
     async def submit(self, arguments: dict[str, Any], content: Body, caller: str, key: str | None) -> Job:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
-        name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
-        arguments["body"] = await self._results.keep(content)
-        is_new = await self._call((await self._opened()).submit, str(name), caller, arguments)
-        row = await self._row(str(name))
+        name = str(uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}"))
+        engine = await self._opened()
+        arguments["body"] = await content.digest()
+        # A job that is there takes no place in the queue.
+        row = None if key is None else await self._call(engine.find, name)
+        is_new = row is None and await self._accept(engine, name, arguments, content, caller)
+        row = row or await self._row(name)
         if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
@@ -121,6 +132,19 @@ class Jobs:
                 found=f"job {name}",
             )
         return await self._job(row)
+
+    async def _accept(self, engine: Engine, name: str, arguments: dict[str, Any], content: Body, caller: str) -> bool:
+        """Store the body and write the row of a job; False: another request wrote the row. Raises RefusedError."""
+        job, is_written = Unfinished(caller, len(content)), False
+        await self._call(self._backlog.enter, job)
+        self._arriving[arguments["body"]] += 1
+        try:
+            await self._results.keep(content)
+            is_written = await self._call(engine.submit, name, caller, arguments, job.size)
+        finally:
+            self._arriving -= Counter([arguments["body"]])
+            self._backlog.leave(job, is_written=is_written)
+        return is_written
 
     async def get(self, job: str) -> Job:
         """The job of an id. Raises RefusedError."""
@@ -251,7 +275,7 @@ class Jobs:
         async with create_task_group() as tasks:
             tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
             tasks.start_soon(self._repeat, _TAKE_OVER_SECONDS, self._engine.take_over)
-            tasks.start_soon(self._repeat, _CLEAN_SECONDS, self._clean)
+            tasks.start_soon(self._repeat, _LOOK_SECONDS, self._clean_if_due)
 
     def _opened_engine(self) -> Engine:
         # Imported late: DBOS and SQLAlchemy take a second, in which the service already answers.
@@ -269,11 +293,20 @@ class Jobs:
             except Exception as error:
                 _log.warning("%s: %s", getattr(what, "__name__", what), error)
 
-    def _clean(self) -> None:
+    def _unfinished(self) -> list[Unfinished]:
+        assert self._engine is not None
+        return self._engine.backlog()
+
+    def _clean_if_due(self) -> None:
+        if monotonic() < self._next_clean and not self._results.is_too_large:
+            return
+        self._next_clean = monotonic() + _CLEAN_SECONDS
+        # Inputs that were stored before are in a row, or arriving. Another server's may be a moment from its row.
+        since, arriving = time.time() - _LOOK_SECONDS, set(self._arriving)
         oldest = datetime.now(UTC) - timedelta(hours=self._settings.keep_hours)
         assert self._engine is not None
         needed = self._engine.delete_ended(oldest.isoformat())
-        self._results.clean(needed)
+        self._results.clean(needed | arriving, since)
 
     async def _drain(self, engine: Engine) -> None:
         self.stop_taking()

@@ -31,6 +31,7 @@ from relayout.client.protocol import (
     url_of,
 )
 from relayout.errors import RelayoutError
+from relayout.options import check_names
 
 __all__ = ["AsyncClient", "Transport"]
 
@@ -199,6 +200,8 @@ class AsyncClient:
     async def _work(
         self, kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any], progress: Progress
     ) -> Result:
+        # Here, because `submit` has arguments of its own beside the options.
+        check_names(kind, options)
         job = await self.submit(kind, model, backend, **options)
         try:
             await self.wait(job.id, progress)

@@ -23,7 +23,7 @@ from relayout.errors import (
     shortened,
 )
 from relayout.model.graph_json.json_text import parse_json
-from relayout.options import options_of
+from relayout.options import check_names, options_of
 
 if TYPE_CHECKING:
     from relayout.report.schema import Report
@@ -140,8 +140,9 @@ class Body:
 def body_of(kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any]) -> Body:
     """The body for a model; `options` are those of the verb `kind`. Without a backend the service has its default.
 
-    Raises UsageError, InputError.
+    Raises TypeError for an unknown option, UsageError, InputError.
     """
+    check_names(kind, options)
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         try:

@@ -47,8 +47,8 @@ def test_jobs_of_one_second_run_in_their_order_and_ended_ones_are_deleted(engine
     # Ids in another order than the jobs, and all of them in the queue before the second may run.
     jobs = ["e", "b", "d", "a", "c"]
     for job in jobs:
-        assert engine.submit(job, "caller", {"body": f"body of {job}"})
-    assert not engine.submit("a", "caller", {"body": "other"})
+        assert engine.submit(job, "caller", {"body": f"body of {job}"}, 1)
+    assert not engine.submit("a", "caller", {"body": "other"}, 1)
     for count, job in enumerate(jobs[:-1], 1):
         wait_for(lambda count=count: len(work.started) == count)  # type: ignore[misc]
         work.futures[job].set_result({})
@@ -73,7 +73,7 @@ def test_a_job_whose_outcome_the_database_refuses_once_runs_again(engine: Engine
 
     sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", refuse)
     try:
-        assert engine.submit("a", "caller", {"body": "body of a"})
+        assert engine.submit("a", "caller", {"body": "body of a"}, 1)
         wait_for(lambda: work.started == ["a"])
         work.futures["a"].set_result({"cost": 1})
         wait_for(lambda: refused and not engine.is_busy)
