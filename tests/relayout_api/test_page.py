@@ -17,6 +17,8 @@ from http_bodies import GRAPH, endless_loop, onnx_bytes
 from http_server import Server
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
+from relayout.report.conversion_table import in_words
+
 _CHROMIUM = shutil.which("chromium")
 _AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 _PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
@@ -142,7 +144,9 @@ def test_reasons_and_savings_of_a_conversion(page: Page) -> None:
     expect(savings).to_contain_text("Conv")
     saved = savings.get_by_role("button", name="Saved", exact=True)
     saved.click()
-    expect(savings.locator("th[aria-sort]")).to_have_text("Saved")
+    expect(savings.locator("th[aria-sort=descending]")).to_have_text("Saved")
+    expect(savings.locator("th[aria-sort=none]")).not_to_have_count(0)
+    expect(savings.get_by_role("button", name="Conv 'conv'").first).to_be_visible()
     conversions = page.get_by_role("table", name="Conversions and their reasons")
     expect(conversions.get_by_role("row")).to_have_count(3)
     assert serious(page) == []
@@ -215,7 +219,7 @@ def test_text_and_lines_have_contrast_in_light_and_dark(page: Page) -> None:
     page.click("#next-change")
     assert serious(page) == []
     # axe-core does not look into a canvas. WCAG 2.2: 4.5 for text (1.4.3), 3 for what carries meaning (1.4.11).
-    names = ["kept", "relaid", "removed", "added", "conversion"]
+    names = ["kept", "relaid", "removed", "added", "conversion", "part"]
     colors = page.evaluate(
         "names => Object.fromEntries(names.map(name => [name, "
         "getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))",
@@ -249,6 +253,75 @@ def test_a_link_to_a_job_shows_its_result(page: Page, server: Server, client: ht
     drawn(page)
     page.goto(f"{server.address}/?job=nothing")
     expect(page.locator("#problem")).to_contain_text("there is no such job")
+
+
+def test_the_nodes_of_a_conversion_are_one_conversion(page: Page) -> None:
+    kinds = page.evaluate(
+        """async () => {
+            const {pictureOf} = await import("/static/picture.js");
+            const value = name => ({name, dtype: "float", shape: [], layout: null, bytes: 64, constant: false});
+            const node = (operator, input, output, source, conversions) => ({name: operator, operator, domain: "",
+                attributes: {}, inputs: [input], outputs: [output], within: null, bodies: [], source, conversions});
+            const graph = (values, nodes) => ({inputs: [0], outputs: [values.length - 1], values, nodes});
+            const source = graph([value("x"), value("y")], [node("Relu", 0, 1, null, [])]);
+            const legal = graph(["x", "a", "b", "c", "y"].map(value), [node("Reshape", 0, 1, null, [0]),
+                node("Transpose", 1, 2, null, [0]), node("Unsqueeze", 2, 3, null, [0]), node("Relu", 3, 4, 0, [])]);
+            const report = {conversions: [{bytes: 128}]};
+            return pictureOf({source, legal, report}, "after", false).nodes.filter(each => !each.io)
+                .map(each => [each.title, each.kind, each.main ?? null, each.line]);
+        }"""
+    )
+    main = "Transpose 'Transpose'"
+    assert sorted(kinds) == [
+        ["Relu", "kept", None, "scalar"],
+        ["Reshape", "part", main, "scalar"],
+        ["Transpose", "conversion", None, "reversed · 128 bytes"],
+        ["Unsqueeze", "part", main, "scalar"],
+    ]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "2/32,1,2%32", "1%64/16", "N[a=32]HWC", ",".join(["1%64/16"] * 9)])
+def test_a_layout_is_in_the_words_of_the_command(page: Page, layout: str) -> None:
+    words = page.evaluate("async layout => (await import('/static/text.js')).layoutText(layout)", layout)
+    assert words.removeprefix("axes in the order ") == in_words(layout)
+
+
+def test_the_same_order_of_other_axes_is_another_text(page: Page) -> None:
+    texts = page.evaluate("import('/static/text.js').then(({layoutText}) => ['0,1', '0,1,2', '0,2,1'].map(layoutText))")
+    assert texts == ["the source's order of 2 axes", "the source's order of 3 axes", "axes in the order 0, 2, 1"]
+
+
+def test_the_details_of_long_names_stay_in_their_panel(page: Page) -> None:
+    model = onnx.load_from_string(onnx_bytes())
+    longest = "/model/" + "attention_of_some_block/" * 8
+    for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
+        node.name = f"{longest}{node.name}"
+    legalize(page, content=model.SerializeToString())
+    page.locator("#tables").get_by_role("button", name="Conv").first.click()
+    expect(page.locator("#details h3").first).to_contain_text("Conv")
+    assert page.evaluate("details.scrollWidth <= details.clientWidth")
+    cost, panel = page.locator("#details td.number").first.bounding_box(), page.locator("#details").bounding_box()
+    assert cost is not None
+    assert panel is not None
+    assert cost["x"] + cost["width"] <= panel["x"] + panel["width"]
+
+
+def test_labels_of_lines_lie_neither_on_lines_nor_on_each_other(page: Page) -> None:
+    drawn_at = page.evaluate(
+        """async () => {
+            const {GraphView} = await import("/static/canvas.js");
+            const view = new GraphView("", () => {});
+            const texts = [];
+            view.context.fillText = (text, x, y) => texts.push([text, Math.round(x), Math.round(y)]);
+            const label = (label, x) => ({link: {label, kind: "kept"}, route: [x, 0, x, 100]});
+            const labels = [label("first", 0), label("second", 10), label("third", 20), label("fourth", 300)];
+            view.drawLabels(labels, labels.map(({route}) => route), {back: "#fff", dim: "#000"});
+            view.close();
+            return texts.map(([text, x]) => [text, x < {first: 0, second: 10, third: 20, fourth: 300}[text]]);
+        }"""
+    )
+    # The first is left of its line, the third right of it; between the lines there is no room.
+    assert drawn_at == [["first", True], ["third", False], ["fourth", False]]
 
 
 def test_a_double_click_sends_once_and_another_file_clears_the_answer(page: Page) -> None:

@@ -408,9 +408,9 @@ async function showGraph() {
 }
 
 function showLegend(compared) {
-  const kinds = !compared ? [] : mode === "changes" ? ["conversion", "removed", "added", "relaid", "kept"]
-    : mode === "before" ? ["removed", "relaid", "kept"] : mode === "after" ? ["conversion", "added", "relaid", "kept"]
-    : ["conversion", "removed", "added", "relaid", "kept"];
+  const all = ["conversion", "part", "removed", "added", "relaid", "kept"];
+  const absent = {changes: [], side: [], before: ["conversion", "part", "added"], after: ["removed"]};
+  const kinds = compared ? all.filter(kind => !absent[mode].includes(kind)) : [];
   at("legend").replaceChildren(...kinds.map(kind => make("span", {}, make("i", {class: `i-${kind}`}), kindText(kind))));
 }
 
@@ -489,7 +489,7 @@ function showTables() {
     const explained = report.explanation !== null && report.explanation !== undefined;
     tables.push(conversions.length || explained ? tableOf("Conversions and their reasons",
       "The conversions of the legal graph, with the bytes that each moves and the requirements that ask for it.", [
-        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from)}, {title: "To", value: row => layoutText(row.to)},
+        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from), wraps: true}, {title: "To", value: row => layoutText(row.to), wraps: true},
         {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
         {title: "Because", value: row => row.required_by.map(each => `${each.node} ${each.layout}`).join(" "), show: row => reasonsOf(row, objective, go), wide: true},
@@ -503,7 +503,8 @@ function showTables() {
     if (explained) {
       const {shared, solved, unsolved} = report.explanation;
       tables.push(tableOf("Cost of each requirement", `Solved again ${count(solved, "time")}${unsolved ? `; ${count(unsolved, "requirement")} left out` : ""}. Saved: the cost without all requirements of the row.`, [
-        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout)}, {title: "At", value: row => partText(row)},
+        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout), wraps: true}, {title: "At", value: row => partText(row)},
+        {title: "Nodes", value: row => nodesOf(row).join(" "), show: row => someOf(nodesOf(row)), wide: true},
         {title: "Requirements", value: row => row.requirements, number: true}, {title: "Conversions", value: row => row.conversions, number: true},
         {title: "Saved", value: row => row.saved.cost, show: row => cost(row.saved.cost, objective) + (row.saved.exact ? "" : " or more"), number: true},
         {title: "Transposes saved", value: row => row.saved.transposes, number: true},
@@ -521,12 +522,12 @@ function showTables() {
   if (report.transfers.length) {
     tables.push(tableOf("Transfers between devices", "", [
       {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => row.from}, {title: "To", value: row => row.to},
-      {title: "Layout", value: row => row.layout}, {title: "Bytes", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
+      {title: "Layout", value: row => layoutText(row.layout)}, {title: "Bytes", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
     ], report.transfers, "transfers-title"));
   }
   if (report.boundary.length) {
     tables.push(tableOf("Inputs and outputs", "The layouts that the caller sees.", [
-      {title: "Name", value: row => row.name, wide: true}, {title: "Side", value: row => row.side}, {title: "Layout", value: row => row.layout},
+      {title: "Name", value: row => row.name, wide: true}, {title: "Side", value: row => row.side}, {title: "Layout", value: row => layoutText(row.layout)},
       {title: "Shape", value: row => (row.shape ? row.shape.map(dim => dim ?? "?").join("×") : "")},
       {title: "Asked for", value: row => row.wanted}, {title: "Order of the source's axes", value: row => row.order?.join(", ")},
     ], report.boundary, "boundary-title"));
@@ -549,14 +550,27 @@ function showTables() {
   at("tables").hidden = tables.length === 0;
 }
 
+// The nodes whose requirements a row of the savings counts.
+function nodesOf(row) {
+  const reasons = result.report.conversions.flatMap(conversion => conversion.reasons);
+  const own = reasons.filter(({node, part, operand, layout}) =>
+    part === row.part && operand === row.operand && layout === row.layout && (node === row.operator || node.startsWith(`${row.operator} '`)));
+  return [...new Set(own.map(({node}) => node))];
+}
+
+function someOf(keys) {
+  const more = keys.slice(3);
+  return make("div", {}, keys.slice(0, 3).map(key => make("div", {}, linkTo(key))), more.length > 0 && make("span", {class: "note"}, `and ${more.length} more`));
+}
+
 function nodesTable(source, legal, report) {
   const {nodes} = pictureOf({source, legal, report}, "changes", false);
   const rows = nodes.filter(node => !node.io);
-  const rank = {conversion: 0, removed: 1, added: 2, relaid: 3, kept: 4};
+  const rank = {conversion: 0, part: 1, removed: 2, added: 3, relaid: 4, kept: 5};
   rows.sort((a, b) => rank[a.kind] - rank[b.kind]);
   return tableOf("Nodes", `${count(rows.filter(row => CHANGES.has(row.kind)).length, "node")} changed.`, [
     {title: "Node", value: row => row.name, show: row => linkTo(row.key), wide: true}, {title: "Operator", value: row => row.title},
-    {title: "Change", value: row => kindText(row.kind)}, {title: "Layout", value: row => row.line},
+    {title: "Change", value: row => kindText(row.kind)}, {title: "Layout", value: row => (row.says === "layout" ? row.line : `${row.says} ${row.line}`)},
     {title: "Alternatives", value: row => row.before?.node.choice?.count, number: true},
   ], rows, "nodes-title");
 }
