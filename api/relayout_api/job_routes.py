@@ -32,6 +32,9 @@ _MOST_JOBS = 100
 async def submit_job(
     request: Request,
     kind: Annotated[Verb, Query(description="the work")] = "legalize",
+    name: Annotated[
+        str | None, Query(max_length=255, description="a name for the job, such as that of the model's file")
+    ] = None,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -44,11 +47,11 @@ async def submit_job(
     The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server.
     """
     service: Service = request.app.state.service
-    parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind")
+    parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind", "name")
     caller = caller_of(request).name
     async with service.bodies.files(request) as (body, split):
-        arguments = {"kind": kind, "media": media, "parameters": parameters, "caller": caller, "split": split}
-        job = await service.jobs.submit(arguments, body, caller, idempotency_key)
+        arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
+        job = await service.jobs.submit({**arguments, "split": split}, body, caller, idempotency_key)
     return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})
 
 
@@ -97,6 +100,12 @@ async def job_report(request: Request, job: Existing) -> Response:
 async def job_model(request: Request, job: Existing) -> Response:
     """The legal model of a job that succeeded: ONNX, or graph JSON where the input was graph JSON."""
     return _result(request, *await _jobs(request).result(job, "model"))
+
+
+@router.get("/v1/jobs/{job}/source", **openapi.JOB_SOURCE)
+async def job_source(request: Request, job: Existing) -> Response:
+    """What the job was submitted with: the ONNX model, or the JSON body with its graph, backend and options."""
+    return _result(request, *await _jobs(request).source(job))
 
 
 async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) -> int:

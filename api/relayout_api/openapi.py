@@ -25,6 +25,7 @@ from relayout_api.schemas import (
     LayoutText,
     LegalizeRequest,
     LegalizeResponse,
+    Limits,
     ModelResponse,
     ReportResponse,
     VerifyRequest,
@@ -42,7 +43,9 @@ __all__ = [
     "JOB_GRAPH",
     "JOB_MODEL",
     "JOB_REPORT",
+    "JOB_SOURCE",
     "LEGALIZE",
+    "LIMITS",
     "METRICS",
     "PARSE",
     "PROBLEM",
@@ -58,7 +61,7 @@ A request never names a file of the server. Errors are problem details (RFC 9457
 _MODELS: tuple[type, ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
     *(GraphRequest, GraphResponse),
-    *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
+    *(LayoutText, LayoutInfo, BackendList, Limits, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
 _WORK = (
@@ -150,6 +153,10 @@ JOB_REPORT = _operation("jobs", "The report of a job", "The report", _json(Repor
 JOB_MODEL = _operation(
     "jobs", "The model of a job", "The model", {**_json(GraphJson), **_MODEL}, *_RESULT_ERRORS, is_result=True
 )
+JOB_SOURCE = _operation(
+    "jobs", "The model of a job as it was sent", "The model", {JSON: {"schema": {}}, **_MODEL}, "no-result", *_READ,
+    is_result=True,
+)  # fmt: skip
 JOB_EVENTS: dict[str, Any] = {
     "tags": ["jobs"],
     "summary": "The events of a job",
@@ -183,6 +190,7 @@ GRAPH = _operation(
 BACKENDS = _operation(
     "reference", "The installed backends", "By name", _json(BackendList), "invalid-options", "internal"
 )
+LIMITS = _operation("reference", "The limits of the server", "The limits", _json(Limits), "invalid-options", "internal")
 PARSE = _operation(
     "reference", "Parse a layout", "Its dimensions", _json(LayoutInfo), *_BODY, "invalid-layout", "invalid-options"
 ) | _takes(_json(LayoutText, {"aligned": examples.LAYOUT}))

@@ -174,9 +174,9 @@ def _is_repeated(schema: type[Strict], name: str) -> bool:
 
 
 def query_of(kind: str, request: Request) -> Parameters:
-    """The parameters of an ONNX model in a query that also has a `kind`. Raises UsageError."""
+    """The parameters of an ONNX model in the query of a job, which has a `kind` and a `name` too. Raises UsageError."""
     schema = _QUERIES[kind]
-    values = {name: value for name, value in _values(schema, request).items() if name != "kind"}
+    values = {name: value for name, value in _values(schema, request).items() if name not in ("kind", "name")}
     return validated(schema, values, "query").parameters()
 
 

@@ -35,6 +35,7 @@ from relayout_api.schemas import (
     DimInfo,
     LayoutInfo,
     LayoutText,
+    Limits,
     OptionInfo,
     Parameters,
 )
@@ -84,6 +85,13 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 def backends() -> Response:
     """The installed backends. A request may also contain a declarative one."""
     return Response(_installed(), media_type=JSON)
+
+
+@router.get("/v1/limits", **openapi.LIMITS)
+async def limits(request: Request) -> Response:
+    """The limits of this server, which a client may check before it sends a model."""
+    settings = request.app.state.service.settings
+    return JSONResponse(Limits(**{name: getattr(settings, name) for name in Limits.model_fields}).model_dump())
 
 
 @router.post("/v1/layouts/parse", **openapi.PARSE)

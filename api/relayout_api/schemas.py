@@ -29,6 +29,7 @@ __all__ = [
     "LegalizeParameters",
     "LegalizeRequest",
     "LegalizeResponse",
+    "Limits",
     "ModelResponse",
     "OptionInfo",
     "Parameters",
@@ -224,6 +225,14 @@ class BackendList(Strict):
     """The installed backends, sorted by name."""
 
     backends: list[BackendInfo]
+
+
+class Limits(Strict):
+    """The limits of this server: the size of a body, and the seconds of a request and of a job in a worker."""
+
+    max_body_bytes: int
+    time_limit: float
+    job_time_limit: float
 
 
 class LayoutText(Strict):

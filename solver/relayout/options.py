@@ -76,8 +76,7 @@ class Options:
     )  # fmt: skip
     time_limit: float | None = _option(
         None,
-        "The limit of wall-clock time, in seconds: of the whole run of `relayout legalize` and `relayout explain`, "
-        "otherwise of the solver.",
+        "The limit of wall-clock time, in seconds, of the whole run; in a batch, and in a service, of the solver.",
         _SOLVING,
         metavar="SECONDS",
         above=0,

@@ -64,6 +64,23 @@ def test_better_solutions_are_events(client: httpx.Client) -> None:
     assert all(cost >= done["cost"] >= bound for cost, bound in solutions)
 
 
+def test_a_job_says_what_was_asked_for_and_has_its_source(client: httpx.Client) -> None:
+    query = {"kind": "legalize", "name": "my net.onnx", "backend": "nhwc", "dim": "n=4"}
+    job = client.post("/v1/jobs", params=query, content=onnx_bytes(), headers=ONNX).json()
+    assert (job["name"], job["backend"], job["options"]["dims"]) == ("my net.onnx", "nhwc", {"n": 4})
+    source = client.get(job["links"]["source"])
+    assert (source.content, source.headers["content-type"]) == (onnx_bytes(), "application/octet-stream")
+    # A body in JSON has its own backend and options.
+    body = named("source")
+    job = client.post("/v1/jobs", params={"name": "graph.json"}, json=body).json()
+    assert (job["name"], job["backend"], job["options"]) == ("graph.json", None, None)
+    assert client.get(job["links"]["source"]).json() == body
+    # Of two files, the source is the model.
+    files = {"model": onnx_bytes(), "against": b"none"}
+    job = client.post("/v1/jobs?kind=verify", files=files).json()
+    assert client.get(job["links"]["source"]).content == onnx_bytes()
+
+
 @pytest.mark.parametrize("kind", ["explain", "verify"])
 def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -> None:
     job = submit(client, BODY, kind)

@@ -69,6 +69,11 @@ def test_a_worker_that_dies_is_the_services_fault_and_the_server_stays_up(server
     assert still_works(client)
 
 
+def test_the_limits_can_be_asked_for(client: httpx.Client) -> None:
+    limits = client.get("/v1/limits").json()
+    assert limits == {"max_body_bytes": MAX_BODY, "time_limit": TIME_LIMIT, "job_time_limit": 600.0}
+
+
 def test_a_body_that_says_it_is_too_large_is_refused(client: httpx.Client) -> None:
     answer = client.post("/v1/legalize", content=b" " * (MAX_BODY + 1), headers=JSON)
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")

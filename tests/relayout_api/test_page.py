@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -14,8 +15,10 @@ import httpx
 import onnx
 import pytest
 from http_bodies import GRAPH, endless_loop, onnx_bytes
-from http_server import Server
+from http_server import MAX_BODY, Server
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+
+from relayout.report.conversion_table import in_words
 
 _CHROMIUM = shutil.which("chromium")
 _AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -142,7 +145,9 @@ def test_reasons_and_savings_of_a_conversion(page: Page) -> None:
     expect(savings).to_contain_text("Conv")
     saved = savings.get_by_role("button", name="Saved", exact=True)
     saved.click()
-    expect(savings.locator("th[aria-sort]")).to_have_text("Saved")
+    expect(savings.locator("th[aria-sort=descending]")).to_have_text("Saved")
+    expect(savings.locator("th[aria-sort=none]")).not_to_have_count(0)
+    expect(savings.get_by_role("button", name="Conv 'conv'").first).to_be_visible()
     conversions = page.get_by_role("table", name="Conversions and their reasons")
     expect(conversions.get_by_role("row")).to_have_count(3)
     assert serious(page) == []
@@ -201,6 +206,12 @@ def test_a_view_that_changes_its_size_keeps_its_middle(page: Page) -> None:
 def test_a_phone_never_scrolls_sideways(page: Page) -> None:
     legalize(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # A result has the place of the form, which comes back by a button.
+    expect(page.locator("#form")).to_be_hidden()
+    expect(page.locator("#fold")).to_contain_text("net.onnx for nhwc")
+    page.locator("#unfold").tap()
+    expect(page.locator("#backend")).to_be_visible()
+    page.locator("#unfold").tap()
     # A wide table scrolls in its own box.
     assert page.evaluate("[...document.querySelectorAll('.scroll')].some(box => box.scrollWidth > box.clientWidth)")
     page.get_by_role("button", name="Side by side").tap()
@@ -215,7 +226,7 @@ def test_text_and_lines_have_contrast_in_light_and_dark(page: Page) -> None:
     page.click("#next-change")
     assert serious(page) == []
     # axe-core does not look into a canvas. WCAG 2.2: 4.5 for text (1.4.3), 3 for what carries meaning (1.4.11).
-    names = ["kept", "relaid", "removed", "added", "conversion"]
+    names = ["kept", "relaid", "removed", "added", "conversion", "part"]
     colors = page.evaluate(
         "names => Object.fromEntries(names.map(name => [name, "
         "getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))",
@@ -251,6 +262,121 @@ def test_a_link_to_a_job_shows_its_result(page: Page, server: Server, client: ht
     expect(page.locator("#problem")).to_contain_text("there is no such job")
 
 
+@pytest.mark.parametrize("is_json", [False, True], ids=["onnx", "json"])
+def test_a_reload_keeps_the_model_the_backend_and_the_options(page: Page, is_json: bool) -> None:
+    page.set_input_files("#file", {"name": "my net.onnx", "mimeType": "", "buffer": onnx_bytes()})
+    if is_json:
+        page.click("#example")
+    drawn(page)
+    page.select_option("#backend", "nchw")
+    page.locator("summary", has_text="Options").click()
+    page.get_by_label("Objective").select_option("transposes")
+    page.get_by_label("Input layouts").fill("image = NHWC")
+    page.click("#run")
+    expect(page.locator("#explain")).to_be_visible()
+    page.reload()
+    expect(page.locator("#drop-text strong")).to_have_text("example.json" if is_json else "my net.onnx")
+    expect(page.locator("#drop-text")).to_contain_text("the model of job")
+    expect(page.locator("#backend")).to_have_value("nchw")
+    expect(page.get_by_label("Objective")).to_have_value("transposes")
+    expect(page.get_by_label("Input layouts")).to_have_value("image = NHWC")
+    expect(page.get_by_text("Choose a model first.")).to_be_hidden()
+    expect(page.locator("#run")).to_be_enabled()
+    # The server has the model, so that the savings can be worked out.
+    page.click("#explain")
+    expect(page.get_by_role("table", name="Cost of each requirement")).to_be_visible()
+    with page.expect_download() as model:
+        page.click("#get-model")
+    assert model.value.suggested_filename == ("example.legal.json" if is_json else "my net.legal.onnx")
+
+
+def test_a_job_whose_model_is_gone_says_why_there_are_no_savings(page: Page) -> None:
+    page.route("**/v1/jobs/*/source", lambda route: route.fulfill(status=409, json={"title": "No result"}))
+    page.click("#example")
+    page.select_option("#backend", "nchw")
+    page.click("#run:not([disabled])")
+    expect(page.locator("#explain")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("the server no longer has the model")).to_be_visible()
+    expect(page.get_by_text("Choose a model first.")).to_be_visible()
+
+
+def test_a_file_that_was_not_sent_is_named_after_a_reload(page: Page) -> None:
+    drop(page, "net.onnx", onnx_bytes())
+    drawn(page)
+    page.reload()
+    expect(page.locator("#run-hint")).to_have_text("The page was loaded again: choose net.onnx once more.")
+
+
+def test_the_nodes_of_a_conversion_are_one_conversion(page: Page) -> None:
+    kinds = page.evaluate(
+        """async () => {
+            const {pictureOf} = await import("/static/picture.js");
+            const value = name => ({name, dtype: "float", shape: [], layout: null, bytes: 64, constant: false});
+            const node = (operator, input, output, source, conversions) => ({name: operator, operator, domain: "",
+                attributes: {}, inputs: [input], outputs: [output], within: null, bodies: [], source, conversions});
+            const graph = (values, nodes) => ({inputs: [0], outputs: [values.length - 1], values, nodes});
+            const source = graph([value("x"), value("y")], [node("Relu", 0, 1, null, [])]);
+            const legal = graph(["x", "a", "b", "c", "y"].map(value), [node("Reshape", 0, 1, null, [0]),
+                node("Transpose", 1, 2, null, [0]), node("Unsqueeze", 2, 3, null, [0]), node("Relu", 3, 4, 0, [])]);
+            const report = {conversions: [{bytes: 128}]};
+            return pictureOf({source, legal, report}, "after", false).nodes.filter(each => !each.io)
+                .map(each => [each.title, each.kind, each.main ?? null, each.line]);
+        }"""
+    )
+    main = "Transpose 'Transpose'"
+    assert sorted(kinds) == [
+        ["Relu", "kept", None, "scalar"],
+        ["Reshape", "part", main, "scalar"],
+        ["Transpose", "conversion", None, "reversed · 128 bytes"],
+        ["Unsqueeze", "part", main, "scalar"],
+    ]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "2/32,1,2%32", "1%64/16", "N[a=32]HWC", ",".join(["1%64/16"] * 9)])
+def test_a_layout_is_in_the_words_of_the_command(page: Page, layout: str) -> None:
+    words = page.evaluate("async layout => (await import('/static/text.js')).layoutText(layout)", layout)
+    assert words.removeprefix("axes in the order ") == in_words(layout)
+
+
+def test_the_same_order_of_other_axes_is_another_text(page: Page) -> None:
+    texts = page.evaluate("import('/static/text.js').then(({layoutText}) => ['0,1', '0,1,2', '0,2,1'].map(layoutText))")
+    assert texts == ["the source's order of 2 axes", "the source's order of 3 axes", "axes in the order 0, 2, 1"]
+
+
+def test_the_details_of_long_names_stay_in_their_panel(page: Page) -> None:
+    model = onnx.load_from_string(onnx_bytes())
+    longest = "/model/" + "attention_of_some_block/" * 8
+    for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
+        node.name = f"{longest}{node.name}"
+    legalize(page, content=model.SerializeToString())
+    page.locator("#tables").get_by_role("button", name="Conv").first.click()
+    expect(page.locator("#details h3").first).to_contain_text("Conv")
+    assert page.evaluate("details.scrollWidth <= details.clientWidth")
+    cost, panel = page.locator("#details td.number").first.bounding_box(), page.locator("#details").bounding_box()
+    assert cost is not None
+    assert panel is not None
+    assert cost["x"] + cost["width"] <= panel["x"] + panel["width"]
+
+
+def test_labels_of_lines_lie_neither_on_lines_nor_on_each_other(page: Page) -> None:
+    drawn_at = page.evaluate(
+        """async () => {
+            const {GraphView} = await import("/static/canvas.js");
+            const view = new GraphView("", () => {});
+            const texts = [];
+            view.context.fillText = (text, x, y) => texts.push([text, Math.round(x), Math.round(y)]);
+            const label = (label, x) => ({link: {label, kind: "kept"}, route: [x, 0, x, 100]});
+            const labels = [label("first", 0), label("second", 10), label("third", 20), label("fourth", 300)];
+            view.drawLabels(labels, labels.map(({route}) => route), {back: "#fff", dim: "#000"});
+            view.close();
+            return texts.map(([text, x]) => [text, x < {first: 0, second: 10, third: 20, fourth: 300}[text]]);
+        }"""
+    )
+    # The first is left of its line, the third right of it; between the lines there is no room.
+    assert drawn_at == [["first", True], ["third", False], ["fourth", False]]
+
+
 def test_a_double_click_sends_once_and_another_file_clears_the_answer(page: Page) -> None:
     sent: list[Request] = []
     page.on("request", lambda request: sent.append(request) if "/v1/jobs?" in request.url else None)
@@ -279,6 +405,7 @@ def test_the_options_are_those_of_the_schemas_and_go_with_the_job(page: Page) ->
     url = httpx.URL(request.value.url)
     assert dict(url.params) == {
         "kind": "legalize",
+        "name": "net.onnx",
         "backend": "tpu",
         "backend_option": "max_batch=16",
         "objective": "transposes",
@@ -304,6 +431,18 @@ def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:
         if state == "cancelled":
             break
     assert state == "cancelled"
+    # A reload shows the same, and the job can be run again.
+    for _ in range(2):
+        expect(page.locator("#cancelled")).to_contain_text("Cancelled.")
+        expect(page.locator("#drop-text")).to_contain_text("loop.json")
+        expect(page.get_by_label("Check")).to_be_checked()
+        assert f"?job={job}" in page.url
+        page.reload()
+    page.click("#again")
+    expect(page.locator("#cancelled")).to_be_hidden()
+    expect(page.locator("#stages li[aria-current=step]")).to_have_text("verify the result")
+    assert f"?job={job}" not in page.url
+    page.click("#cancel")
 
 
 def test_a_server_that_is_away_for_a_time_loses_no_job(page: Page) -> None:
@@ -334,8 +473,40 @@ def test_a_problem_says_where_and_what_to_do(page: Page) -> None:
     expect(page.locator("#problem")).to_contain_text("not an ONNX model")
     expect(page.locator("#run")).to_be_disabled()
     expect(page.locator("#graph")).to_be_hidden()
+    # The box shows no model that cannot be legalized.
+    expect(page.locator("#problem")).to_contain_text("broken.onnx")
+    expect(page.locator("#drop-text")).to_contain_text("Drop a model anywhere on this page")
     drop(page, "broken.json", b"{")
     expect(page.locator("#problem")).to_contain_text("broken.json is not JSON")
+    drop(page, "broken.onnx.gz", gzip.compress(onnx_bytes())[:-20])
+    expect(page.locator("#problem")).to_contain_text("broken.onnx.gz cannot be unpacked")
+
+
+def test_a_model_packed_with_gzip_is_unpacked(page: Page) -> None:
+    drop(page, "net.onnx.gz", gzip.compress(onnx_bytes()))
+    expect(drawn(page)).to_have_attribute("aria-label", "The model: 6 nodes, 0 changes")
+    expect(page.locator("#drop-text strong")).to_have_text("net.onnx")
+    # There are no changes to go to.
+    expect(page.locator("#next-change")).to_be_hidden()
+
+
+def test_a_model_above_the_limit_of_the_server_is_not_sent(page: Page) -> None:
+    sent: list[Request] = []
+    page.on("request", lambda request: sent.append(request) if "/v1/graph" in request.url else None)
+    drop(page, "large.onnx", bytes(MAX_BODY + 1))
+    expect(page.locator("#problem")).to_contain_text("large.onnx was not sent")
+    expect(page.locator("#problem")).to_contain_text("at most 1.05 MB")
+    assert sent == []
+
+
+def test_a_request_in_json_is_taken_with_its_backend_and_options(page: Page) -> None:
+    request = {"graph": GRAPH, "backend": "tpu", "options": {"dims": {"n": 4}, "backend_options": {"max_batch": 16}}}
+    drop(page, "request.json", json.dumps(request).encode())
+    drawn(page)
+    expect(page.locator("#drop-text")).to_contain_text("the graph of a request; its backend and options are in step 2")
+    expect(page.locator("#backend")).to_have_value("tpu")
+    expect(page.get_by_label("Dims")).to_have_value("n = 4")
+    expect(page.get_by_label("Max batch")).to_have_value("16")
 
 
 def test_a_layout_has_no_overlaps_and_its_links_go_down(page: Page) -> None:

@@ -123,7 +123,7 @@ class Jobs:
         row = None if key is None else await self._call(engine.find, name)
         is_new = row is None and await self._accept(engine, name, arguments, content, caller)
         row = row or await self._row(name)
-        if not is_new and _input(row) != arguments:
+        if not is_new and {"name": None, **_input(row)} != arguments:
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -214,6 +214,18 @@ class Jobs:
             raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=job)
         assert output is not None
         return content, output["media"] if part == "model" else "application/json", digest
+
+    async def source(self, job: str) -> tuple[memoryview, str, str]:
+        """The model that a job is about, or its JSON body: the content, its media type and the digest of the body.
+
+        Raises RefusedError where it was deleted.
+        """
+        arguments = _input(await self._row(job))
+        content = await self._results.content(arguments["body"])
+        if content is None:
+            raise RefusedError("no-result", "the source was deleted", expected="a newer job", found=job)
+        # Of a form with two files, the model comes first.
+        return content[: arguments["split"]], arguments["media"], arguments["body"]
 
     async def drawn(self, job: str) -> tuple[Task, str, list[memoryview]]:
         """The task that draws a job that legalized a graph, its key, and what it is about: the body, then PARTS.
@@ -397,9 +409,14 @@ class Jobs:
         if state != "queued" and dequeued is not None:
             started = max(dequeued, created)
         path = f"/v1/jobs/{row.workflow_id}"
+        # A job of an earlier version has no name, and one with a JSON body no parameters.
+        parameters = arguments["parameters"] or {}
         return Job(
             id=row.workflow_id,
             kind=arguments["kind"],
+            name=arguments.get("name"),
+            backend=parameters.get("backend"),
+            options=parameters.get("options"),
             state=state,
             stage=seen.get("stage"),
             progress=1.0 if state == "succeeded" else seen.get("progress"),
@@ -409,7 +426,13 @@ class Jobs:
             started=None if started is None else _iso(started),
             ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
             problem=problem,
-            links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
+            links=JobLinks(
+                self=path,
+                events=f"{path}/events",
+                report=f"{path}/report",
+                model=f"{path}/model",
+                source=f"{path}/source",
+            ),
         )
 
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,15 +23,22 @@ class JobLinks(BaseModel):
     events: str
     report: str
     model: str
+    source: str
 
 
 class Job(BaseModel):
-    """A job and how far it is. `cost` and `bound` are those of the best solution so far."""
+    """A job and how far it is. `cost` and `bound` are those of the best solution so far.
+
+    `backend` and `options` are those of the request. They are null where its body was JSON: `source` has them.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     id: str
     kind: Verb
+    name: str | None = Field(None, description="the name that the request gave it, such as its file's")
+    backend: str | dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
     state: State
     stage: str | None = Field(None, description="the step that runs, or ran last")
     progress: float | None = Field(None, description="0 to 1")

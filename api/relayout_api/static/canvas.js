@@ -8,7 +8,7 @@ const LABEL_ZOOM = 0.75;
 const OVERVIEW = 18;
 const MARGIN = 40;
 const PAD = 24;
-const COLORS = ["kept", "relaid", "removed", "added", "conversion"];
+const COLORS = ["kept", "relaid", "removed", "added", "conversion", "part"];
 // Edges by layout, the most frequent first; each has a contrast of 3 or more on the graph's background.
 const PALETTES = {
   light: ["#3567c0", "#b3541e", "#0f766e", "#8e3fa8", "#6b6b12", "#b0225f"],
@@ -92,8 +92,8 @@ export class GraphView {
     });
     this.changed = nodes.map((_, i) => i).filter(i => CHANGES.has(nodes[i].kind))
       .sort((a, b) => placed.y[a] - placed.y[b] || placed.x[a] - placed.x[b]);
-    // Other layouts are many and follow from the conversions, so the steps from change to change leave them out.
-    const steps = this.changed.filter(i => nodes[i].kind !== "relaid");
+    // Other layouts and parts are many and follow from the conversions, so the steps from change to change leave them out.
+    const steps = this.changed.filter(i => !["relaid", "part"].includes(nodes[i].kind));
     this.changes = steps.length ? steps : this.changed;
     this.wait.hidden = true;
     this.canvas.setAttribute("aria-label",
@@ -380,6 +380,7 @@ export class GraphView {
     const {context, scale, picture, placed} = this;
     const groups = new Map();
     const labels = new Map();
+    const lines = [];
     picture.links.forEach((link, l) => {
       const near = link.from === this.selected;
       link.to.forEach((target, t) => {
@@ -389,6 +390,7 @@ export class GraphView {
         const key = `${link.kind} ${this.colorOf(link, colors)} ${bold}`;
         if (!groups.has(key)) groups.set(key, {link, bold, routes: []});
         groups.get(key).routes.push(placed.routes[l][t]);
+        if (scale > LABEL_ZOOM) lines.push(placed.routes[l][t]);
         // One label a node: the legal graph's, if there are two.
         if (t === 0 && scale > LABEL_ZOOM && (link.kind !== "removed" || !labels.has(link.from))) {
           labels.set(link.from, [link, placed.routes[l][t]]);
@@ -404,16 +406,30 @@ export class GraphView {
       context.stroke();
     }
     context.setLineDash([]);
-    context.font = "11px system-ui, sans-serif";
+    this.drawLabels([...labels.values()].map(([link, route]) => ({link, route})), lines, colors);
+  }
+
+  // Labels of lines, beside their start: right or left of it, wherever there is no line and no other label. Otherwise there
+  // is none, until the zoom makes room.
+  drawLabels(labels, lines, colors) {
+    const {context, scale} = this;
+    const size = 11 / Math.sqrt(Math.max(scale, 1));
+    context.font = `${size}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    for (const [link, route] of labels.values()) {
-      const [x, y] = [route[0] + 6, route[1] + 11];
+    const taken = [];
+    labels.sort((a, b) => a.route[1] - b.route[1] || a.route[0] - b.route[0]);
+    for (const {link, route: [x, y]} of labels) {
       const wide = context.measureText(link.label).width;
+      const boxes = [x + 6, x - 6 - wide].map(left => ({left: left - 2, right: left + wide + 2, top: y + 4, bottom: y + 4 + 1.3 * size}));
+      const isFree = box => !taken.some(other => overlap(box, other)) && !lines.some(line => crosses(line, box));
+      const box = boxes.find(isFree);
+      if (!box) continue;
+      taken.push(box);
       context.fillStyle = colors.back;
-      context.fillRect(x - 2, y - 7, wide + 4, 14);
+      context.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
       context.fillStyle = link.kind === "removed" ? colors.removed[1] : colors.dim;
-      context.fillText(link.label, x, y);
+      context.fillText(link.label, box.left + 2, (box.top + box.bottom) / 2);
     }
   }
 
@@ -496,7 +512,7 @@ export class GraphView {
       const {kind} = picture.nodes[i];
       // Conversions last, over the others.
       const y = Math.round((placed.y[i] / total) * (height - 3));
-      const rank = kind === "conversion" ? 3 : kind === "removed" ? 2 : kind === "added" ? 1 : 0;
+      const rank = kind === "conversion" ? 4 : kind === "part" ? 3 : kind === "removed" ? 2 : kind === "added" ? 1 : 0;
       if (!marks.has(y) || marks.get(y).rank < rank) marks.set(y, {rank, kind});
     }
     for (const [y, {kind}] of marks) {
@@ -524,6 +540,29 @@ function sides(route) {
     right = Math.max(right, route[i]);
   }
   return [left, right];
+}
+
+const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+
+// Whether a line goes through a box: between two of its points it stays in the box around them.
+function crosses(route, box) {
+  for (let i = 2; i < route.length; i += 2) {
+    let [x, y, endX, endY] = [route[i - 2], route[i - 1], route[i], route[i + 1]];
+    if (Math.max(y, endY) < box.top || Math.min(y, endY) > box.bottom) continue;
+    // The curve of `trace` in steps; a straight line needs one.
+    const steps = x === endX ? 1 : 8;
+    const [fromX, fromY] = [x, y];
+    for (let step = 1; step <= steps; step++) {
+      const t = step / steps;
+      const nextX = fromX + (endX - fromX) * t * t * (3 - 2 * t);
+      // The y of a Bézier curve whose inner points are both at the middle height.
+      const nextY = fromY + (endY - fromY) * (1.5 * t * (1 - t) + t * t * t);
+      const part = {left: Math.min(x, nextX), right: Math.max(x, nextX), top: Math.min(y, nextY), bottom: Math.max(y, nextY)};
+      if (part.left < box.right && box.left < part.right && part.top < box.bottom && box.top < part.bottom) return true;
+      [x, y] = [nextX, nextY];
+    }
+  }
+  return false;
 }
 
 // A link: straight where it is small, else smooth between its points.

@@ -2,7 +2,7 @@
 import {bytes, cost, count, layoutText, make, typed} from "./text.js";
 
 const KINDS = {
-  kept: "unchanged", relaid: "other layout", removed: "removed", added: "added", conversion: "conversion",
+  kept: "unchanged", relaid: "other layout", removed: "removed", added: "added", conversion: "conversion", part: "part of a conversion",
 };
 
 export const kindText = kind => KINDS[kind];
@@ -27,7 +27,10 @@ export function detailsOf(node, result, go) {
     ["Domain", own.domain || "ai.onnx"], ["Device", own.device],
     ["Inside", own.within === null ? null : `${place.drawing.nodes[own.within].operator} '${place.drawing.nodes[own.within].name}'`],
   ]));
-  for (const index of own.conversions) parts.push(...conversionOf(report.conversions[index], report.objective, go));
+  if (node.kind === "part" && node.main) {
+    parts.push(make("p", {}, "The node ", make("button", {type: "button", class: "plain", onclick: () => go(node.main)}, node.main), " moves its data, and has its bytes and reasons."));
+  }
+  for (const index of node.kind === "part" ? [] : own.conversions) parts.push(...conversionOf(report.conversions[index], report.objective, go));
   const choice = node.before?.node.choice;
   if (choice) parts.push(...choiceOf(choice, report.objective));
   if (attributes.length) parts.push(make("h3", {}, "Attributes"), facts(attributes));
@@ -54,6 +57,10 @@ function storyOf(node, {source, legal, report}) {
   }
   if (node.kind === "conversion") {
     return node.before ? "This conversion was in the source and stays." : "This conversion is new: it brings the value into the layout that the nodes below require.";
+  }
+  if (node.kind === "part") {
+    const values = node.after.node.conversions.map(index => report.conversions[index].value);
+    return `This node is part of the conversion of ${values.join(" and ")}.`;
   }
   if (node.kind === "added") return "The backend or the rewrite added this node.";
   const required = node.before?.node.choice?.alternatives.find(each => each.chosen)?.operands.some(each => each.required);

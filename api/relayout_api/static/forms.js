@@ -2,6 +2,7 @@
 import {make} from "./text.js";
 
 // A form of fields; `values()` has those that differ from the default, and throws Error for one that does not parse.
+// `fill(values)` is the reverse: a field without a value gets its default.
 export function formOf(fields, prefix) {
   const inputs = fields.map(field => inputOf(field, `${prefix}-${field.name}`));
   return {
@@ -13,6 +14,9 @@ export function formOf(fields, prefix) {
         if (value !== undefined) given[fields[i].name] = value;
       }
       return given;
+    },
+    fill(values) {
+      for (const [i, {write}] of inputs.entries()) write(values[fields[i].name] ?? fields[i].default);
     },
   };
 }
@@ -36,16 +40,19 @@ function inputOf(field, id) {
   if (schema.enum) {
     const select = make("select", {id, ...described}, schema.enum.map(value => make("option", {}, String(value))));
     select.value = field.default;
-    return wrap(field, id, select, about, () => (select.value === String(field.default) ? undefined : select.value));
+    return wrap(field, id, select, about, () => (select.value === String(field.default) ? undefined : select.value),
+      value => { select.value = value; });
   }
   if (types.length === 1 && types[0] === "boolean") {
     const box = make("input", {type: "checkbox", id, ...described, checked: field.default === true});
     const element = make("div", {class: "field"}, make("label", {class: "check", for: id}, box, title(field.name)), about);
-    return {element, read: () => (box.checked === (field.default === true) ? undefined : box.checked)};
+    return {element, read: () => (box.checked === (field.default === true) ? undefined : box.checked),
+      write: value => { box.checked = value === true; }};
   }
   if (types.length === 1 && types[0] === "object" && isMapping(schema)) {
     const area = make("textarea", {id, rows: 2, ...described, spellcheck: "false", placeholder: "name = value, one a line"});
-    return wrap(field, id, area, about, () => pairs(area.value, schema, field.name));
+    return wrap(field, id, area, about, () => pairs(area.value, schema, field.name),
+      value => { area.value = Object.entries(value ?? {}).map(([name, own]) => `${name} = ${textOf(own)}`).join("\n"); });
   }
   const numeric = types.filter(type => type !== "null").every(type => type === "number" || type === "integer") && types.length;
   const input = make("input", {
@@ -53,15 +60,18 @@ function inputOf(field, id) {
     min: numeric ? schema.minimum ?? schema.exclusiveMinimum : undefined,
     max: numeric ? schema.maximum : undefined,
     step: numeric ? (types.includes("integer") ? 1 : "any") : undefined,
-    placeholder: field.default === null ? "none" : typeof field.default === "string" ? field.default : JSON.stringify(field.default),
+    placeholder: field.default === null ? "none" : textOf(field.default),
   });
-  return wrap(field, id, input, about, () => valueOf(input.value, types, field));
+  return wrap(field, id, input, about, () => valueOf(input.value, types, field),
+    value => { input.value = textOf(value) === textOf(field.default) ? "" : textOf(value); });
 }
 
 const isMapping = schema => typeof schema.additionalProperties === "object";
 
-function wrap(field, id, input, about, read) {
-  return {element: make("div", {class: "field"}, make("label", {for: id}, title(field.name)), input, about), read};
+const textOf = value => (typeof value === "string" ? value : JSON.stringify(value));
+
+function wrap(field, id, input, about, read, write) {
+  return {element: make("div", {class: "field"}, make("label", {for: id}, title(field.name)), input, about), read, write};
 }
 
 const title = name => (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");

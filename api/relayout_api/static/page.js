@@ -13,10 +13,12 @@ const STAGES = [["queued", "wait for a worker"], ["read", "read the model"], ["r
 const MODES = [["changes", "Changes"], ["side", "Side by side"], ["before", "Before"], ["after", "After"]];
 const OWN_TABLE = "(your own table)";
 
-// The model in the form; the running request or job; the shown result: {source, legal, report, job, objective}.
+// The model in the form, as service.createJob takes it; the running request or job; the shown result: {source, legal, report,
+// job, model, request}; what to do again after it was cancelled.
 let model = null;
 let running = null;
 let result = null;
+let again = null;
 let views = [];
 let mode = "changes";
 let found = [];
@@ -24,15 +26,37 @@ let urls = [];
 let optionsForm = null;
 // The options that an explain job takes, of those of a legalize job.
 let explainOptions = [];
+let mostBytes = Infinity;
 let backendForm = {elements: [], values: () => ({})};
 let backends = [];
 let example = null;
 
+// ---- The key.
+
+// Ask for a key, in a panel above the form. Without the list of backends there is no form yet.
+function askForKey(problem) {
+  at("key-note").textContent = service.hasKey() ? `The server refused the key: ${problem.detail}.`
+    : "All steps need an API key. The operator of this server can give you one.";
+  at("key-note").classList.toggle("problem", service.hasKey());
+  at("key-form").hidden = false;
+  at("form").hidden = optionsForm === null;
+  at("key").focus();
+  at("key").select();
+}
+
+async function useKey() {
+  service.useKey(at("key").value.trim());
+  at("key-form").hidden = true;
+  at("problem").hidden = true;
+  await start();
+}
+
 // ---- The form.
 
 async function fillForm() {
-  const [{backends: listed}, document_] = await Promise.all([service.getJson("v1/backends"), service.getJson("openapi.json")]);
+  const [{backends: listed}, {max_body_bytes: most}, document_] = await Promise.all(["v1/backends", "v1/limits", "openapi.json"].map(path => service.getJson(path)));
   backends = listed;
+  mostBytes = most;
   at("backend").replaceChildren(...backends.map(({name}) => make("option", {}, name)), make("option", {}, OWN_TABLE));
   at("backend").value = "onnx";
   showBackend();
@@ -45,6 +69,22 @@ async function fillForm() {
   example = Object.values(examples)[0].value.graph;
   const table = Object.values(examples).map(each => each.value.backend).find(each => typeof each === "object");
   at("backend-table").value = JSON.stringify(table, null, 1);
+}
+
+// A backend and options, as a request has them, in the form.
+function fillRequest({backend, options}) {
+  const isTable = typeof backend === "object";
+  if (!isTable && !backends.some(({name}) => name === backend)) {
+    backends.push({name: backend, summary: "This server does not have this backend.", options: []});
+    at("backend").append(make("option", {}, backend));
+  }
+  at("backend").value = isTable ? OWN_TABLE : backend;
+  if (isTable) at("backend-table").value = JSON.stringify(backend, null, 1);
+  showBackend();
+  optionsForm.fill(options);
+  backendForm.fill(options.backend_options ?? {});
+  // What is not as usual is in view.
+  at("options-box").open = Object.keys(optionsForm.values()).length > 0;
 }
 
 function showBackend() {
@@ -82,27 +122,77 @@ function parsedJson(text, where) {
 // ---- A model.
 
 async function openFile(file) {
-  const name = file.name;
-  const text = /\.json$/i.test(name) ? await file.text() : null;
   try {
-    await openModel(text === null ? {name, bytes: file} : {name, graph: parsedJson(text, name)});
+    const unpacked = await unpackedFile(file);
+    const {name} = unpacked;
+    checkSize(unpacked);
+    const isJson = /\.json$/i.test(name) || /^\s*\{/.test(await unpacked.slice(0, 256).text());
+    await (isJson ? openJson(name, await unpacked.text(), name) : openModel({name, bytes: unpacked}));
   } catch (error) {
-    clearResult();
-    fail(error);
+    refuse(error);
   }
 }
 
+// The file, or the one that was packed with gzip in it.
+async function unpackedFile(file) {
+  const [first, second] = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  if (first !== 0x1f || second !== 0x8b) return file;
+  try {
+    const content = await new Response(file.stream().pipeThrough(new DecompressionStream("gzip"))).blob();
+    return new File([content], file.name.replace(/\.gz$/i, ""));
+  } catch (error) {
+    throw new service.ServiceError({title: "Not a whole gzip file", detail: `${file.name} cannot be unpacked`, found: error.message});
+  }
+}
+
+// The server would say so only after the whole file was sent.
+function checkSize({name, size}) {
+  if (size <= mostBytes) return;
+  throw new service.ServiceError({title: "The model is too large", detail: `${name} was not sent`,
+    expected: `at most ${bytes(mostBytes)}, the limit of this server`, found: bytes(size),
+    hint: "the command relayout legalize has no such limit"});
+}
+
+// A graph, or a whole request of the service with a graph in it, and its backend and options.
+async function openJson(name, text, where) {
+  const content = parsedJson(text, where);
+  if (typeof content?.graph !== "object" || content.nodes !== undefined) return openModel({name, graph: content});
+  const {graph, backend, options} = content;
+  const others = [backend !== undefined && "backend", options !== undefined && "options"].filter(Boolean);
+  if (others.length) fillRequest({backend: backend ?? "onnx", options: options ?? {}});
+  return openModel({name, graph}, `the graph of a request${others.length ? `; its ${others.join(" and ")} are in step 2` : ""}`);
+}
+
+const NO_MODEL = [...at("drop-text").childNodes];
+
+// The model of the form, with words about it; null: none.
+function setModel(opened, about) {
+  model = opened;
+  // A browser keeps no file over a reload, but the page can say which one it was.
+  if (opened?.name && !opened.job) sessionStorage.setItem("chosen", opened.name);
+  else sessionStorage.removeItem("chosen");
+  at("drop-text").replaceChildren(...(opened === null ? NO_MODEL : [make("strong", {}, opened.name ?? "A model without a name"), make("br"),
+    make("span", {class: "size"}, about), make("span", {class: "later"}, make("br"), "Drop another model to replace it")]));
+  allow();
+}
+
+// The chosen file is none that can be legalized.
+function refuse(error) {
+  stop();
+  clearResult();
+  history.replaceState(null, "", location.pathname);
+  setModel(null);
+  fail(error);
+}
+
 // Show the model as it is. The answer and the downloads of the model before go.
-async function openModel(opened) {
+async function openModel(opened, about = opened.bytes ? bytes(opened.bytes.size) : "graph JSON") {
   stop();
   clearResult();
   at("form").classList.remove("compact");
-  model = opened;
   history.replaceState(null, "", location.pathname);
-  at("drop-text").replaceChildren(make("strong", {}, opened.name), make("br"),
-    make("span", {class: "size"}, opened.bytes ? bytes(opened.bytes.size) : "graph JSON"), make("span", {class: "later"}, make("br"), "Drop another model to replace it"));
-  allow();
-  const own = begin("Reading the model");
+  setModel(opened, about);
+  const own = begin("Reading the model", () => openModel(opened, about));
   try {
     const {source} = await service.draw(opened, own.signal);
     if (running !== own) return;
@@ -111,7 +201,11 @@ async function openModel(opened) {
     say(`${opened.name}: ${count(source.nodes.length, "node")}. Choose a backend and legalize.`);
   } catch (error) {
     // What cannot be read cannot be legalized; a server that is busy may take it later.
-    if ([400, 413, 422].includes(error.problem?.status)) model = null;
+    if ([400, 413, 422].includes(error.problem?.status)) {
+      setModel(null);
+      // The body that was sent is the file.
+      if (["body", "the bytes given"].includes(error.problem.where)) error.problem.where = opened.name;
+    }
     fail(error);
   } finally {
     end(own);
@@ -121,16 +215,17 @@ async function openModel(opened) {
 function allow() {
   at("run").disabled = model === null || running !== null || optionsForm === null;
   at("run-hint").textContent = model === null ? "Choose a model first." : "";
-  at("run-hint").hidden = model !== null;
+  at("run-hint").hidden = model !== null || running !== null;
 }
 
 // ---- Work in progress. Only one thing runs at a time.
 
-function begin(what) {
+// `repeat`: does it once more, after it was cancelled. `job` is the job that runs, and `isOwn` whether the page sent it.
+function begin(what, repeat) {
   const controller = new AbortController();
-  running = {signal: controller.signal, abort: () => controller.abort(), job: null};
+  running = {signal: controller.signal, abort: () => controller.abort(), job: null, isOwn: true, repeat};
   at("problem").hidden = true;
-  at("key-field").hidden = true;
+  at("cancelled").hidden = true;
   at("cancel").hidden = false;
   at("progress").hidden = false;
   at("stages").replaceChildren(make("li", {class: "now"}, what));
@@ -151,9 +246,28 @@ function end(own) {
 function stop() {
   if (!running) return;
   const own = running;
-  if (own.job) service.cancelJob(own.job).catch(() => {});
+  // Others may wait for the job of a link.
+  if (own.job && own.isOwn) service.cancelJob(own.job).catch(() => {});
   own.abort();
   end(own);
+}
+
+function cancel() {
+  if (!running) return;
+  const {repeat} = running;
+  running.isOwn = true;
+  stop();
+  showCancelled(repeat);
+}
+
+// The address still names the job, so that a reload shows the same.
+function showCancelled(repeat) {
+  again = model ? repeat : null;
+  at("cancelled-text").textContent = again ? "The model is still chosen." : "Choose the model again to legalize it.";
+  at("again").hidden = again === null;
+  at("cancelled").hidden = false;
+  at("cancelled").scrollIntoView({block: "nearest"});
+  say("Cancelled");
 }
 
 function showStage(stage, state) {
@@ -195,7 +309,7 @@ async function legalize() {
     fail(error);
     return;
   }
-  const own = begin("Sending the model");
+  const own = begin("Sending the model", legalize);
   try {
     const job = await service.createJob("legalize", model, request.backend, request.options, own.signal);
     own.job = job.id;
@@ -212,29 +326,50 @@ async function finishJob(id, own, objective, request) {
   showStage("queued", "Working");
   const job = await service.follow(id, onEvent(objective), own.signal);
   if (running !== own) return;
-  if (job.state !== "succeeded") throw new service.ServiceError(job.problem ?? {title: "Cancelled", detail: "the job was cancelled"});
+  if (job.state === "cancelled") {
+    showCancelled(legalize);
+    return;
+  }
+  if (job.state !== "succeeded") throw new service.ServiceError(job.problem);
   const path = `v1/jobs/${encodeURIComponent(id)}`;
   if (job.kind !== "legalize") {
     const report = await service.getJson(`${path}/report`, own.signal);
-    if (running === own) showReport({source: null, legal: null, report, job, model: null, request});
+    if (running === own) showReport({source: null, legal: null, report, job, model, request});
     return;
   }
   const {source, legal, report} = await service.getJson(`${path}/graph`, own.signal);
   if (running === own) await showResult({source, legal, report, job, model, request});
 }
 
-// A link to a job.
+// A link to a job, or a reload.
 async function openJob(id) {
-  const own = begin("Looking for the job");
-  own.job = null;
+  const own = begin("Looking for the job", legalize);
+  own.isOwn = false;
   try {
     const job = await service.jobOf(id, own.signal);
-    at("drop-text").prepend(make("span", {}, `Job ${id}`), make("br"));
-    await finishJob(job.id, own, "bytes", null);
+    own.job = job.id;
+    const request = await askedOf(job, own.signal);
+    if (running !== own) return;
+    if (request) {
+      fillRequest(request);
+      setModel(request.model, `${job.name === null ? "" : "the model "}of job ${id.slice(0, 8)}`);
+    }
+    // The form has only what differs from the defaults.
+    await finishJob(job.id, own, objectiveOf(request?.options), request && asked());
   } catch (error) {
     fail(error);
   } finally {
     end(own);
+  }
+}
+
+// What was asked for in a job; null where the server no longer has it.
+async function askedOf(job, signal) {
+  try {
+    return await service.requestOfJob(job, signal);
+  } catch (error) {
+    if (error.name === "AbortError" || error.problem?.status === 401) throw error;
+    return null;
   }
 }
 
@@ -246,7 +381,11 @@ function fail(error) {
     return;
   }
   const problem = error.problem ?? {title: "The page failed", detail: String(error)};
-  if (problem.status === 401 || problem.status === 403) at("key-field").hidden = false;
+  if (problem.status === 401) {
+    askForKey(problem);
+    return;
+  }
+  if (problem.status === 403) at("key-form").hidden = false;
   const lines = ["where", "expected", "found", "hint"].filter(name => problem[name]);
   const list = (title, texts) => texts?.length && [make("p", {}, title), make("ul", {}, texts.map(text => make("li", {}, text)))];
   at("problem").replaceChildren(
@@ -268,15 +407,17 @@ function clearResult() {
   found = [];
   at("search").value = "";
   at("matches").textContent = "";
-  for (const id of ["result", "graph", "tables", "problem"]) at(id).hidden = true;
+  for (const id of ["result", "graph", "tables", "problem", "cancelled"]) at(id).hidden = true;
   at("intro").hidden = true;
   for (const id of ["summary", "downloads", "details", "tables"]) at(id).replaceChildren();
+  fold(false);
 }
 
 async function showResult(shown) {
   clearResult();
   result = shown;
   at("form").classList.add("compact");
+  fold(true);
   showSummary();
   showDownloads();
   showTables();
@@ -284,9 +425,18 @@ async function showResult(shown) {
   await showGraph();
 }
 
+// On a narrow screen, a result has the place of the form, which a line and a button stand for.
+function fold(isFolded) {
+  at("fold").hidden = !isFolded && result === null;
+  at("fold-text").replaceChildren(make("strong", {}, model?.name ?? "Model"), ` for ${result?.report?.backend ?? "a backend"}`);
+  at("form").classList.toggle("folded", isFolded);
+  at("unfold").setAttribute("aria-expanded", String(!isFolded));
+}
+
 function showReport(shown) {
   clearResult();
   result = shown;
+  fold(true);
   showSummary();
   showDownloads();
   showTables();
@@ -390,6 +540,7 @@ async function showGraph() {
   const compared = result.legal !== null;
   if (!compared) mode = "before";
   else if (mode === "before" && !views.length) mode = "changes";
+  at("change-steps").hidden = !compared;
   at("modes").replaceChildren(...(compared ? MODES : []).map(([name, text]) =>
     make("button", {type: "button", "aria-pressed": String(mode === name), onclick: () => { mode = name; showGraph(); }}, text)));
   const focus = views.length && views[0].selected !== null ? views[0].picture.nodes[views[0].selected].key : undefined;
@@ -408,9 +559,9 @@ async function showGraph() {
 }
 
 function showLegend(compared) {
-  const kinds = !compared ? [] : mode === "changes" ? ["conversion", "removed", "added", "relaid", "kept"]
-    : mode === "before" ? ["removed", "relaid", "kept"] : mode === "after" ? ["conversion", "added", "relaid", "kept"]
-    : ["conversion", "removed", "added", "relaid", "kept"];
+  const all = ["conversion", "part", "removed", "added", "relaid", "kept"];
+  const absent = {changes: [], side: [], before: ["conversion", "part", "added"], after: ["removed"]};
+  const kinds = compared ? all.filter(kind => !absent[mode].includes(kind)) : [];
   at("legend").replaceChildren(...kinds.map(kind => make("span", {}, make("i", {class: `i-${kind}`}), kindText(kind))));
 }
 
@@ -481,35 +632,39 @@ function nextMatch(by) {
 
 // ---- Tables.
 
+const SAVINGS = "Work out the savings";
+
 function showTables() {
   const {report, source, legal} = result;
   const tables = [];
-  if (legal) {
-    const {conversions, objective} = report;
-    const explained = report.explanation !== null && report.explanation !== undefined;
+  const {conversions, objective} = report;
+  const explained = report.explanation !== null && report.explanation !== undefined;
+  if (legal || explained) {
     tables.push(conversions.length || explained ? tableOf("Conversions and their reasons",
       "The conversions of the legal graph, with the bytes that each moves and the requirements that ask for it.", [
-        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from)}, {title: "To", value: row => layoutText(row.to)},
+        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from), wraps: true}, {title: "To", value: row => layoutText(row.to), wraps: true},
         {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
         {title: "Because", value: row => row.required_by.map(each => `${each.node} ${each.layout}`).join(" "), show: row => reasonsOf(row, objective, go), wide: true},
         {title: "Kind", value: row => row.kind},
       ], conversions, "conversions-title") : make("div", {}, make("h2", {}, "Conversions"), make("p", {}, "The legal graph has none.")));
-    if (conversions.length && result.request && model === result.model && !explained) {
-      tables.push(make("div", {}, make("h2", {}, "Cost of each requirement"),
+    if (conversions.length && !explained) {
+      tables.push(make("div", {}, make("h2", {}, "Cost of each requirement"), ...(result.request && result.model ? [
         make("p", {class: "note"}, "The problem is solved again without each requirement: the difference is the saving."),
-        make("button", {type: "button", id: "explain", onclick: explain}, "Work out the savings")));
+        make("button", {type: "button", id: "explain", onclick: explain}, SAVINGS)] : [
+        make("p", {}, "The savings cannot be worked out here: the server no longer has the model. Choose it again, and legalize it.")])));
     }
     if (explained) {
       const {shared, solved, unsolved} = report.explanation;
       tables.push(tableOf("Cost of each requirement", `Solved again ${count(solved, "time")}${unsolved ? `; ${count(unsolved, "requirement")} left out` : ""}. Saved: the cost without all requirements of the row.`, [
-        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout)}, {title: "At", value: row => partText(row)},
+        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout), wraps: true}, {title: "At", value: row => partText(row)},
+        {title: "Nodes", value: row => nodesOf(row).join(" "), show: row => someOf(nodesOf(row)), wide: true},
         {title: "Requirements", value: row => row.requirements, number: true}, {title: "Conversions", value: row => row.conversions, number: true},
         {title: "Saved", value: row => row.saved.cost, show: row => cost(row.saved.cost, objective) + (row.saved.exact ? "" : " or more"), number: true},
         {title: "Transposes saved", value: row => row.saved.transposes, number: true},
       ], shared, "savings-title"));
     }
-    tables.push(nodesTable(source, legal, report));
+    if (legal) tables.push(nodesTable(source, legal, report));
   }
   if (report.charges?.length) {
     tables.push(tableOf("Operators that have a cost", "", [
@@ -521,12 +676,12 @@ function showTables() {
   if (report.transfers.length) {
     tables.push(tableOf("Transfers between devices", "", [
       {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => row.from}, {title: "To", value: row => row.to},
-      {title: "Layout", value: row => row.layout}, {title: "Bytes", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
+      {title: "Layout", value: row => layoutText(row.layout)}, {title: "Bytes", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
     ], report.transfers, "transfers-title"));
   }
   if (report.boundary.length) {
     tables.push(tableOf("Inputs and outputs", "The layouts that the caller sees.", [
-      {title: "Name", value: row => row.name, wide: true}, {title: "Side", value: row => row.side}, {title: "Layout", value: row => row.layout},
+      {title: "Name", value: row => row.name, wide: true}, {title: "Side", value: row => row.side}, {title: "Layout", value: row => layoutText(row.layout)},
       {title: "Shape", value: row => (row.shape ? row.shape.map(dim => dim ?? "?").join("×") : "")},
       {title: "Asked for", value: row => row.wanted}, {title: "Order of the source's axes", value: row => row.order?.join(", ")},
     ], report.boundary, "boundary-title"));
@@ -549,14 +704,27 @@ function showTables() {
   at("tables").hidden = tables.length === 0;
 }
 
+// The nodes whose requirements a row of the savings counts.
+function nodesOf(row) {
+  const reasons = result.report.conversions.flatMap(conversion => conversion.reasons);
+  const own = reasons.filter(({node, part, operand, layout}) =>
+    part === row.part && operand === row.operand && layout === row.layout && (node === row.operator || node.startsWith(`${row.operator} '`)));
+  return [...new Set(own.map(({node}) => node))];
+}
+
+function someOf(keys) {
+  const more = keys.slice(3);
+  return make("div", {}, keys.slice(0, 3).map(key => make("div", {}, linkTo(key))), more.length > 0 && make("span", {class: "note"}, `and ${more.length} more`));
+}
+
 function nodesTable(source, legal, report) {
   const {nodes} = pictureOf({source, legal, report}, "changes", false);
   const rows = nodes.filter(node => !node.io);
-  const rank = {conversion: 0, removed: 1, added: 2, relaid: 3, kept: 4};
+  const rank = {conversion: 0, part: 1, removed: 2, added: 3, relaid: 4, kept: 5};
   rows.sort((a, b) => rank[a.kind] - rank[b.kind]);
   return tableOf("Nodes", `${count(rows.filter(row => CHANGES.has(row.kind)).length, "node")} changed.`, [
     {title: "Node", value: row => row.name, show: row => linkTo(row.key), wide: true}, {title: "Operator", value: row => row.title},
-    {title: "Change", value: row => kindText(row.kind)}, {title: "Layout", value: row => row.line},
+    {title: "Change", value: row => kindText(row.kind)}, {title: "Layout", value: row => (row.says === "layout" ? row.line : `${row.says} ${row.line}`)},
     {title: "Alternatives", value: row => row.before?.node.choice?.count, number: true},
   ], rows, "nodes-title");
 }
@@ -566,14 +734,15 @@ async function explain() {
   if (running) return;
   const {request} = result;
   const shown = result;
-  const own = begin("Working out the savings");
+  const own = begin("Working out the savings", explain);
   at("explain").disabled = true;
+  at("explain").textContent = "Working out the savings…";
   try {
     const options = Object.fromEntries(Object.entries(request.options).filter(([name]) => explainOptions.includes(name)));
     const job = await service.createJob("explain", shown.model, request.backend, options, own.signal);
     own.job = job.id;
     const ended = await service.follow(job.id, onEvent(objectiveOf(options)), own.signal);
-    if (ended.state !== "succeeded") throw new service.ServiceError(ended.problem ?? {title: "Cancelled", detail: "the job was cancelled"});
+    if (ended.state !== "succeeded") throw new service.ServiceError(ended.problem ?? {title: "Cancelled", detail: "another page cancelled the work"});
     const answer = await service.getJson(`v1/jobs/${encodeURIComponent(job.id)}/report`, own.signal);
     if (result !== shown) return;
     result = {...shown, report: {...shown.report, conversions: answer.conversions, explanation: answer.explanation}};
@@ -582,7 +751,10 @@ async function explain() {
     say("The savings are in the table of the requirements");
   } catch (error) {
     fail(error);
-    if (at("explain")) at("explain").disabled = false;
+    if (at("explain")) {
+      at("explain").disabled = false;
+      at("explain").textContent = SAVINGS;
+    }
   } finally {
     end(own);
   }
@@ -599,26 +771,17 @@ function listen() {
     if (file) openFile(file);
   });
   at("example").addEventListener("click", () => { if (example) openModel({name: "example.json", graph: example}); });
-  at("use-text").addEventListener("click", () => {
-    try {
-      openModel({name: "pasted.json", graph: parsedJson(at("text").value, "The text")});
-    } catch (error) {
-      fail(error);
-    }
-  });
+  at("use-text").addEventListener("click", () => openJson("pasted.json", at("text").value, "The text").catch(fail));
   at("form").addEventListener("submit", event => {
     event.preventDefault();
     legalize();
   });
-  at("cancel").addEventListener("click", () => {
-    stop();
-    say("Cancelled");
-  });
-  at("use-key").addEventListener("click", async () => {
-    service.useKey(at("key").value);
-    at("key-field").hidden = true;
-    at("problem").hidden = true;
-    await start();
+  at("cancel").addEventListener("click", cancel);
+  at("again").addEventListener("click", () => again());
+  at("unfold").addEventListener("click", () => fold(!at("form").classList.contains("folded")));
+  at("key-form").addEventListener("submit", event => {
+    event.preventDefault();
+    useKey();
   });
   let inside = 0;
   const files = event => event.dataTransfer?.types.includes("Files");
@@ -651,9 +814,13 @@ function listen() {
 async function start() {
   try {
     if (!optionsForm) await fillForm();
+    at("form").hidden = false;
     allow();
     const job = new URLSearchParams(location.search).get("job");
+    const chosen = sessionStorage.getItem("chosen");
     if (job) await openJob(job);
+    else if (!model && chosen) at("run-hint").textContent = `The page was loaded again: choose ${chosen} once more.`;
+    else if (model && !result) await openModel(model);
   } catch (error) {
     fail(error);
   }

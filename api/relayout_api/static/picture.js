@@ -1,11 +1,11 @@
 // From drawings (see /v1/graph) to one picture: nodes with a kind, and links between them.
 //
-// Kinds: `kept`, `relaid` (kept, with another layout), `removed`, `added`, and `conversion` (it changes a layout in the
-// legal graph). The union of both graphs has the nodes of both; `source` of a legal node tells which of
+// Kinds: `kept`, `relaid` (kept, with another layout), `removed`, `added`, `conversion` (it changes a layout in the legal
+// graph), and `part` (another node of a conversion, such as a Reshape before its Transpose). The union of both graphs has the nodes of both; `source` of a legal node tells which of
 // them are the same.
 import {bytes, shape} from "./text.js";
 
-export const CHANGES = new Set(["relaid", "removed", "added", "conversion"]);
+export const CHANGES = new Set(["relaid", "removed", "added", "conversion", "part"]);
 
 // One drawing with its keys: `keys[i]` of node i, and the links between visible nodes.
 class Side {
@@ -47,12 +47,25 @@ class Side {
     for (const value of drawing.outputs) {
       consumers[value].push(unique(`output ${drawing.values[value].name}`, {io: "output", value}));
     }
+    this.mains = mainsOf(drawing);
     this.producers = producers;
     this.consumers = consumers;
     for (const [value, key] of producers) {
       if (consumers[value].length) this.links.push({from: key, to: consumers[value], value: drawing.values[value]});
     }
   }
+}
+
+// The node that stands for each conversion: the first that moves data, or else the first.
+function mainsOf({nodes}) {
+  const mains = new Map();
+  const moves = ({operator, domain}) => operator === "Transpose" || domain !== "";
+  for (const wanted of [moves, () => true]) {
+    nodes.forEach((node, index) => {
+      for (const each of wanted(node) ? node.conversions : []) if (!mains.has(each)) mains.set(each, index);
+    });
+  }
+  return mains;
 }
 
 // `mode`: "changes" (the union), "before" or "after". Without a legal drawing, the source alone.
@@ -127,23 +140,30 @@ function operator(entry, source, legal, report, mode) {
   const own = {
     title: entry.node.operator, name: entry.node.name, io: null, before: source?.entry ?? null, after: legal?.entry ?? null,
   };
-  const textOf = place => movement(place) ?? layoutOf(place) ?? shapeOf(place);
-  if (!report) return {...own, kind: "kept", line: textOf(source)};
-  if (!legal) return {...own, kind: "removed", line: textOf(source)};
-  const performed = legal.entry.node.conversions;
-  if (performed.length) {
-    // A conversion of several nodes names its bytes at the one that moves data.
-    const moves = legal.entry.node.operator === "Transpose" || legal.entry.node.domain;
-    const size = moves ? ` · ${bytes(report.conversions[performed[0]].bytes)}` : "";
-    return {...own, kind: "conversion", line: textOf(legal) + size};
+  if (!report) return {...own, kind: "kept", ...lineOf(source)};
+  if (!legal) return {...own, kind: "removed", ...lineOf(source)};
+  const {side, entry: {node, index}} = legal;
+  if (node.conversions.length) {
+    const mains = node.conversions.filter(each => side.mains.get(each) === index);
+    const {line, says} = lineOf(legal);
+    if (!mains.length) return {...own, kind: "part", line, says, main: side.keys[side.mains.get(node.conversions[0])]};
+    return {...own, kind: "conversion", line: `${line} · ${bytes(report.conversions[mains[0]].bytes)}`, says};
   }
-  if (!source) return {...own, kind: "added", line: textOf(legal)};
+  if (!source) return {...own, kind: "added", ...lineOf(legal)};
   // Where the names of axes are unknown in the legal graph, the plan knows the layout.
   const [first, last] = [layoutOf(source), layoutOf(legal) ?? chosenOf(source.entry.node)];
   if (first && last && first !== last) {
-    return {...own, kind: "relaid", line: mode === "before" ? first : mode === "after" ? last : `${first} → ${last}`};
+    return {...own, kind: "relaid", says: "layout", line: mode === "before" ? first : mode === "after" ? last : `${first} → ${last}`};
   }
-  return {...own, kind: "kept", line: movement(legal) ?? last ?? shapeOf(legal)};
+  return {...own, kind: "kept", ...(last && !movement(legal) ? {line: last, says: "layout"} : lineOf(legal))};
+}
+
+// The second line of a node, and whether it is a `layout`, a `permutation` or a `shape`.
+function lineOf(place) {
+  const moved = movement(place);
+  if (moved) return {line: moved, says: moved.includes("→") ? "layout" : "permutation"};
+  const layout = layoutOf(place);
+  return layout ? {line: layout, says: "layout"} : {line: shapeOf(place), says: "shape"};
 }
 
 const resultOf = ({side, entry: {node}}) => (node.outputs.length ? side.drawing.values[node.outputs[0]] : null);

@@ -9,6 +9,8 @@ export class ServiceError extends Error {
 
 let key = sessionStorage.getItem("key");
 
+export const hasKey = () => Boolean(key);
+
 export function useKey(text) {
   key = text;
   sessionStorage.setItem("key", text);
@@ -37,7 +39,8 @@ export const getJson = async (path, signal) => (await ask(path, {signal})).json(
 
 export const getBlob = async (path, signal) => (await ask(path, {signal})).blob();
 
-// The query and body of a request about a model: {name, graph} or {name, bytes}.
+// The query and body of a request about a model: {name, graph} or {name, bytes}. A model of a job, {name, job}, gets its
+// bytes when they are needed.
 function requestOf(model, backend, options) {
   if (model.graph) {
     const body = JSON.stringify({graph: model.graph, ...(backend ? {backend} : {}), ...(options ? {options} : {})});
@@ -64,12 +67,24 @@ export async function draw(model, signal) {
 }
 
 export async function createJob(kind, model, backend, options, signal) {
+  if (model.job && !model.bytes) model.bytes = await getBlob(sourceOf(model.job), signal);
   const {query, headers, body} = requestOf(model, backend, options);
   query.set("kind", kind);
+  if (model.name) query.set("name", model.name.slice(-255));
   return (await ask(`v1/jobs?${query}`, {method: "POST", headers, body, signal})).json();
 }
 
 export const jobOf = (id, signal) => getJson(`v1/jobs/${encodeURIComponent(id)}`, signal);
+
+const sourceOf = id => `v1/jobs/${encodeURIComponent(id)}/source`;
+
+// What a job was submitted with: {model, backend, options}. The job has the options of an ONNX model, and a JSON body its own.
+export async function requestOfJob({id, name, backend, options}, signal) {
+  if (backend !== null) return {model: {name, job: id}, backend, options};
+  const body = await getJson(sourceOf(id), signal);
+  // A job that failed may have been no request at all.
+  return body?.graph ? {model: {name, graph: body.graph}, backend: body.backend ?? "onnx", options: body.options ?? {}} : null;
+}
 
 export const cancelJob = id => ask(`v1/jobs/${encodeURIComponent(id)}`, {method: "DELETE"});
 

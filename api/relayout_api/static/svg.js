@@ -1,7 +1,7 @@
 // The picture as an SVG file: light colors, no script, no style sheet.
 
-const FILL = {kept: "#eceef2", relaid: "#dbe8fe", removed: "#fdecea", added: "#e0f3e5", conversion: "#ffe2a8"};
-const LINE = {kept: "#8a93a0", relaid: "#2459cf", removed: "#b42318", added: "#17713a", conversion: "#9a5b00"};
+const FILL = {kept: "#eceef2", relaid: "#dbe8fe", removed: "#fdecea", added: "#e0f3e5", conversion: "#ffe2a8", part: "#fff3dc"};
+const LINE = {kept: "#8a93a0", relaid: "#2459cf", removed: "#b42318", added: "#17713a", conversion: "#9a5b00", part: "#9a5b00"};
 const MARGIN = 20;
 
 const escaped = text => text.replace(/[&<>"]/g, letter => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[letter])

@@ -3,7 +3,7 @@ import {make} from "./text.js";
 
 const STEP = 200;
 
-// `columns`: [{title, value: row => text or number, show: row => node or text, number}]. Returns a section.
+// `columns`: [{title, value: row => text or number, show: row => node or text, number, wide, wraps}]. Returns a section.
 export function tableOf(title, note, columns, rows, id) {
   let sorted = rows.slice();
   let shown = STEP;
@@ -17,7 +17,7 @@ export function tableOf(title, note, columns, rows, id) {
     const found = wanted ? sorted.filter(row => texts.get(row).includes(wanted)) : sorted;
     body.replaceChildren(...found.slice(0, shown).map(row => make("tr", {}, columns.map(column => {
       const cell = column.show ? column.show(row) : column.value(row);
-      return make("td", {class: column.number ? "number" : column.wide ? "text" : null}, cell === null || cell === undefined ? "" : cell instanceof Node ? cell : String(cell));
+      return make("td", {class: column.number ? "number" : column.wide ? "text" : column.wraps ? "words" : null}, cell === null || cell === undefined ? "" : cell instanceof Node ? cell : String(cell));
     }))));
     counter.textContent = found.length === rows.length ? `${rows.length} in all` : `${found.length} of ${rows.length}`;
     more.hidden = found.length <= shown;
@@ -26,7 +26,7 @@ export function tableOf(title, note, columns, rows, id) {
   function sortBy(index, head) {
     const down = head.getAttribute("aria-sort") === (columns[index].number ? "descending" : "ascending");
     const ascending = columns[index].number ? down : !down;
-    for (const other of heads) other.removeAttribute("aria-sort");
+    for (const other of heads) other.setAttribute("aria-sort", "none");
     head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
     const {value} = columns[index];
     sorted = rows.slice().sort((a, b) => compare(value(a), value(b)) * (ascending ? 1 : -1));
@@ -34,7 +34,7 @@ export function tableOf(title, note, columns, rows, id) {
   }
 
   const heads = columns.map((column, index) => {
-    const head = make("th", {scope: "col", class: column.number ? "number" : null});
+    const head = make("th", {scope: "col", class: column.number ? "number" : null, "aria-sort": "none"});
     head.append(make("button", {type: "button", onclick: () => sortBy(index, head)}, column.title));
     return head;
   });

@@ -15,7 +15,7 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
-export const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+export const count = (number, word, words = `${word}s`) => `${number.toLocaleString("en")} ${number === 1 ? word : words}`;
 
 // Decimal units with two digits, as in the tables of the command.
 export function bytes(number) {
@@ -38,11 +38,21 @@ export const cost = (number, objective) => (objective === "transposes" ? count(n
 
 export const shape = dims => (dims ? dims.map(dim => dim ?? "?").join("×") || "scalar" : "unknown shape");
 
-// A layout in words: axis numbers mean the axes of the source's value.
+const FACTOR = /^(\d+)(?:%(\d+))?(?:\/(\d+))?$/;
+// Letters: a longer text in words is hard to read.
+const LONGEST_IN_WORDS = 80;
+
+// A layout in words, those of the command: axis numbers mean the axes of the source's value.
 export function layoutText(layout) {
-  if (!/^\d+(,\d+)*$/.test(layout)) return layout;
-  const axes = layout.split(",").map(Number);
-  return axes.every((axis, i) => axis === i) ? "the source's order of axes" : `axes in the order ${axes.join(", ")}`;
+  const parts = (layout ?? "").split(",").map(part => FACTOR.exec(part));
+  if (!parts.every(Boolean)) return layout;
+  const isWhole = ([, , outer, inner]) => !outer && !inner;
+  if (parts.every((part, i) => isWhole(part) && Number(part[1]) === i)) return `the source's order of ${count(parts.length, "axis", "axes")}`;
+  const words = parts.map(([, axis, outer, inner]) => {
+    const about = [inner && `blocks of ${inner}`, outer && `in blocks of ${outer}`].filter(Boolean).join(" ");
+    return about ? `${axis} (${about})` : axis;
+  }).join(", ");
+  return words.length <= LONGEST_IN_WORDS ? `axes in the order ${words}` : layout;
 }
 
 export const typed = value => [value.dtype, shape(value.shape)].filter(Boolean).join(" ");

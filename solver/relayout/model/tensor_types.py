@@ -27,10 +27,10 @@ _BY_NAME = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.Da
 _NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
 
 
-def _check_dtype(number: int, where: str) -> None:
-    """Raise InputError for the number of no element type."""
+def name_of_dtype(number: int, where: str) -> str:
+    """ONNX's lower-case name of an element type, e.g. "float16". Raises InputError for an unknown number."""
     try:
-        ir.DataType(number)
+        return ir.DataType(number).name.lower()
     except ValueError:
         raise InputError(
             "unknown dtype", where=where, expected="an element type that ONNX defines", found=f"number {number}"
@@ -83,7 +83,7 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
         if tensor.elem_type not in _BY_NUMBER:
-            _check_dtype(tensor.elem_type, where)
+            name_of_dtype(tensor.elem_type, where)
         for axis, dim in enumerate(tensor.shape.dim):
             check_text((dim.dim_param, dim.denotation), where)
             if dim.dim_value < -1:
@@ -109,7 +109,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     """Check that a tensor's data fits its type and shape, or is absent."""
     dtype = _BY_NUMBER.get(tensor.data_type)
     if dtype is None:
-        _check_dtype(tensor.data_type, where)
+        name_of_dtype(tensor.data_type, where)
     if dtype is None or dtype == ir.DataType.UNDEFINED:
         raise InputError("a tensor has no dtype", where=where, expected="an element type", found="undefined")
     dims = tensor.dims[:]
