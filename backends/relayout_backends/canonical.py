@@ -76,7 +76,7 @@ def accepts_any_layout(node: ir.Node) -> bool:
     """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
     if has_roles(node):
         return node.op_type in _NAMED_ACCEPTS_ANY
-    if node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT:
+    if node.domain != "" or node.op_type not in _STRICT:
         return True
     # The axes of the indices stay side by side in the result, and NHWC may separate them.
     return _is_pinned(node) or (node.op_type == "Gather" and any(rank_of(value) > 1 for value in node.inputs[1:]))

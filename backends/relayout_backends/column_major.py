@@ -24,7 +24,6 @@ __all__ = ["turn_constants", "write_dots"]
 
 GEMM_NEEDS_NO_SUMMAND_SINCE = 11
 EINSUM_SINCE = 12
-_ONNX = ("", "ai.onnx")
 _ROWS = "abcdefgh"
 _TRANSPOSED = ("transA", "transB")
 _NUMBERS = frozenset([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE])
@@ -161,7 +160,7 @@ def _is_product(node: ir.Node) -> bool:
 
 def _dot(node: ir.Node, side: int, opset: int) -> _Dot | None:
     """The node as a dot of this operand, if it is one, and can be written with the operand transposed."""
-    if node.domain not in _ONNX or side > 1 or node.outputs[0].dtype not in _NUMBERS:
+    if node.domain != "" or side > 1 or node.outputs[0].dtype not in _NUMBERS:
         return None
     terms = _terms(node, side)
     if terms is None:

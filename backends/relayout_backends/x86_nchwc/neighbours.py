@@ -54,13 +54,13 @@ def readers(value: ir.Value) -> list[ir.Node | None]:
 
 
 def _moves(node: ir.Node) -> bool:
-    return node.op_type in _MOVES and node.domain in ("", "ai.onnx", "relayout")
+    return node.op_type in _MOVES and node.domain in ("", "relayout")
 
 
 def _asks_for_known(node: ir.Node) -> bool:
     """Whether the results of the node, or of all that read it, are known: the node is not in the legal model."""
     if known_result(node) is not None:
         return True
-    if node.op_type != "Shape" or node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+    if node.op_type != "Shape" or node.domain != "" or node.outputs[0].is_graph_output():
         return False
     return all(known_result(reader) is not None for reader, _ in node.outputs[0].uses())

@@ -50,7 +50,7 @@ def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
 
 def _is_evaluable(node: ir.Node) -> bool:
     """Whether `node` can be evaluated once for all runs, given constant inputs."""
-    return node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM and not graphs_of(node)
+    return node.domain == "" and node.op_type not in _RANDOM and not graphs_of(node)
 
 
 def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
@@ -80,9 +80,9 @@ def known_result(node: ir.Node) -> np.ndarray | None:
     if operator not in ("Shape", "Size"):
         # Shape propagation leaves the numbers that it finds here. A Constant has its own. Few nodes have any.
         found = outputs[0].const_value
-        is_known = found is not None and node.domain in ("", "ai.onnx") and bool(node.inputs)
+        is_known = found is not None and node.domain == "" and bool(node.inputs)
         return found.numpy() if found is not None and is_known else None
-    source = node.inputs[0] if node.domain in ("", "ai.onnx") else None
+    source = node.inputs[0] if node.domain == "" else None
     if source is None or source.shape is None or not source.shape.is_static():
         return None
     shape = np.array(source.shape.numpy(), np.int64)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from relayout.errors import InputError
 from relayout.model.operator_schema import check_auto_pad, check_node
-from relayout.model.proto_graphs import graphs_in
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
 __all__ = ["Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
@@ -215,7 +215,7 @@ def _check_attributes(
             )
         if kind not in _ATTRIBUTE_TYPES:
             raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {kind}")
-        is_standard = node.domain in ("", "ai.onnx")
+        is_standard = node.domain in STANDARD_DOMAINS
         check_strings(attribute, place, is_standard=is_standard)
         if name == "auto_pad" and is_standard:
             check_auto_pad(attribute, place)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import nodes_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 from relayout.ops.operand_roles import OWN_DOMAIN
 
@@ -41,7 +41,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         _name_standard(function.node)
         if OWN_DOMAIN in used:
             _split_overloads(nodes_inside(function.node))
-        if function.domain in ("", "ai.onnx") and onnx.defs.has(function.name):
+        if function.domain in STANDARD_DOMAINS and onnx.defs.has(function.name):
             notes.append(f"a function has the name of ONNX's {function.name}: it is used here, and not in all runtimes")
         if function.domain == OWN_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")

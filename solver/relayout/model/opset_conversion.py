@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from relayout.errors import InputError
-from relayout.model.proto_graphs import graphs_inside, nodes_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, nodes_inside
 from relayout.model.structure import OLDEST_OPSET
 
 __all__ = ["is_lifted", "lifted"]
@@ -56,7 +56,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
 
 
 def _version(proto: onnx.ModelProto) -> int:
-    return next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    return next((opset.version for opset in proto.opset_import if opset.domain in STANDARD_DOMAINS), OLDEST_OPSET)
 
 
 def _align(graph: onnx.GraphProto) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 
 import onnx
 
-__all__ = ["copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+__all__ = ["STANDARD_DOMAINS", "copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+"""The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""
 
 
 def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:

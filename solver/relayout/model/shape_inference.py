@@ -30,7 +30,7 @@ from relayout.model.dims.inference_placeholders import (
 )
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.model.typed_values import proto_of
 from relayout.ops import graphs_of, nested_graphs
@@ -167,7 +167,7 @@ def _declare_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoPr
         bodies = graphs_inside([node])
         for inner in bodies:
             found |= _declare_states(inner, known)
-        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "Loop" or node.domain not in STANDARD_DOMAINS:
             continue
         for name, first, last in zip(node.output, node.input[2:], bodies[0].output[1:], strict=False):
             own = listed.get(name)
@@ -220,7 +220,7 @@ def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _clear_declared_shapes(proto: onnx.ModelProto) -> None:
     """Remove the shapes of results of ONNX's operators, which inference finds again, but for the model's outputs."""
     for graph in subgraphs_of(proto.graph):
-        results = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+        results = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
         for info in (*graph.value_info, *(graph.output if graph is not proto.graph else ())):
             if info.name in results:
                 info.type.tensor_type.ClearField("shape")

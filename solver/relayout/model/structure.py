@@ -14,14 +14,13 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.model.graph_structure import Kind, Surroundings, check_body, check_graph, declare, duplicate
-from relayout.model.proto_graphs import nodes_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 from relayout.model.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "Structure", "check_structure"]
 
 OLDEST_OPSET = 7
 LARGEST_INLINED = 1_000_000
-STANDARD_DOMAINS = ("", "ai.onnx")
 GRAPHS = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
 TENSORS = {onnx.AttributeProto.TENSOR, onnx.AttributeProto.TENSORS}
 

@@ -84,7 +84,7 @@ _TOLD = {
 }
 
 _OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
-_DOMAINS = ("", "ai.onnx", "relayout")
+_DOMAINS = ("", "relayout")
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 

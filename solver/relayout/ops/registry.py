@@ -53,7 +53,7 @@ def row_of(node: ir.Node, opsets: Mapping[str, int]) -> tuple[Row, int] | None:
 
     The operators of domain `relayout` have the rows of ONNX's own.
     """
-    domain = "" if node.domain in ("", "ai.onnx", "relayout") else node.domain
+    domain = "" if node.domain in ("", "relayout") else node.domain
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
     found = row_for(domain, node.op_type, opset)
     return (found, opset) if found is not None else None

@@ -99,7 +99,7 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
     """Every region edge of an If, Loop or Scan whose values have known ranks; other values are as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
-    build = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    build = ways.get(node.op_type) if node.domain == "" else None
     if build is None:
         return ()
     try:

@@ -65,7 +65,7 @@ def totals(
 
 
 def is_transpose(node: ir.Node) -> bool:
-    return node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.inputs[0] is not None
+    return node.op_type == "Transpose" and node.domain == "" and node.inputs[0] is not None
 
 
 def _stored(model: ir.Model) -> int:

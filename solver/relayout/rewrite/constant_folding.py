@@ -88,7 +88,7 @@ def _is_foldable(node: ir.Node) -> bool:
     opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
     if node.op_type == "QuantizeLinear" and any(v is not None and v.dtype in _HALVES for v in node.inputs):
         return False  # rounding halfway cases depends on the precision of the division
-    return node.domain in ("", "ai.onnx") and opset >= FOLDABLE.get(node.op_type, opset + 1)
+    return node.domain == "" and opset >= FOLDABLE.get(node.op_type, opset + 1)
 
 
 def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:

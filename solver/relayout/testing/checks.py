@@ -21,6 +21,7 @@ from relayout.backend.registry import find_backends
 from relayout.errors import BackendError, InfeasibleError, RelayoutError
 from relayout.legalization import BackendSpec, legalize
 from relayout.model.io import read_model
+from relayout.model.proto_graphs import STANDARD_DOMAINS
 from relayout.report.schema import Report
 from relayout.testing.graphs import SampleGraph, sample_graphs
 from relayout.verification.verifier import verify
@@ -314,7 +315,7 @@ def _second_faults(
 
 def _own_operators(model: onnx.ModelProto) -> set[str]:
     """The operators of neither ONNX nor relayout."""
-    standard = ("", "ai.onnx", "relayout")
+    standard = (*STANDARD_DOMAINS, "relayout")
     return {f"{node.domain}::{node.op_type}" for node in model.graph.node if node.domain not in standard}
 
 

@@ -95,7 +95,7 @@ def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None
     if node.domain == CONTRIBUTED:
         kind, first = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))
     else:
-        kind, first = node.op_type if node.domain in ("", "ai.onnx") else "", 0
+        kind, first = node.op_type if node.domain == "" else "", 0
     value = node.inputs[first] if first < len(node.inputs) else None
     made = derivation.made(value) if value is not None else None
     reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")

@@ -149,7 +149,7 @@ def _between(start: ir.Value, end: ir.Value) -> list[ir.Node] | None:
         node = value.producer()
         if value is start or node in nodes:
             continue
-        if node is None or node.op_type not in MOVES or node.domain not in ("", "ai.onnx"):
+        if node is None or node.op_type not in MOVES or node.domain != "":
             return None
         if node.op_type == "Cast" and not _is_constant(node.inputs[0]):
             return None

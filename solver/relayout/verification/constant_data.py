@@ -97,7 +97,7 @@ def _stored(graph: ir.Graph) -> Iterator[ir.Value]:
     """The stored constants of a graph and of those inside it: initializers, and results of Constant."""
     yield from graph.initializers.values()
     for node in graph:
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Constant" and node.domain == "":
             yield node.outputs[0]
         for inner in graphs_of(node):
             yield from _stored(inner)

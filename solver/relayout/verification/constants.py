@@ -41,7 +41,7 @@ def computed_ahead(nodes: Iterable[ir.Node], nesting: Nesting, known: Set[ir.Val
     constants = set(known)
     found: list[ir.Node] = []
     for node in nodes:
-        if node.domain not in ("", "ai.onnx") or node in nesting or node.op_type in RANDOM:
+        if node.domain != "" or node in nesting or node.op_type in RANDOM:
             continue
         for value in node.inputs:
             if value is not None and value not in constants:

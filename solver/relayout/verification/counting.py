@@ -28,7 +28,6 @@ _UNKNOWN = 64
 _USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _KEEP_PLACES = ("AveragePool", "LpPool", "MaxPool", "Pad", "Slice")
-_OWN = ("", "ai.onnx")
 
 Dim = int | ir.SymbolicDim
 ExtentOf = Callable[[Dim, int], int]
@@ -70,7 +69,7 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
 
 
 def _is_transpose(node: ir.Node) -> bool:
-    return node.op_type == "Transpose" and node.domain in _OWN and node.inputs[0] is not None
+    return node.op_type == "Transpose" and node.domain == "" and node.inputs[0] is not None
 
 
 def _stored(graph: ir.Graph | ir.Function) -> int:

@@ -23,7 +23,6 @@ from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
 
-_OWN = ("", "ai.onnx")
 _VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
 _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
@@ -87,7 +86,7 @@ def _counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | N
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
     """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
     while (node := value.producer()) is not None:
-        if node.domain in _OWN and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
+        if node.domain == "" and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
             source = node.inputs[0]
             if source is None:
                 return None
@@ -107,7 +106,7 @@ def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
 def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
     """The value and those before it, as far back as operators only move elements."""
     found = [value]
-    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in passed:
+    while (node := value.producer()) is not None and node.domain == "" and node.op_type in passed:
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
@@ -136,7 +135,7 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
     for node in graph:
-        if node.op_type != "Transpose" or node.domain not in _OWN or node.inputs[0] is None:
+        if node.op_type != "Transpose" or node.domain != "" or node.inputs[0] is None:
             continue
         before, after = node.inputs[0], node.outputs[0]
         stated = memory_format_of(after)
@@ -196,7 +195,7 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
 def _axes_at_root(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     """The value before the Transposes that make this one, and which of its axes each axis of this one is."""
     axes = tuple(range(len(value.shape or ())))
-    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain in _OWN:
+    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain == "":
         source = node.inputs[0]
         perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()
         if source is None or len(perm) != len(axes):

@@ -71,8 +71,8 @@ def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function, tried
     If layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes are allowed too.
     """
     moves = MOVES if _tiles(node) else ("Identity", "Transpose")
-    work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
-    if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
+    work = [inner for inner in function if inner.op_type not in moves or inner.domain != ""]
+    if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain != "":
         found = ", ".join(inner.op_type for inner in function)
         yield _finding(node, "function-body", f"Transpose, {node.op_type}, Transpose", found)
         return

@@ -128,7 +128,6 @@ _CONTRIBUTED_OTHERS = frozenset(
 _CONTRIBUTED_KINDS = _CONTRIBUTED_DATA.keys() | _CONTRIBUTED_POOLS | _CONTRIBUTED_OTHERS
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
-_STANDARD = ("", "ai.onnx")
 OURS = "relayout"
 CONTRIBUTED = "com.microsoft"
 """The domain of onnxruntime's own operators."""
@@ -136,14 +135,14 @@ CONTRIBUTED_TO_STANDARD = frozenset(
     "LayerNormalization MeanVarianceNormalization SimplifiedLayerNormalization ThresholdedRelu".split()
 )
 """Those that it has in ONNX's own domain, in every opset."""
-_KNOWN_DOMAINS = frozenset({*_STANDARD, OURS})
+_KNOWN_DOMAINS = frozenset({"", OURS})
 _DECLARED = "relayout.operator_layouts"
 _OF_CHANNELS, _OF_POSITIONS, _BY_PLACE = Named(spatial=False), Named(), Named(by_place=True)
 
 
 def is_elementwise(node: ir.Node) -> bool:
     """Whether `node` works elementwise on operands that are broadcast to each other."""
-    return node.domain in _STANDARD and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
+    return node.domain == "" and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
 
 
 def named(node: ir.Node) -> Named | None:
@@ -294,7 +293,7 @@ def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None
     not the result's axis, nor is one that is reduced and kept with extent 1.
     """
     source, result = node.inputs[n], node.outputs[m]
-    is_known = node.domain in _STANDARD or is_contributed(node)
+    is_known = node.domain == "" or is_contributed(node)
     if not is_known or source is None or source.shape is None or result.shape is None:
         return None
     inner, outer = len(source.shape), len(result.shape)

@@ -25,7 +25,7 @@ from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_operators"]
 
-_OWN = ("", "ai.onnx", OURS)
+_OWN = ("", OURS)
 _MOVES = frozenset(
     (
         *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),

@@ -249,7 +249,7 @@ def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
     The Resize names its axes by the extents that it changes; operators on the other side of a Transpose may name them
     differently.
     """
-    if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("Resize", "Upsample") or node.domain != "":
         return False
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None:

@@ -24,7 +24,7 @@ def placed_names(node: ir.Node, rank: int) -> AxisNames:
     That order is N, C, then the spatial axes. A Resize of an image that changes the second axis and keeps the last one
     has its channels last.
     """
-    is_resize = node.op_type in _RESIZES and node.domain in ("", "ai.onnx") and rank in (3, 4, 5)
+    is_resize = node.op_type in _RESIZES and node.domain == "" and rank in (3, 4, 5)
     return _names(_changes(node, rank)) if is_resize else standard_names(rank)
 
 

@@ -56,7 +56,7 @@ def walk(graph: ir.Graph, nesting: Nesting | None = None) -> Iterator[ir.Node]:
 
 def region_edges(node: ir.Node) -> Iterator[RegionEdge]:
     """Every region edge, those into the graphs first, of values whose ranks are known and fit."""
-    if node.op_type not in ("If", "Loop", "Scan") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("If", "Loop", "Scan") or node.domain != "":
         return
     graphs = [attribute.as_graph() for attribute in node.attributes.values() if _is_graph(attribute)]
     if node.op_type == "If":

@@ -18,7 +18,6 @@ from relayout.verification.subgraph_values import walk
 from relayout_backends.x86_nchwc.checks.blocked_types import (
     BLOCKED_DOMAIN,
     POINTWISE,
-    STANDARD,
     Type,
     extent,
     is_one_block,
@@ -182,7 +181,7 @@ def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Ite
     """Yield the faults of a plain operator with a blocked operand."""
     if node.domain == "relayout":
         yield _misread(node, operands, "plain data, as in its layouts")
-    if node.domain not in STANDARD or node.op_type in _VIEWS:
+    if node.domain != "" or node.op_type in _VIEWS:
         return
     if is_elementwise(node):
         yield from _check_broadcast(node, operands)

@@ -19,7 +19,6 @@ __all__ = [
     "BLOCKED_DOMAIN",
     "PLAIN",
     "POINTWISE",
-    "STANDARD",
     "Type",
     "extent",
     "is_one_block",
@@ -31,7 +30,6 @@ __all__ = [
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 
-STANDARD = ("", "ai.onnx")
 # Elementwise on the first operand; any further operand is a parameter.
 POINTWISE = frozenset({"Bernoulli", "Cast", "CastLike", "Clip", "DequantizeLinear", "Dropout", "QuantizeLinear"})
 _LARGEST = 16
@@ -115,7 +113,7 @@ def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type], sizes: Coll
 def _keeps_places(node: ir.Node) -> bool:
     """Whether a blocked result of `node` implies a blocked operand."""
     kept = node.op_type in ("Concat", "Identity", "Slice", "Split", *POINTWISE)
-    return node.domain in STANDARD and (kept or is_elementwise(node))
+    return node.domain == "" and (kept or is_elementwise(node))
 
 
 def reads_plain(node: ir.Node, size: int | None) -> bool:
@@ -130,7 +128,7 @@ def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> T
     blocked = next((kind for kind in known if kind.is_blocked), None)
     if node.domain == BLOCKED_DOMAIN:
         return _made_by_blocked(node, operands)
-    if node.domain not in STANDARD:
+    if node.domain != "":
         return None
     if is_elementwise(node) or node.op_type in ("Identity", *POINTWISE):
         if blocked is not None:

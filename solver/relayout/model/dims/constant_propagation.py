@@ -27,7 +27,7 @@ from relayout.model.dims.dim_unification import (
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.proto_graphs import graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["Inferred", "infer_with_values"]
@@ -229,7 +229,7 @@ def _follow_symbols(
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
     """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in STANDARD_DOMAINS:
         return False
     # Several axes of an attribute it enters one after the other.
     return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
@@ -352,7 +352,7 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
     hints = []
     for node in graph.node:
-        if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):
+        if node.op_type in SHAPE_KEEPING and node.domain in STANDARD_DOMAINS:
             source, result = known.get(node.input[0]), node.output[0]
             if source is None or not result:
                 continue
@@ -392,7 +392,7 @@ def _enter_ranks(
     found: dict[str, _Kind] = {}
     is_new = False
     for node, twin in zip(graph.node, inferred.node, strict=True):
-        if twin.op_type in TELLS_RANK and twin.domain in ("", "ai.onnx") and twin.input[0] not in known:
+        if twin.op_type in TELLS_RANK and twin.domain in STANDARD_DOMAINS and twin.input[0] not in known:
             rank = _rank_read(twin, known)
             if rank is not None:
                 found[twin.input[0]] = _Kind(0, rank)
@@ -401,7 +401,7 @@ def _enter_ranks(
             is_newer, kinds = _enter_ranks(inner, informed, known)
             is_new |= is_newer
             branches.append(kinds)
-        if twin.op_type == "If" and twin.domain in ("", "ai.onnx"):
+        if twin.op_type == "If" and twin.domain in STANDARD_DOMAINS:
             # One of the two runs, and it is not known which. The body of a Loop or Scan may never run.
             then, other = branches
             found |= {name: kind for name, kind in then.items() if other.get(name) == kind}
@@ -455,7 +455,7 @@ def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProt
     Empty before opset 9, where Scan has a batch axis.
     """
     given = {attribute.name: attribute for attribute in node.attribute}
-    if node.op_type != "Scan" or node.domain not in ("", "ai.onnx") or len(node.input) != len(given["body"].g.input):
+    if node.op_type != "Scan" or node.domain not in STANDARD_DOMAINS or len(node.input) != len(given["body"].g.input):
         return
     scanned = given["num_scan_inputs"].i
     axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * scanned
@@ -465,7 +465,7 @@ def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProt
 
 def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
     """The initial states of a Loop or Scan, each with its body input."""
-    if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
+    if node.op_type == "Loop" and node.domain in STANDARD_DOMAINS:
         (body,) = graphs_inside([node])
         yield from zip(node.input[2:], body.input[2:], strict=False)
     yield from ((name, value) for name, value, axis in _scan_inputs(node) if axis is None)
@@ -496,7 +496,7 @@ def _with_constants(
     )
     # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed. It does
     # not know the results of other domains' operators; these stay as declared.
-    declared = {name for node in kept if node.domain not in ("", "ai.onnx") for name in node.output}
+    declared = {name for node in kept if node.domain not in STANDARD_DOMAINS for name in node.output}
     told = values.keys() | hints.keys()
     stable = [
         value

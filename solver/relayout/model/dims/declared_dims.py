@@ -13,7 +13,7 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import VERSION_KEY
-from relayout.model.proto_graphs import subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 
 __all__ = ["correct_declared_dims"]
 
@@ -90,7 +90,7 @@ def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
     the batch of its example there, and the model runs with no other."""
     shapes = {value.name: _dims(value) for value in (*graph.input, *graph.value_info, *graph.output)}
     for node in graph.node:
-        if node.op_type == "Reshape" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Reshape" and node.domain in STANDARD_DOMAINS:
             before, after = shapes.get(node.input[0], []), shapes.get(node.output[0], [])
             names = [dim.dim_param for dim in before if not dim.HasField("dim_value")]
             if len(names) == 1 and all(dim.HasField("dim_value") for dim in after):
@@ -100,7 +100,7 @@ def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
 def _results(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     """The declared results of ONNX's operators, in the graph and those inside it."""
     for graph in subgraphs_of(proto.graph):
-        made = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+        made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
         yield from (value for value in (*graph.value_info, *graph.output) if value.name in made)
 
 

@@ -15,7 +15,7 @@ from math import prod
 import onnx
 
 from relayout.layout.terms import GENERATED, NAME
-from relayout.model.proto_graphs import graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside
 
 __all__ = [
     "MadeUpNames",
@@ -137,7 +137,7 @@ def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple
     for node in graph.node:
         for inner in graphs_inside([node]):
             yield from _alike(inner, known)
-        if node.op_type == "Reshape" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Reshape" and node.domain in STANDARD_DOMAINS:
             before, after = known.get(node.input[0]), known.get(node.output[0])
             if before is not None and after is not None and before[0] > 0 and after[0] > 0:
                 yield before[1], after[1], Fraction(before[0], after[0])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import graphs_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_in, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -121,7 +121,7 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     wide: set[str] = set()
     misread: dict[int, list[int]] = {}
     for index, node in telling:
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in STANDARD_DOMAINS:
             continue
         operands = [ranks.get(name, 1) for name in node.input]
         if node.op_type == "Constant":

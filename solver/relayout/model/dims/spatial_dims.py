@@ -17,6 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, rounded_down, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
+from relayout.model.proto_graphs import STANDARD_DOMAINS
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
@@ -55,7 +56,7 @@ def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -
     formulas: dict[str, _Formula] = {}
     slices: dict[str, _Cut] = {}
     for node in graph.node:
-        if node.domain not in ("", "ai.onnx") or not node.output or node.output[0] not in infos:
+        if node.domain not in STANDARD_DOMAINS or not node.output or node.output[0] not in infos:
             continue
         if node.op_type == "Slice":
             if (cut := _cut(node, graph, known)) is not None:

@@ -36,6 +36,7 @@ from relayout.model.dims.symbolic_vectors import (
     Vector,
     constant,
 )
+from relayout.model.proto_graphs import STANDARD_DOMAINS
 
 __all__ = ["Symbols"]
 
@@ -68,7 +69,7 @@ class Symbols:
         # Quotients that Reshapes show to leave no remainder, each as a part of its dividend.
         self._exact: dict[str, Term] = {}
         for node in graph.node:
-            if node.domain not in ("", "ai.onnx"):
+            if node.domain not in STANDARD_DOMAINS:
                 continue
             if node.op_type in SHAPED or node.op_type in MATCHED or node.op_type in ("Flatten", "Reshape", "Split"):
                 self._follow_shape(node)

@@ -117,7 +117,7 @@ def _layouts(model: ir.Model) -> dict[ir.Value, str]:
 
 
 def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return f"{node.domain}::{node.op_type}" if node.domain != "" else node.op_type
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from relayout.verification.requirements import node_label
 
 __all__ = ["ConversionSearch", "FoundConversion", "converting_nodes"]
 
-_ONNX = ("", "ai.onnx")
 _FILLERS = ("Concat", "Pad")
 
 
@@ -68,7 +67,7 @@ def _converts(node: ir.Node, index: ModelIndex, operators: AbstractSet[tuple[str
         node in index.noted and CONVERSION_KEY in node.metadata_props
     )
     if not may_convert and node.op_type == "Transpose":
-        may_convert = node.domain in _ONNX and moves_axes(node)
+        may_convert = node.domain == "" and moves_axes(node)
     read = node.inputs[0] if may_convert and node.inputs else None
     return read is not None and read not in index.constants
 

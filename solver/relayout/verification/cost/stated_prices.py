@@ -18,7 +18,6 @@ from relayout.verification.counting import ExtentOf
 
 __all__ = ["charges_for_orders", "extended", "numbered_price", "prices_conversions", "stated_prices"]
 
-_ONNX = ("", "ai.onnx")
 _ONNX_ORDER = "NOICDHW"
 
 Extents = tuple[int, ...]
@@ -123,7 +122,7 @@ def _same_memory(value: ir.Value, *, is_source: bool) -> Iterator[ir.Value]:
     while True:
         yield value
         node = value.producer() if is_source else next((use.node for use in value.uses()), None)
-        if node is None or node.op_type != "Reshape" or node.domain not in _ONNX or node.inputs[0] is None:
+        if node is None or node.op_type != "Reshape" or node.domain != "" or node.inputs[0] is None:
             return
         value = node.inputs[0] if is_source else node.outputs[0]
 

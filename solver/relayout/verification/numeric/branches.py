@@ -49,7 +49,7 @@ def _open(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
 
 def _open_in(graph: ir.Graph, constants: set[ir.Value], depth: int) -> Iterator[tuple[ir.Node, int]]:
     for node in graph:
-        is_open = node.op_type == "If" and node.domain in ("", "ai.onnx") and node.inputs[0] not in constants
+        is_open = node.op_type == "If" and node.domain == "" and node.inputs[0] not in constants
         if is_open:
             yield node, depth
         for inner in graphs_of(node):

@@ -50,7 +50,7 @@ def watch(proto: onnx.ModelProto, divisors: Mapping[str, ir.DataType]) -> None:
     del proto.graph.node[:]
     safe: dict[str, str] = {}
     for node in nodes:
-        is_division = node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx")
+        is_division = node.op_type in ("Div", "Mod") and node.domain == ""
         by = node.input[1] if is_division else ""
         if by in divisors:
             if by not in safe:
@@ -106,7 +106,7 @@ def _is_extent(value: ir.Value | None, dims: Set[str]) -> bool:
     if known is not None:
         return bool((known.numpy() > 0).all())
     node = value.producer() if value is not None else None
-    if node is None or not node.inputs or node.domain not in ("", "ai.onnx"):
+    if node is None or not node.inputs or node.domain != "":
         return False
     if node.op_type == "Cast" and node.outputs[0].dtype not in _WIDE:
         return False  # 256 is 0 in eight bits

@@ -59,7 +59,7 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
 
 def divides(node: ir.Node, operand: int) -> bool:
     """Whether an operator divides by this operand; onnxruntime ends the process where an integer is divided by 0."""
-    return operand == 1 and node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx")
+    return operand == 1 and node.op_type in ("Div", "Mod") and node.domain == ""
 
 
 # Operators that have the shape of their result as an operand, at this index.
@@ -69,7 +69,7 @@ _SHAPED = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
 def _stated_shape(value: ir.Value) -> Array | None:
     """The shape that an operator reads from an input, where its result's is known: another one would contradict it."""
     for node, operand in value.uses():
-        if _SHAPED.get(node.op_type) == operand and node.domain in ("", "ai.onnx"):
+        if _SHAPED.get(node.op_type) == operand and node.domain == "":
             shape = node.outputs[0].shape
             if shape is not None and all(isinstance(extent, int) for extent in shape):
                 return np.array([int(extent) for extent in shape], np.int64)  # type: ignore[arg-type]

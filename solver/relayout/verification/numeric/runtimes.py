@@ -11,13 +11,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from relayout.model.proto_graphs import STANDARD_DOMAINS
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.divisors import check, watch, watched
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
 
-_ONNX = ("", "ai.onnx")
 _OLD_IR_VERSION, _OLD_OPSET = 10, 13
 """Versions that every onnxruntime of the last years knows."""
 
@@ -86,7 +86,9 @@ def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
     older.ir_version = min(proto.ir_version, _OLD_IR_VERSION)
     if older.ir_version != proto.ir_version:
         yield older
-    imports = [each for owner in (older, *older.functions) for each in owner.opset_import if each.domain in _ONNX]
+    imports = [
+        each for owner in (older, *older.functions) for each in owner.opset_import if each.domain in STANDARD_DOMAINS
+    ]
     newest = max((each.version for each in imports), default=0)
     least = max((_since(node, newest) for node in _nodes(proto)), default=0)
     for version in range(newest - 1, max(least, _OLD_OPSET) - 1, -1):
@@ -103,7 +105,7 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 pending += graph.node
-        if node.domain in _ONNX:
+        if node.domain in STANDARD_DOMAINS:
             yield node
 
 
