@@ -355,6 +355,30 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             "'NHWC'",
         ),
         ('data = "NSC"', 'data = "NSC"\n[rules]', 22, "rules", "one of the keys", "'rules'"),
+        (
+            'data = "NSC"',
+            'inputs = ["NHWC"]\ndata = "NSC"',
+            21,
+            "rule[1].implementation[0].inputs",
+            "layouts by role (data, kernel), or by operand (inputs): inputs would hide data",
+            "both",
+        ),
+        (
+            'data = "NSC"',
+            'inputs = ["NHWC", "*"]',
+            21,
+            "rule[1].implementation[0].inputs",
+            "at most 1 input, as MaxPool has",
+            "2",
+        ),
+        (
+            'data = "NSC"',
+            'data = "NSC"\nresults = ["*", "*", "*"]',
+            22,
+            "rule[1].implementation[0].results",
+            "at most 2 results, as MaxPool has",
+            "3",
+        ),
         ('name = "acme"', 'name = "acme"\nhost = "cpu"', 3, "host", "devices, each in a table [[device]]", "'cpu'"),
         ('extends = "nhwc"', 'extends = "nwhc"', 3, "extends", "one of ", "'nwhc'"),
     ],
@@ -370,6 +394,21 @@ def test_an_error_has_a_line_a_key_and_what_was_expected(
     assert caught.value.where == ", ".join(filter(None, [str(path), f"line {line}" if line else "", where]))
     assert expected in caught.value.expected
     assert found in caught.value.found
+
+
+def test_an_answer_that_does_not_fit_a_node_names_the_rule(tmp_path: Path) -> None:
+    path = tmp_path / "acme.toml"
+    device = tmp_path / "board.toml"
+    rule = '[[device]]\nname = "npu"\n\n[[device.rule]]\nop = "Relu"\ninputs = ["NHW"]\n'
+    device.write_text(f'name = "board"\nhost = "npu"\n\n{rule}')
+    conv = '[[rule]]\nop = "Conv"\ndata = "NHWC"\n'
+    path.write_text(f'name = "acme"\n\n{conv}\n[[rule]]\nop = "Relu"\ninputs = ["NHW"]\n')
+    relu = node("(float[1,2,3,4] x) => (float[1,2,3,4] y) { y = Relu (x) }")
+    for file, place in ((path, "line 7, rule[1]"), (device, "line 7, device[0].rule[0]")):
+        with pytest.raises(BackendError) as caught:
+            ask(load_backend(file), relu)
+        assert caught.value.expected == "a layout of rank 4, as the tensor"
+        assert caught.value.hint == f"the rule is in {file}, {place}"
 
 
 def test_a_layout_by_role_needs_one_operator_of_a_pattern_with_the_role() -> None:

@@ -452,7 +452,9 @@ class _NodeCheck:
 
     def wrong(self, expected: str, found: str, operand: str = "") -> BackendError:
         place = ", ".join(filter(None, [self.where, operand]))
-        return wrong_answer(self.backend, _asked(self.backend, self.hook, operand), place, expected, found)
+        hook = _asked(self.backend, self.hook, operand)
+        hint = _rule_behind(self.backend, self.node)
+        return wrong_answer(self.backend, hook, place, expected, found, hint=hint)
 
 
 def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:
@@ -481,6 +483,14 @@ def _conversion_location(tensor: TensorType, source: Layout, target: Layout, val
     shape = "x".join(str(extent if extent is not None else "?") for extent in tensor.shape)
     name = f"tensor '{value}'" if value else "a tensor"
     return f"{name} ({shape}, {tensor.element_size} bytes an element), {source} to {target}"
+
+
+def _rule_behind(backend: Backend, node: ir.Node) -> str:
+    """Where the rule of a table is that answers for a node; empty for code."""
+    # Only the backend of a table has this method; its module is above this one.
+    answers_from = getattr(backend, "answers_from", None)
+    place = answers_from(node) if callable(answers_from) else ""
+    return f"the rule is in {place}" if place else ""
 
 
 def _defined_at(backend: Backend, hook: str) -> str:

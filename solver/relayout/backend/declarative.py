@@ -74,16 +74,21 @@ def _of_extended(hook: str) -> Callable[..., Any]:
 
 class DeclarativeBackend(Backend):
     """The backend that a table describes. `extended` makes the backend that answers what the table does not
-    state, given its context."""
+    state, given its context. `place` gives the location of a rule, by its index, for errors."""
 
     answers_by_type = True
 
     def __init__(
-        self, table: BackendTable, extended: Callable[[Backend], Backend], context: Backend | None = None
+        self,
+        table: BackendTable,
+        extended: Callable[[Backend], Backend],
+        context: Backend | None = None,
+        place: Callable[[int], str] = lambda number: f"rule[{number}]",
     ) -> None:
         super().__init__(context)
         self.name = table.name
         self.table = table
+        self._place = place
         self.extended = extended(self.context)
         self.is_pure = is_pure(self.extended)
         # A condition on constants tells apart what the types do not: the results of an operator on constants alone.
@@ -154,6 +159,11 @@ class DeclarativeBackend(Backend):
     prepare = _of_extended("prepare")
     finish = _of_extended("finish")
     check = _of_extended("check")
+
+    def answers_from(self, node: ir.Node) -> str:
+        """The location of the rule that answers for a node; empty where the extended backend does."""
+        rule = self._rule(node)
+        return "" if rule is None else self._place(next(i for i, each in enumerate(self.table.rule) if each is rule))
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)

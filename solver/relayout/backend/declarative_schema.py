@@ -222,6 +222,32 @@ class Rule(Way):
         return self
 
     @model_validator(mode="after")
+    def _says_layouts_by_role_or_by_operand(self) -> Rule:
+        for number, way in enumerate(self.ways):
+            inside = ("implementation", number) if self.implementation else ()
+            role = next((role for role in (DATA, KERNEL) if getattr(way, role) is not None), None)
+            if way.inputs and role is not None:
+                expected = f"layouts by role (data, kernel), or by operand (inputs): inputs would hide {role}"
+                raise _fault(
+                    expected, "both", *inside, "inputs", hint=f"list the layout of {role} in inputs or results"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_operands_that_the_operators_have(self) -> Rule:
+        if self.domain not in (None, "", "ai.onnx"):
+            return self
+        for number, way in enumerate(self.ways):
+            inside = ("implementation", number) if self.implementation else ()
+            for side, listed in (("inputs", way.inputs), ("results", way.results)):
+                for operator in self.op:
+                    most = _most_operands(operator, side)
+                    if most is not None and len(listed) > most:
+                        expected = f"at most {most} {side if most != 1 else side[:-1]}, as {operator} has"
+                        raise _fault(expected, str(len(listed)), *inside, side)
+        return self
+
+    @model_validator(mode="after")
     def _names_roles_that_the_operators_have(self) -> Rule:
         if self.domain not in (None, "", "ai.onnx"):
             return self
@@ -245,6 +271,17 @@ def _lacks(pattern: str, role: str) -> bool:
     """Whether the pattern means operators of ONNX, and none of them has an operand in this role."""
     meant = [operator for operator in onnx_operators() if fnmatchcase(operator, pattern)]
     return bool(meant) and not any(has_role(operator, role) for operator in meant)
+
+
+@lru_cache(maxsize=1024)
+def _most_operands(pattern: str, side: str) -> int | None:
+    """The most inputs or results of the operators of ONNX that the pattern means, in all versions; None if it means
+    none."""
+    from onnx import defs
+
+    schemas = [each for each in defs.get_all_schemas_with_history() if each.domain == ""]
+    meant = [each for each in schemas if fnmatchcase(each.name, pattern)]
+    return max((each.max_input if side == "inputs" else each.max_output for each in meant), default=None)
 
 
 @cache

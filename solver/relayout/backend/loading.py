@@ -79,21 +79,28 @@ def _extending(
         with _located(source, own):
             return instantiate(found, options, outermost, table.extends)
 
-    return lambda context: DeclarativeBackend(table, extended, context)
+    def place(number: int) -> str:
+        return _place(source, (*name[:-1], "rule", number))
+
+    return lambda context: DeclarativeBackend(table, extended, context, place)
+
+
+def _place(source: Mapping[str, Any] | Path, key: KeyPath) -> str:
+    """Where a key is in the source of a table."""
+    from relayout.backend.declarative_reader import place_of
+
+    if isinstance(source, Path):
+        return place_of(key, str(source), source.read_text("utf-8") if source.suffix == ".toml" else "")
+    return place_of(key, "inline backend", "")
 
 
 @contextmanager
 def _located(source: Mapping[str, Any] | Path, key: KeyPath, problem: str = "") -> Iterator[None]:
     """Add the place of a key to the errors inside, and `problem` before theirs."""
-    from relayout.backend.declarative_reader import place_of
-
     try:
         yield
     except RelayoutError as error:
-        if isinstance(source, Path):
-            where = place_of(key, str(source), source.read_text("utf-8") if source.suffix == ".toml" else "")
-        else:
-            where = place_of(key, "inline backend", "")
+        where = _place(source, key)
         raise BackendError(
             f"{problem}{error.problem}",
             where=", ".join(filter(None, [where, error.where])),

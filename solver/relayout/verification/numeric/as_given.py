@@ -52,7 +52,7 @@ def check_as_given(
         proto = _proto(unread.source)
         if proto is None:
             if unread is original and original.source is not None:
-                untried.append("only relayout's reader knows the original: it is graph JSON, or was read before")
+                untried.append("to run the original as it was given: no runtime reads graph JSON or a model in memory")
             continue
         try:
             session = Session(proto, runtime)
