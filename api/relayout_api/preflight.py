@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 
 from relayout.errors import UsageError
+from relayout_api.access.same_origin import is_local
 from relayout_api.settings import Settings
 
 __all__ = ["examine", "with_auth"]
@@ -15,12 +15,17 @@ __all__ = ["examine", "with_auth"]
 _PREFIX = "RELAYOUT_"
 
 
+def needs_local_callers(settings: Settings, host: str, is_open: bool) -> bool:
+    """Whether callers at `host` are trusted because they are on this machine: then pages of others are kept out."""
+    return settings.auth == "off" and not is_open and is_local(host)
+
+
 def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
     """The settings for listening at `host`: keys are needed where others than this machine can call, unless `is_open`.
 
     Raises UsageError where a key is needed and there is none.
     """
-    if settings.auth == "off" and not is_open and not _is_local(host):
+    if settings.auth == "off" and not is_open and not is_local(host):
         settings = settings.model_copy(update={"auth": "required"})
     if settings.auth == "required" and settings.oidc_issuer is None:
         from relayout_api.access.keys import Keys
@@ -76,7 +81,7 @@ def _looked(look: Callable[[], str]) -> tuple[str, UsageError | None]:
 def _access(settings: Settings, host: str, is_open: bool) -> str:
     settings = with_auth(settings, host, is_open)
     if settings.auth == "off":
-        return "everybody who can reach it" if not _is_local(host) else "this machine, without a key"
+        return "everybody who can reach it" if not is_local(host) else "this machine, without a key"
     from relayout_api.access.keys import Keys
 
     with Keys(settings.keys_url) as keys:
@@ -120,10 +125,3 @@ def _store(settings: Settings) -> str:
         expected, found = "a place that can be written", error.strerror or str(error)
         raise UsageError("the store cannot be used", where=where, expected=expected, found=found) from error
     return where
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -56,7 +56,9 @@ KINDS = {
     "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON, or a key is twice in one object."),
     "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
-    "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
+    "forbidden": Kind(
+        403, "Forbidden", "The scope of the key or token does not include this, or a page of another site sent it."
+    ),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow request", "The head or the body did not arrive in time."),

@@ -73,7 +73,8 @@ def test_a_second_interrupt_ends_the_grace_and_loses_no_job(tmp_path: Path) -> N
 
 def test_a_body_that_is_not_there_at_the_end_of_the_grace_is_refused(tmp_path: Path) -> None:
     head = (
-        b"POST /v1/layouts/parse HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        b"POST /v1/layouts/parse HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     )
     with (
         serving(tmp_path, RELAYOUT_BODY_SECONDS="600", RELAYOUT_BODY_RATE="0") as server,
