@@ -153,6 +153,8 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     found = f"{request.method} {request.url.path}"
+    if error.status_code == 204:
+        return Response(status_code=204)
     if error.status_code == 404:
         known = [each.path for each in _routes() if "{" not in each.path]
         near = get_close_matches(request.url.path, known, n=1)

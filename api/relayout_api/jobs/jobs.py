@@ -252,7 +252,15 @@ class Jobs:
             if not has_ended:
                 await sleep(pause)
         shown = await self.get(job)
-        yield Event(number + 1, "done", shown.model_dump(exclude_none=False))
+        yield Event(number + 1, "done", shown.model_dump())
+
+    async def has_told(self, job: str, number: int) -> bool:
+        """Whether a job has ended and the caller, who has its events up to this number, knows that."""
+        if not number:
+            return False
+        events, has_ended = await self._call((await self._opened()).events, job)
+        # `done` comes after them.
+        return has_ended and number > len(events)
 
     async def check(self) -> None:
         """Raise RefusedError unless jobs can be accepted. While a file is opened, requests about jobs wait for it."""
