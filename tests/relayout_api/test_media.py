@@ -140,6 +140,7 @@ def test_headers_that_contradict_each_other_are_refused(
 ) -> None:
     answer = client.post("/v1/legalize", content=b"{}", headers=[("Content-Type", "application/json"), *headers])
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")
+    assert answer.headers["x-request-id"]
 
 
 def test_a_form_with_the_same_file_twice_is_refused(client: httpx.Client, model: bytes) -> None:
