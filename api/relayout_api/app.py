@@ -136,7 +136,8 @@ async def _on_system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if isinstance(error, AwayError):
         _log.error("%s %s: the store cannot be used: %s", request.method, request.url.path, error)
-        return _respond(request, RefusedError("starting", "the store cannot be used", retry_after=10))
+        found = error.strerror or ""
+        return _respond(request, RefusedError("starting", "the store cannot be used", found=found, retry_after=10))
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         # The server itself logs the traceback of other exceptions only.
         _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
