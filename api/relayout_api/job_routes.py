@@ -45,6 +45,9 @@ async def submit_job(
     The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server.
     """
     service: Service = request.app.state.service
+    if (times := len(request.headers.getlist("idempotency-key"))) > 1:
+        where = "header Idempotency-Key"
+        raise UsageError("the header is there several times", where=where, expected="one", found=str(times))
     parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind")
     caller = caller_of(request).name
     async with service.bodies.read(request) as sent:

@@ -174,7 +174,7 @@ def problem_of(error: RelayoutError) -> Problem:
         error.kind if isinstance(error, RefusedError) else next(_NAMES[c] for c in type(error).__mro__ if c in _NAMES)
     )
     kind = KINDS[name]
-    if name == "internal":
+    if name == "internal" and not isinstance(error, RefusedError):
         return Problem(type=f"/problems/{name}", title=kind.title, status=kind.status, detail=kind.meaning)
     return Problem(
         type=f"/problems/{name}",

@@ -55,7 +55,10 @@ class Settings(BaseSettings):
     queue_seconds: _Seconds = Field(30.0, description="seconds that a request waits for a worker")
     time_limit: _Seconds = Field(30.0, description="seconds for one request in a worker")
     job_time_limit: _Seconds = Field(600.0, description="seconds for one job in a worker")
-    memory_bytes: _Size = Field(2 << 30, description="data memory of a worker, on Linux")
+    # The modules of a worker and what they keep take 170 MiB.
+    memory_bytes: Annotated[int, Field(ge=256 << 20, lt=1 << 50)] = Field(
+        2 << 30, description="data memory of a worker, on Linux; 256 MiB or more"
+    )
     max_body_bytes: _Size = Field(128 << 20, description="size of a body")
     bodies_bytes: _Size = Field(512 << 20, description="size of all bodies that are held in memory")
     body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")

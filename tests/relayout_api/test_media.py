@@ -168,6 +168,8 @@ def test_an_answer_and_its_compressed_form_share_no_strong_tag(client: httpx.Cli
     assert len(tags) == 2 or tags.pop().startswith("W/")
 
 
-def test_an_empty_idempotency_key_is_refused(client: httpx.Client) -> None:
-    answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers={"Idempotency-Key": ""})
+@pytest.mark.parametrize("keys", [[""], ["a", "b"], ["a", "a"]])
+def test_an_idempotency_key_that_is_empty_or_one_of_two_is_refused(client: httpx.Client, keys: list[str]) -> None:
+    headers = [("Idempotency-Key", key) for key in keys]
+    answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers=headers)
     assert (answer.status_code, answer.json()["where"]) == (422, "header Idempotency-Key")

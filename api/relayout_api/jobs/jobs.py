@@ -368,9 +368,9 @@ class Jobs:
             found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
             return {**found, "media": arguments["media"]}
         except AnsweredError as error:
-            return {"problem": error.problem.model_dump(exclude_none=True)}
+            return {"problem": error.problem.model_dump()}
         except RelayoutError as error:
-            return {"problem": problem_of(error).model_dump(exclude_none=True)}
+            return {"problem": problem_of(error).model_dump()}
         except OSError as error:
             _log.error("job %s: its result cannot be stored: %s", job, error)
             kind = "no-space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "starting"
@@ -428,6 +428,13 @@ class Jobs:
         if state != "queued" and dequeued is not None:
             started = max(dequeued, created)
         path = f"/v1/jobs/{row.workflow_id}"
+        has_results = state not in ("failed", "cancelled")
+        links = JobLinks(
+            self=path,
+            events=f"{path}/events",
+            report=f"{path}/report" if has_results else None,
+            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
+        )
         return Job(
             id=row.workflow_id,
             kind=arguments["kind"],
@@ -440,7 +447,7 @@ class Jobs:
             started=None if started is None else _iso(started),
             ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
             problem=problem,
-            links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
+            links=links,
         )
 
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -10,7 +10,7 @@ from time import monotonic
 import anyio
 from anyio.abc import TaskGroup
 
-from relayout.errors import InternalError, OutOfTimeError
+from relayout.errors import OutOfTimeError
 from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges, Metrics
@@ -32,8 +32,14 @@ _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "Memory
 _Take = Callable[[dict[str, object]], None]
 
 
-class WorkerDiedError(InternalError):
-    """A worker ended in the middle of a task, and not for lack of memory."""
+class WorkerDiedError(RefusedError):
+    """A worker ended in the middle of a task, and not for lack of memory. `ends` are those of all tries."""
+
+    def __init__(self, *ends: str) -> None:
+        problem = "the worker process of this work ended abruptly"
+        again = ", and so did that of a second try" if len(ends) > 1 else ""
+        super().__init__("internal", f"{problem}{again}", found=", then ".join(ends), hint="retry later")
+        self.ends = ends
 
 
 class _GoneError(Exception):
@@ -100,17 +106,17 @@ class Pool:
         RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
-            deaths = 0
+            ends: list[str] = []
             while True:
                 worker = await self._worker()
                 try:
                     return await self._run(worker, task, body, others, take)
                 except _GoneError:
                     continue
-                except WorkerDiedError:
-                    deaths += 1
-                    if deaths == _ATTEMPTS:
-                        raise
+                except WorkerDiedError as error:
+                    ends += error.ends
+                    if len(ends) == _ATTEMPTS:
+                        raise WorkerDiedError(*ends) from error
 
     async def _run(
         self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
@@ -267,7 +273,7 @@ def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDied
     if end.status < 0 and is_of_memory:
         problem = "the work on this takes more memory than a worker may have"
         return RefusedError("too-large", problem, expected=f"at most {memory_bytes} bytes")
-    return WorkerDiedError("a worker process ended abruptly", found=str(end))
+    return WorkerDiedError(str(end))
 
 
 async def _next(worker: WorkerProcess) -> Received | None:
