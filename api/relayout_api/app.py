@@ -23,6 +23,7 @@ from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi, page
 from relayout_api.access.entry import finders
 from relayout_api.access.guard import Guard
+from relayout_api.access.same_origin import SameOrigin
 from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
 from relayout_api.http_headers import Gzip, HeadAsGet, SecurityHeaders
@@ -50,10 +51,13 @@ _TAKEN = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "
 _SHOWN = ["ETag", "Location", "Relayout-Report", "Retry-After", "X-Request-ID"]
 
 
-def create_app(settings: Settings | None = None, template: Template | None = None) -> FastAPI:
+def create_app(
+    settings: Settings | None = None, template: Template | None = None, *, only_local: bool = False
+) -> FastAPI:
     """The service, with settings from the environment where none are given. Raises UsageError for a bad setting.
 
-    `template`: the template of the workers, where it was started before.
+    `template`: the template of the workers, where it was started before. `only_local`: only this machine can call, and
+    needs no key, so that pages of other sites are kept out.
     """
     app = FastAPI(
         title="relayout",
@@ -72,7 +76,7 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
         app.include_router(each, dependencies=[Depends(check_query)])
     app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
-    _add_middleware(app, settings, service)
+    _add_middleware(app, settings, service, only_local)
     app.add_exception_handler(RelayoutError, _on_error)
     app.add_exception_handler(AnsweredError, _on_answered)
     app.add_exception_handler(OSError, _on_system)
@@ -83,7 +87,7 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, service: Service, only_local: bool) -> None:
     """Each one is outside of those that are added before it."""
     app.add_middleware(
         Gzip,
@@ -95,6 +99,8 @@ def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
     )
     app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, **finders(settings))
+    if only_local:
+        app.add_middleware(SameOrigin, allowed=settings.cors_origins)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -130,7 +136,8 @@ async def _on_system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if isinstance(error, AwayError):
         _log.error("%s %s: the store cannot be used: %s", request.method, request.url.path, error)
-        return _respond(request, RefusedError("starting", "the store cannot be used", retry_after=10))
+        found = error.strerror or ""
+        return _respond(request, RefusedError("starting", "the store cannot be used", found=found, retry_after=10))
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         # The server itself logs the traceback of other exceptions only.
         _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
@@ -147,6 +154,8 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     found = f"{request.method} {request.url.path}"
+    if error.status_code == 204:
+        return Response(status_code=204)
     if error.status_code == 404:
         known = [each.path for each in _routes() if "{" not in each.path]
         near = get_close_matches(request.url.path, known, n=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -61,13 +62,14 @@ class Gzip(GZipMiddleware):
 
 
 class HeadAsGet:
-    """Answers HEAD as GET without the body (RFC 9110, section 9.3.2), but for streams of events, which do not end."""
+    """Answers HEAD as GET without the body (RFC 9110, section 9.3.2). A stream of events, which may not end, is left
+    at its head."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith("/events"):
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
@@ -75,5 +77,10 @@ class HeadAsGet:
             if message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)
+            if is_stream and message["type"] == "http.response.start":
+                await send({"type": "http.response.body", "body": b""})
+                answering.cancel()
 
-        await self._app({**scope, "method": "GET"}, receive, send_head)
+        is_stream = scope["path"].endswith("/events")
+        with anyio.CancelScope() as answering:
+            await self._app({**scope, "method": "GET"}, receive, send_head)

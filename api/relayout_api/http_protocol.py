@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import uuid
 from http import HTTPStatus
 from typing import Any
 
@@ -19,9 +21,46 @@ from relayout_api.workers.messages import Content
 
 __all__ = ["Protocol", "with_files"]
 
+_log = logging.getLogger("relayout_api.access")
 
 # Each read takes a turn of the loop and of the application. More bytes than these leave the processor's cache.
 _READ_BYTES = 1 << 19
+# A refused caller may send so much more, in so many seconds.
+_LAST_BYTES, _LAST_SECONDS = 1 << 20, 2.0
+# The line and the headers of a request.
+_HEAD_BYTES = 1 << 16
+
+
+class _Connection(h11.Connection):
+    """h11's side of a connection. `refusal`: why a request is refused before the application sees it."""
+
+    refusal: RefusedError | None = None
+
+    def next_event(self) -> Any:
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                self.refusal = self._too_long()
+            raise
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if b"content-length" in names and b"transfer-encoding" in names:
+                # A proxy in between may believe the other one, and see two requests where there is one: what follows
+                # on this connection is not to be trusted (RFC 9112, section 6.1).
+                problem = "the request has both Content-Length and Transfer-Encoding"
+                self.refusal = RefusedError("malformed-request", problem)
+            elif len(event.target) + sum(len(name) + len(value) for name, value in event.headers) > _HEAD_BYTES:
+                # It came at once.
+                self.refusal = self._too_long()
+            if self.refusal is not None:
+                raise h11.RemoteProtocolError(self.refusal.problem)
+        return event
+
+    def _too_long(self) -> RefusedError:
+        problem = "the head of the request is too long"
+        expected, where = f"at most {_HEAD_BYTES} bytes", "the request line or a header"
+        return RefusedError("long-head", problem, where=where, expected=expected)
 
 
 class Protocol(H11Protocol, asyncio.BufferedProtocol):
@@ -35,16 +74,24 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     head_seconds = 10.0
     _timer: asyncio.TimerHandle | None = None
+    # After a refusal: the bytes that are still read, and thrown away.
+    _left: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn = _Connection(h11.SERVER, _HEAD_BYTES)
         self._arm()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._buffer[:nbytes])
+        if self._left is None:
+            self.data_received(self._buffer[:nbytes])
+            return
+        self._left -= nbytes
+        if self._left < 0:
+            self.transport.close()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -108,7 +155,11 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(RefusedError("malformed-request", "this is no valid HTTP request"))
+        assert isinstance(self.conn, _Connection)
+        self._refuse(self.conn.refusal or RefusedError("malformed-request", "this is no valid HTTP request"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request to upgrade is answered as if it were none (RFC 9110, section 7.8), without a word in the log."""
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -132,12 +183,14 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     def _refuse(self, error: RefusedError) -> None:
         """Answer without the application, and close."""
-        problem = problem_of(error)
-        body = problem.model_dump_json(exclude_none=True).encode()
+        problem, name = problem_of(error), uuid.uuid4().hex
+        _log.info("refused: %s", problem.detail, extra={"status": problem.status, "request_id": name})
+        body = problem.model_dump_json().encode()
         headers = [
             (b"content-type", MEDIA_TYPE.encode()),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            (b"x-request-id", name.encode()),
         ]
         phrase = HTTPStatus(problem.status).phrase.encode()
         events = [
@@ -148,7 +201,12 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         # In the middle of another answer there is no place for this one.
         with contextlib.suppress(h11.LocalProtocolError):
             self.transport.write(b"".join([self.conn.send(event) or b"" for event in events]))
-        self.transport.close()
+        # A caller who still sends does not read the answer, and to close before all is read resets the connection,
+        # which takes the answer away.
+        self._left = _LAST_BYTES
+        self._disarm()
+        self._timer = self.loop.call_later(_LAST_SECONDS, self.transport.close)
+        self.transport.write_eof()
 
 
 def with_files(app: ASGIApp) -> ASGIApp:

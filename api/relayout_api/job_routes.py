@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.exceptions import HTTPException
 
 from relayout.errors import UsageError
 from relayout_api import openapi
@@ -47,6 +48,9 @@ async def submit_job(
     The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server.
     """
     service: Service = request.app.state.service
+    if (times := len(request.headers.getlist("idempotency-key"))) > 1:
+        where = "header Idempotency-Key"
+        raise UsageError("the header is there several times", where=where, expected="one", found=str(times))
     parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind", "name")
     caller = caller_of(request).name
     async with service.bodies.files(request) as (body, split):
@@ -119,9 +123,17 @@ async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) 
     return int(last_event_id)
 
 
+async def _next_events(request: Request, job: Existing, after: Annotated[int, Depends(_last_event_id)]) -> int:
+    """The number of the last event that the caller has seen, unless that is the last of all: then the answer is 204, at
+    which a browser does not ask again."""
+    if await _jobs(request).has_told(job, after):
+        raise HTTPException(204)
+    return after
+
+
 @router.get("/v1/jobs/{job}/events", response_class=EventSourceResponse, **openapi.JOB_EVENTS)
 async def job_events(
-    request: Request, job: Existing, after: Annotated[int, Depends(_last_event_id)]
+    request: Request, job: Existing, after: Annotated[int, Depends(_next_events)]
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service

@@ -160,7 +160,7 @@ JOB_SOURCE = _operation(
 JOB_EVENTS: dict[str, Any] = {
     "tags": ["jobs"],
     "summary": "The events of a job",
-    "responses": _errors(*_READ),
+    "responses": {204: {"description": "The caller has all of them"}, **_errors(*_READ)},
 }
 JOB_GRAPH = _operation(
     "jobs", "The graphs of a job, to draw", "The graph and the legal graph", _json(GraphResponse), *_RESULT_ERRORS

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import os
+import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 
 from relayout.errors import UsageError
+from relayout_api.access.same_origin import is_local
 from relayout_api.settings import Settings
 
-__all__ = ["examine", "with_auth"]
+__all__ = ["examine", "needs_local_callers", "with_auth"]
 
 _PREFIX = "RELAYOUT_"
+
+
+def needs_local_callers(settings: Settings, host: str, is_open: bool) -> bool:
+    """Whether callers at `host` are trusted because they are on this machine: then pages of others are kept out."""
+    return settings.auth == "off" and not is_open and is_local(host)
 
 
 def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
@@ -20,7 +28,7 @@ def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
 
     Raises UsageError where a key is needed and there is none.
     """
-    if settings.auth == "off" and not is_open and not _is_local(host):
+    if settings.auth == "off" and not is_open and not is_local(host):
         settings = settings.model_copy(update={"auth": "required"})
     if settings.auth == "required" and settings.oidc_issuer is None:
         from relayout_api.access.keys import Keys
@@ -74,13 +82,32 @@ def _looked(look: Callable[[], str]) -> tuple[str, UsageError | None]:
 
 
 def _access(settings: Settings, host: str, is_open: bool) -> str:
+    _check_address(host)
     settings = with_auth(settings, host, is_open)
     if settings.auth == "off":
-        return "everybody who can reach it" if not _is_local(host) else "this machine, without a key"
+        return "everybody who can reach it" if not is_local(host) else "this machine, without a key"
     from relayout_api.access.keys import Keys
 
     with Keys(settings.keys_url) as keys:
         return f"{len(keys.all())} keys"
+
+
+def _check_address(host: str) -> None:
+    """Raise UsageError unless a server can listen at this address, of which a name may have several."""
+    reason = ""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            try:
+                with socket.socket(family, kind, protocol) as listening:
+                    listening.bind(address)
+                return
+            except OSError as error:
+                reason = error.strerror or str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise UsageError(
+        "nothing can listen there", where=f"--host {host}", expected="an address of this machine", found=reason
+    )
 
 
 def _issuer(settings: Settings) -> str:
@@ -96,7 +123,7 @@ def _database(settings: Settings) -> str:
     from sqlalchemy.exc import SQLAlchemyError
 
     if settings.database_url is None:
-        return f"a file in {settings.data}"
+        return _database_file(settings)
     engine = create_engine(settings.keys_url)
     where = engine.url.render_as_string(hide_password=True)
     try:
@@ -110,6 +137,27 @@ def _database(settings: Settings) -> str:
         engine.dispose()
 
 
+def _database_file(settings: Settings) -> str:
+    path = settings.folder() / "jobs.sqlite"
+    if path.exists():
+        try:
+            with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
+                [(found,)] = database.execute("PRAGMA quick_check(1)")
+        except sqlite3.Error as error:
+            found = str(error)
+        if found == "ok" and not os.access(path, os.W_OK):
+            found = "a file that this user may not write"
+        if found != "ok":
+            raise UsageError(
+                "the job database cannot be used",
+                where=f"file {path}",
+                expected="a SQLite file that this user may write",
+                found=found,
+                hint="restore it, or move it away: the server then makes a new one",
+            )
+    return f"a file in {settings.data}"
+
+
 def _store(settings: Settings) -> str:
     from relayout_api.store import store_of
 
@@ -120,10 +168,3 @@ def _store(settings: Settings) -> str:
         expected, found = "a place that can be written", error.strerror or str(error)
         raise UsageError("the store cannot be used", where=where, expected=expected, found=found) from error
     return where
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
@@ -54,9 +55,12 @@ class Kind:
 
 KINDS = {
     "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
+    "long-head": Kind(431, "Long request head", "The line and the headers of a request have a limit of size."),
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON, or a key is twice in one object."),
     "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
-    "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
+    "forbidden": Kind(
+        403, "Forbidden", "The scope of the key or token does not include this, or a page of another site sent it."
+    ),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow request", "The head or the body did not arrive in time."),
@@ -129,6 +133,10 @@ class MalformedBodyError(RefusedError):
         super().__init__("malformed-body", "the body does not parse", expected=expected, found=found)
 
 
+def _optional(description: str | None = None) -> Any:
+    return Field(None, description=description, exclude_if=lambda value: value is None)
+
+
 class Problem(BaseModel):
     """An RFC 9457 problem with its location, both sides of the disagreement and a hint. Empty fields are left out."""
 
@@ -138,13 +146,13 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    where: str | None = Field(None, description="the node, value, option or column")
-    expected: str | None = None
-    found: str | None = None
-    hint: str | None = Field(None, description="a remedy")
-    column: int | None = Field(None, description="the column of the fault in a layout string, counted from 1")
-    conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
-    relaxation: list[str] | None = Field(None, description="the fewest changes that allow a solution")
+    where: str | None = _optional("the node, value, option or column")
+    expected: str | None = _optional()
+    found: str | None = _optional()
+    hint: str | None = _optional("a remedy")
+    column: int | None = _optional("the column of the fault in a layout string, counted from 1")
+    conflict: list[str] | None = _optional("a smallest set of requirements that contradict each other")
+    relaxation: list[str] | None = _optional("the fewest changes that allow a solution")
 
 
 def response_of(error: RelayoutError, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -157,7 +165,7 @@ def response_of(error: RelayoutError, headers: Mapping[str, str] | None = None) 
 def answer_of(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The answer that tells this problem."""
     more = {**_HEADERS.get(problem.status, {}), **(headers or {})}
-    return JSONResponse(problem.model_dump(exclude_none=True), problem.status, more, media_type=MEDIA_TYPE)
+    return JSONResponse(problem.model_dump(), problem.status, more, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: RelayoutError) -> Problem:
@@ -166,7 +174,7 @@ def problem_of(error: RelayoutError) -> Problem:
         error.kind if isinstance(error, RefusedError) else next(_NAMES[c] for c in type(error).__mro__ if c in _NAMES)
     )
     kind = KINDS[name]
-    if name == "internal":
+    if name == "internal" and not isinstance(error, RefusedError):
         return Problem(type=f"/problems/{name}", title=kind.title, status=kind.status, detail=kind.meaning)
     return Problem(
         type=f"/problems/{name}",

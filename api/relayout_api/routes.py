@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from collections.abc import Awaitable, Callable
-from functools import cache
 from io import BytesIO
 from typing import Annotated
 from urllib.parse import urlencode
@@ -18,25 +16,21 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
-from relayout.backend.options import options_of
-from relayout.backend.registry import Plugin, find_backends
-from relayout.errors import BackendError, InputError, InternalError
+from relayout.errors import InputError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, ZIP, media_type
 from relayout_api.http_headers import is_known, tag_of
+from relayout_api.installed import installed_backends
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
-    BackendInfo,
-    BackendList,
     DimInfo,
     LayoutInfo,
     LayoutText,
     Limits,
-    OptionInfo,
     Parameters,
 )
 from relayout_api.service import Service
@@ -84,7 +78,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 @router.get("/v1/backends", **openapi.BACKENDS)
 def backends() -> Response:
     """The installed backends. A request may also contain a declarative one."""
-    return Response(_installed(), media_type=JSON)
+    return Response(installed_backends(), media_type=JSON)
 
 
 @router.get("/v1/limits", **openapi.LIMITS)
@@ -223,51 +217,6 @@ def _preferred(request: Request) -> str:
         weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
     accepted = [kind for kind in (ONNX, ZIP, JSON) if weights.get(kind, 0.0) > 0]
     return max(accepted, key=lambda kind: weights[kind], default=JSON)
-
-
-@cache
-def _installed() -> bytes:
-    # The installed backends do not change while the server runs.
-    try:
-        plugins = find_backends().values()
-    except BackendError as error:
-        raise InternalError("the installed backends clash", found=str(error)) from error
-    infos = [
-        BackendInfo(
-            name=each.name,
-            distribution=each.distribution,
-            version=each.version,
-            summary=_summary(each),
-            options=_options(each),
-        )
-        for each in plugins
-    ]
-    return BackendList(backends=infos).model_dump_json().encode()
-
-
-def _summary(plugin: Plugin) -> str:
-    try:
-        text = inspect.getdoc(plugin.load()) or ""
-    except BackendError as error:
-        return error.problem
-    return " ".join(text.partition("\n\n")[0].split())
-
-
-def _options(plugin: Plugin) -> list[OptionInfo]:
-    try:
-        options = options_of(plugin.load())
-    except BackendError:
-        return []
-    return [
-        OptionInfo(
-            name=each.name,
-            expected=each.expected,
-            json_schema=each.json_schema,
-            default=each.default_text,
-            about=each.about,
-        )
-        for each in options
-    ]
 
 
 def _tvm(layout: Layout) -> str | None:

@@ -67,8 +67,11 @@ def value_type(option: Option) -> Any:
     """The type of an option's value or, of a mapping, of the mapping's values, within the service's bounds."""
     if option.choices:
         return Literal.__getitem__(option.choices)
-    if option.type in (int, float):
-        return Annotated[option.type, Field(ge=option.least, gt=option.above, le=option.most)]
+    if option.type is float:
+        # Before the bounds: no number is less than NaN or more.
+        return Annotated[float, Field(ge=option.least, gt=option.above, le=option.most, allow_inf_nan=False)]
+    if option.type is int:
+        return Annotated[int, Field(ge=option.least, gt=option.above, le=option.most)]
     return _VALUES.get(option.type, option.type)
 
 

@@ -28,7 +28,7 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
 
         from relayout_api.app import create_app
         from relayout_api.http_protocol import Protocol, with_files
-        from relayout_api.preflight import with_auth
+        from relayout_api.preflight import needs_local_callers, with_auth
         from relayout_api.settings import Settings
         from relayout_api.telemetry.logs import configure
 
@@ -36,7 +36,7 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
         if grace is not None:
             settings = settings.model_copy(update={"grace": grace})
         configure(settings.log_format)
-        app = create_app(settings, template)
+        app = create_app(settings, template, only_local=needs_local_callers(settings, host, is_open))
         service = app.state.service
 
         class Server(uvicorn.Server):

@@ -44,7 +44,10 @@ class Settings(BaseSettings):
     queue_seconds: _Seconds = Field(30.0, description="seconds that a request waits for a worker")
     time_limit: _Seconds = Field(30.0, description="seconds for one request in a worker")
     job_time_limit: _Seconds = Field(600.0, description="seconds for one job in a worker")
-    memory_bytes: _Count = Field(2 << 30, description="data memory of a worker, on Linux")
+    # The modules of a worker and what they keep take 170 MiB.
+    memory_bytes: Annotated[int, Field(ge=256 << 20, lt=1 << 50)] = Field(
+        2 << 30, description="data memory of a worker, on Linux; 256 MiB or more"
+    )
     max_body_bytes: _Count = Field(128 << 20, description="size of a body")
     bodies_bytes: _Count = Field(512 << 20, description="size of all bodies that are held in memory")
     body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")
@@ -104,18 +107,27 @@ class Settings(BaseSettings):
         return value
 
     def folder(self, name: str = "") -> Path:
-        """The data folder, or one in it, which is made if it is not there. Raises UsageError."""
+        """The data folder, or one in it, which is made for this user alone if it is not there. Raises UsageError."""
         folder = self.data / name
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # The mode is that of the last folder of a path; others have the usual one.
+            for each in (self.data, folder):
+                each.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise UsageError(
-                "the folder of jobs, models and results cannot be made",
-                where="RELAYOUT_DATA",
-                expected="a folder that this user may write",
-                found=f"{folder}: {error.strerror or error}",
-            ) from error
+            raise _unusable(folder, error) from error
         return folder
+
+    def file(self, name: str) -> Path:
+        """A file in the data folder, which is made for this user alone, and empty, if it is not there. Raises
+        UsageError."""
+        path = self.folder() / name
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _unusable(path, error) from error
+        return path
 
     @property
     def keys_url(self) -> str:
@@ -124,7 +136,7 @@ class Settings(BaseSettings):
         Raises UsageError.
         """
         if self.database_url is None:
-            return f"sqlite:///{self.folder() / 'keys.sqlite'}"
+            return f"sqlite:///{self.file('keys.sqlite')}"
         scheme, separator, rest = self.database_url.partition("://")
         return f"{'postgresql+psycopg' if scheme in ('postgres', 'postgresql') else scheme}{separator}{rest}"
 
@@ -159,3 +171,12 @@ class Settings(BaseSettings):
                 # The password of a URL is not shown.
                 found=re.sub(r"//[^/]*@", "//***@", repr(fault["input"])),
             ) from None
+
+
+def _unusable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        "the folder of jobs, models and results cannot be made",
+        where="RELAYOUT_DATA",
+        expected="a folder that this user may write",
+        found=f"{path}: {error.strerror or error}",
+    )

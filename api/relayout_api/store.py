@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -9,7 +10,7 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -24,6 +25,8 @@ _HOUR = 3600.0
 _CHECK_BYTES = 4096
 _LARGEST_READ = 1 << 20
 _LONGEST_HEAD = 1 << 16
+# A folder that may not be written: a file system that is read-only, or the rights of another user.
+_REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -41,7 +44,8 @@ class Entry:
 
 
 class AwayError(OSError):
-    """The service at the store's URL does not answer, or refuses."""
+    """The store cannot be used: the service at its URL does not answer, or refuses, or its folder may not be
+    written."""
 
 
 class Files(Protocol):
@@ -67,7 +71,7 @@ class Store:
     """Contents by digest, and records by key. A record is a small JSON object that names contents.
 
     Every method but `lacks` may block, and raises OSError where the disk is full, AwayError where the service of the
-    URL does not answer.
+    URL does not answer, or the folder may not be written.
     """
 
     def __init__(self, files: Files) -> None:
@@ -218,6 +222,14 @@ class _Folder:
             return None
 
     def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
+        try:
+            self._write(path, parts, durable)
+        except OSError as error:
+            if error.errno in _REFUSALS:
+                raise AwayError(error.errno, error.strerror, error.filename) from error
+            raise
+
+    def _write(self, path: str, parts: Sequence[bytes | memoryview], durable: bool) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
@@ -244,6 +256,9 @@ class _Folder:
             os.utime(self._root / path)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            # It is there all the same.
+            return error.errno in _REFUSALS
         return True
 
     def remove(self, path: str) -> None:
@@ -272,7 +287,7 @@ class _Remote:
                 "the store's URL needs a package",
                 where="RELAYOUT_STORE_URL",
                 found=str(error),
-                hint="install relayout[s3]",
+                hint="install relayout[s3]" if url.startswith("s3://") else "",
             ) from error
         except ValueError as error:
             raise UsageError(

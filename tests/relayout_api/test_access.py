@@ -194,6 +194,14 @@ def test_the_configuration_can_be_checked_without_a_start(
     # Kubernetes sets this for a service named relayout.
     monkeypatch.setenv("RELAYOUT_PORT", "tcp://10.0.0.1:8000")
     assert run("serve", "--check").status == 0
+    nowhere = run("serve", "--check", "--host", "999.1.1.1", "--open")
+    assert nowhere.status == 2
+    assert "--host 999.1.1.1: nothing can listen there" in nowhere.err
+    (tmp_path / "jobs.sqlite").write_text("garbage" * 100)
+    corrupt = run("serve", "--check")
+    assert corrupt.status == 2
+    assert f"file {tmp_path / 'jobs.sqlite'}: the job database cannot be used" in corrupt.err
+    (tmp_path / "jobs.sqlite").unlink()
     monkeypatch.setenv("RELAYOUT_WORKER", "4")
     misspelt = run("serve", "--check")
     assert misspelt.status == 2

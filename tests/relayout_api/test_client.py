@@ -147,6 +147,7 @@ def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) 
     assert [event.number for event in events] == list(range(1, len(events) + 1))
     assert events[-1].name == "done"
     assert list(remote.events(job.id, after=len(events) - 1)) == events[-1:]
+    assert list(remote.events(job.id, after=len(events))) == []
     assert Job.of(events[-1].data) == remote.wait(job.id) == next(each for each in remote.jobs() if each.id == job.id)
 
 

@@ -73,7 +73,8 @@ def test_a_second_interrupt_ends_the_grace_and_loses_no_job(tmp_path: Path) -> N
 
 def test_a_body_that_is_not_there_at_the_end_of_the_grace_is_refused(tmp_path: Path) -> None:
     head = (
-        b"POST /v1/layouts/parse HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        b"POST /v1/layouts/parse HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     )
     with (
         serving(tmp_path, RELAYOUT_BODY_SECONDS="600", RELAYOUT_BODY_RATE="0") as server,
@@ -95,6 +96,35 @@ def test_the_log_has_the_reason_where_the_system_refuses(tmp_path: Path) -> None
         answer = client.post("/v1/jobs", params={"kind": "legalize"}, json=BODY)
         assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal")
         assert "NotADirectoryError" in server.log()
+
+
+def test_a_database_that_is_none_is_told_and_the_server_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "jobs.sqlite").write_text("garbage" * 100)
+    with serving(tmp_path, until="/healthz") as server, client_of(server) as client:
+        wait_for(lambda: client.get("/readyz").json()["detail"] == "the job database cannot be opened")
+        assert "jobs.sqlite: file is not a database" in client.get("/readyz").json()["found"]
+        refused = client.get("/v1/jobs")
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
+        # It is tried again, and said once.
+        sleep(2.5)
+        assert server.log().count("the job database cannot be opened") == 1
+        assert "Traceback" not in server.log(), server.log()
+        (data / "jobs.sqlite").unlink()
+        wait_for(lambda: client.get("/readyz").status_code == 200)
+        assert wait_until_ended(client, submit(client, BODY)["id"])["state"] == "succeeded"
+
+
+def test_a_data_folder_that_is_gone_accepts_no_job(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, client_of(server) as client:
+        submit(client, BODY)
+        (tmp_path / "data").rename(tmp_path / "moved")
+        refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "lost"}})
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
+        assert "jobs.sqlite was moved or deleted" in refused.json()["found"]
+        # What is found stands for a second.
+        wait_for(lambda: client.get("/readyz").status_code == 503)
 
 
 def test_a_store_that_is_away_slows_requests_and_refuses_jobs(tmp_path: Path) -> None:

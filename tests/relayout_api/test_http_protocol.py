@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -130,4 +131,40 @@ def test_a_caller_who_leaves_in_the_middle_of_a_file_disturbs_nobody(caplog: pyt
                 assert leaving.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
         with socket.create_connection(address, timeout=60) as caller:
             assert answers(caller, [head(0, "/file")], 1) == [BODY]
+    assert caplog.text == ""
+
+
+def refused(sent: bytes) -> bytes:
+    """The answer to what is sent, after which the connection is closed."""
+    with connection() as caller, closing(caller.makefile("rb")) as received:
+        caller.sendall(sent)
+        return received.read()
+
+
+def test_two_lengths_end_the_connection_before_what_follows_is_a_request() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    found = refused(head + b"0\r\n\r\nGET /file HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nconnection: close\r\n" in found.lower()
+    assert re.search(rb"\r\nx-request-id: \w+\r\n", found.lower())
+    assert b"both Content-Length and Transfer-Encoding" in found
+
+
+@pytest.mark.parametrize("size", [70_000, 200_000])
+@pytest.mark.parametrize(
+    "head", [b"GET /%b HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: %b\r\n"]
+)
+def test_a_head_that_is_too_long_is_told_so(head: bytes, size: int) -> None:
+    found = refused(head % (b"x" * size) + b"\r\n")
+    assert found.startswith(b"HTTP/1.1 431 ")
+    assert b"/problems/long-head" in found
+    assert b"at most 65536 bytes" in found
+    assert b"\r\nconnection: close\r\n" in found.lower()
+
+
+def test_a_request_to_upgrade_is_answered_as_one_without(caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\n"
+    found = refused(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
+    assert found.startswith(b"HTTP/1.1 200 ")
     assert caplog.text == ""

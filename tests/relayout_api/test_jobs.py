@@ -86,7 +86,8 @@ def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -
     job = submit(client, BODY, kind)
     assert wait_until_ended(client, job["id"])["state"] == "succeeded"
     assert client.get(job["links"]["report"]).json()["backend"] == "nhwc"
-    answer = client.get(job["links"]["model"])
+    assert "model" not in job["links"]
+    answer = client.get(f"/v1/jobs/{job['id']}/model")
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/no-result")
     assert answer.json()["expected"] == "a job of the kind legalize"
 
@@ -97,7 +98,8 @@ def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Clien
     failed = wait_until_ended(client, job["id"])
     assert (failed["state"], failed["problem"]["status"]) == ("failed", 422)
     problem = client.post("/v1/legalize", json=body).json()
-    assert failed["problem"] == {**dict.fromkeys(failed["problem"]), **problem}
+    assert failed["problem"] == problem
+    assert failed["links"].keys() == {"self", "events"}
     answer = client.get(job["links"]["report"])
     assert (answer.status_code, answer.json()) == (422, problem)
 
@@ -115,8 +117,23 @@ def test_events_go_on_after_the_last_that_was_seen(client: httpx.Client) -> None
     every = events_of(client, job)
     assert events_of(client, job, after=2) == every[2:]
     assert events_of(client, job, after=0) == every
+    # `done` has one number, and whoever has it gets nothing more.
+    last = len(every)
+    assert [events_of(client, job, after=last - 1) for _ in range(2)] == [every[-1:]] * 2
+    for after in (last, last + 1, last + 100):
+        nothing = client.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": str(after)})
+        assert (nothing.status_code, nothing.content) == (204, b"")
     wrong = client.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": "x"})
     assert (wrong.status_code, wrong.json()["where"]) == (422, "header Last-Event-ID")
+
+
+def test_the_head_of_a_stream_of_events_is_answered_at_once(client: httpx.Client) -> None:
+    for job in (submit(client, named("heads"))["id"], submit_loop(client)):
+        head = client.head(f"/v1/jobs/{job}/events")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"].startswith("text/event-stream")
+        client.delete(f"/v1/jobs/{job}")
+    assert client.head("/v1/jobs/none/events").status_code == 404
 
 
 def test_a_job_is_cancelled_and_its_worker_killed(server: Server, client: httpx.Client) -> None:

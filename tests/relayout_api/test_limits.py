@@ -64,8 +64,12 @@ def test_a_worker_that_dies_is_the_services_fault_and_the_server_stays_up(server
             for worker in filter(is_running, workers_of(server)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)
-    assert answer.result().status_code == 500
-    assert answer.result().json()["type"] == "/problems/internal"
+    problem = answer.result().json()
+    assert (answer.result().status_code, problem["type"]) == (500, "/problems/internal")
+    assert (problem["detail"], problem["found"]) == (
+        "the worker process of this work ended abruptly, and so did that of a second try",
+        "SIGKILL, then SIGKILL",
+    )
     assert still_works(client)
 
 

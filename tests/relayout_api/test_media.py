@@ -140,6 +140,7 @@ def test_headers_that_contradict_each_other_are_refused(
 ) -> None:
     answer = client.post("/v1/legalize", content=b"{}", headers=[("Content-Type", "application/json"), *headers])
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")
+    assert answer.headers["x-request-id"]
 
 
 def test_a_form_with_the_same_file_twice_is_refused(client: httpx.Client, model: bytes) -> None:
@@ -167,6 +168,8 @@ def test_an_answer_and_its_compressed_form_share_no_strong_tag(client: httpx.Cli
     assert len(tags) == 2 or tags.pop().startswith("W/")
 
 
-def test_an_empty_idempotency_key_is_refused(client: httpx.Client) -> None:
-    answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers={"Idempotency-Key": ""})
+@pytest.mark.parametrize("keys", [[""], ["a", "b"], ["a", "a"]])
+def test_an_idempotency_key_that_is_empty_or_one_of_two_is_refused(client: httpx.Client, keys: list[str]) -> None:
+    headers = [("Idempotency-Key", key) for key in keys]
+    answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers=headers)
     assert (answer.status_code, answer.json()["where"]) == (422, "header Idempotency-Key")

@@ -176,6 +176,9 @@ CASES = {
     "a number that is none": Case(
         "invalid-options", onnx_bytes(), query={"time_limit": "soon"}, headers=ONNX, says={"where": "query.time_limit"}
     ),
+    "a number that is not finite": Case(
+        "invalid-options", onnx_bytes(), query={"time_limit": "nan"}, headers=ONNX, says={"expected": "finite number"}
+    ),
     "a pair that is none": Case(
         "invalid-options", onnx_bytes(), query={"input_layout": "NHWC"}, headers=ONNX, says={"expected": "=LAYOUT"}
     ),

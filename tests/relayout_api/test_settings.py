@@ -30,6 +30,7 @@ def test_every_field_has_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RELAYOUT_TIME_LIMIT", "inf"),
         ("RELAYOUT_MAX_BODY_BYTES", "-5"),
         ("RELAYOUT_MEMORY_BYTES", "9" * 30),
+        ("RELAYOUT_MEMORY_BYTES", "1000000"),
         ("RELAYOUT_BODY_SECONDS", ""),
         ("RELAYOUT_CORS_ORIGINS", "example.org"),
         ("RELAYOUT_CORS_ORIGINS", "https://example.org, https://example.org/page"),

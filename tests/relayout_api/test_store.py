@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from relayout.errors import UsageError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
-from relayout_api.store import Store, digest_of, store_of
+from relayout_api.store import AwayError, Store, digest_of, store_of
 from relayout_api.workers.messages import Answer
 
 
@@ -107,3 +109,30 @@ def test_an_error_of_the_stores_own_client_is_one_of_the_system(
     store = store_of(Settings(data=tmp_path, store_url="s3://relayout-test-of-nothing"))
     with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
         store.check()
+
+
+def test_a_folder_that_may_not_be_written_is_away_and_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that is mounted read-only, which root cannot write either."""
+    store = store_of(Settings(data=tmp_path))
+    digest = store.put(b"model")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    with pytest.raises(AwayError) as error:
+        store.put(b"other")
+    assert error.value.strerror == "Read-only file system"
+    assert store.get(digest) == b"model"
+
+
+def test_only_this_user_may_read_the_data_folder(tmp_path: Path) -> None:
+    for settings in (Settings(data=tmp_path / "a" / "b"), Settings(data=tmp_path / "c", auth="required")):
+        store_of(settings)
+        assert settings.keys_url.endswith("keys.sqlite")
+        assert settings.data.stat().st_mode & 0o777 == 0o700
+        assert (settings.data / "store").stat().st_mode & 0o777 == 0o700
+        assert (settings.data / "keys.sqlite").stat().st_mode & 0o777 == 0o600

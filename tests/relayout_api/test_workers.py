@@ -198,7 +198,8 @@ def test_the_death_of_a_worker_is_the_callers_where_memory_is_the_cause(
     status: int, peak: int, errors: str, is_of_memory: bool
 ) -> None:
     error = death(End(status, peak), errors, memory_bytes=1000)
-    assert isinstance(error, RefusedError if is_of_memory else WorkerDiedError)
+    assert isinstance(error, WorkerDiedError) is not is_of_memory
+    assert error.kind == ("too-large" if is_of_memory else "internal")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")

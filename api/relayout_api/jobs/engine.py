@@ -15,6 +15,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from dbos import (
@@ -55,11 +56,12 @@ Start = Callable[[str, dict[str, Any], Events], "Future[dict[str, Any]]"]
 
 
 class DatabaseError(Exception):
-    """The job database cannot be used now. `is_full`: its disk is full."""
+    """The job database cannot be used now. `cause`: the reason in one line. `is_full`: its disk is full."""
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.is_full = "disk is full" in str(error) or "No space left" in str(error)
+    def __init__(self, reason: Exception | str) -> None:
+        super().__init__(str(reason))
+        self.cause = str(reason).partition("\n")[0]
+        self.is_full = "disk is full" in str(reason) or "No space left" in str(reason)
 
 
 class _Interrupted(BaseException):
@@ -78,9 +80,19 @@ class Engine:
         self._is_stopping = False
         self._suspects: set[str] = set()
         self._liveness = liveness_of(settings)
+        # The path of the SQLite file, and what tells it from a later one there.
+        self._file: tuple[Path, object] | None = None
 
     def open(self) -> None:
-        """Create or migrate the database, take over the jobs of dead servers, and begin to take jobs."""
+        """Create or migrate the database, take over the jobs of dead servers, and begin to take jobs.
+
+        Raises DatabaseError, OSError, UsageError.
+        """
+        with _reported():
+            self._open()
+        self.take_over()
+
+    def _open(self) -> None:
         global _engine
         url = self._settings.database_url or self._sqlite()
         _quiet()
@@ -113,7 +125,6 @@ class Engine:
             application_name=_APPLICATION,
             retry_connection_errors=False,
         )
-        self.take_over()
 
     @property
     def is_busy(self) -> bool:
@@ -150,7 +161,9 @@ class Engine:
         }
         try:
             with _reported():
+                self._check_file()
                 self._client.enqueue(options, arguments)
+                self._check_file()
         except dbos_errors.DBOSWorkflowIDInUseError:
             return False
         return True
@@ -213,9 +226,16 @@ class Engine:
             future.cancel()
 
     def check(self) -> None:
-        """Raise DatabaseError unless the database answers."""
+        """Raise DatabaseError unless the database answers and is the one at its place."""
         with _reported():
+            self._check_file()
             self._client.check_connection()
+
+    def _check_file(self) -> None:
+        """Raise DatabaseError where the SQLite file is not at its path any more: what is written to it is lost with
+        this process."""
+        if self._file is not None and _identity(self._file[0]) != self._file[1]:
+            raise DatabaseError(f"{self._file[0]} was moved or deleted while it is in use; restart the server")
 
     def cancel_as_told(self) -> None:
         """Stop the jobs here that were cancelled by way of another server."""
@@ -299,12 +319,25 @@ class Engine:
                 self._client.resume_workflows(list(jobs), queue_name=_QUEUE)
 
     def _sqlite(self) -> str:
-        path = self._settings.folder() / "jobs.sqlite"
-        with contextlib.closing(sqlite3.connect(path)) as database:
-            # Readers and the writer do not wait for each other; the mode stays with the file.
-            database.execute("PRAGMA journal_mode=WAL")
+        path = self._settings.file("jobs.sqlite")
+        try:
+            with contextlib.closing(sqlite3.connect(path)) as database:
+                # Readers and the writer do not wait for each other; the mode stays with the file.
+                database.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{path}: {error}") from error
+        self._file = path, _identity(path)
         count_milliseconds()
         return f"sqlite:///{path}"
+
+
+def _identity(path: Path) -> object:
+    """The device and number of the file at a path; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _engine: Engine | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import logging
 import math
@@ -56,7 +57,7 @@ _STATES: dict[str, State] = {
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
-_OPEN_SECONDS = 30.0
+_OPEN_SECONDS, _REOPEN_SECONDS = 30.0, 2.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS = 0.4, 5.0
 # Seconds between two cleanings of a store that is within its limit, and between two looks whether it is.
 _CLEAN_SECONDS, _LOOK_SECONDS = 300.0, 5.0
@@ -84,6 +85,7 @@ class Jobs:
         self._results = results
         self._engine: Engine | None = None
         self.tried = anyio.Event()
+        self._fault: str | None = None
         self._progress: dict[str, dict[str, Any]] = {}
         self._next_clean = -math.inf
         self._backlog = Backlog(settings, self._unfinished)
@@ -264,14 +266,21 @@ class Jobs:
             if not has_ended:
                 await sleep(pause)
         shown = await self.get(job)
-        yield Event(number + 1, "done", shown.model_dump(exclude_none=False))
+        yield Event(number + 1, "done", shown.model_dump())
+
+    async def has_told(self, job: str, number: int) -> bool:
+        """Whether a job has ended and the caller, who has its events up to this number, knows that."""
+        if not number:
+            return False
+        events, has_ended = await self._call((await self._opened()).events, job)
+        # `done` comes after them.
+        return has_ended and number > len(events)
 
     async def check(self) -> None:
-        """Raise RefusedError unless jobs can be accepted. While a file is opened, requests about jobs wait for it."""
-        if self._engine is not None:
-            await self._call(self._engine.check)
-        elif self._settings.database_url is not None or self.tried.is_set():
-            raise _not_open()
+        """Raise RefusedError unless jobs can be accepted."""
+        if self._engine is None:
+            raise self._not_open()
+        await self._call(self._engine.check)
 
     async def _open(self) -> None:
         while True:
@@ -279,15 +288,26 @@ class Jobs:
                 self._engine = await to_thread.run_sync(self._opened_engine, limiter=self._threads)
                 self.tried.set()
                 break
-            except Exception:
+            except Exception as error:
                 # Without its database the service still answers what is no job.
-                _log.exception("the job database cannot be opened; it is tried again")
+                self._log_fault(error)
                 self.tried.set()
-                await sleep(2.0)
+                await sleep(_REOPEN_SECONDS)
         async with create_task_group() as tasks:
             tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
             tasks.start_soon(self._repeat, _TAKE_OVER_SECONDS, self._engine.take_over)
             tasks.start_soon(self._repeat, _LOOK_SECONDS, self._clean_if_due)
+
+    def _log_fault(self, error: Exception) -> None:
+        """Log why the database cannot be opened, once and not each time that it is tried."""
+        from relayout_api.jobs.engine import DatabaseError
+
+        is_told = isinstance(error, DatabaseError | OSError | UsageError)
+        fault = " ".join((error.cause if isinstance(error, DatabaseError) else str(error)).split())
+        if fault != self._fault:
+            said = "the job database cannot be opened, and is tried again every %g s: %s"
+            _log.error(said, _REOPEN_SECONDS, fault, exc_info=None if is_told else error)
+        self._fault = fault
 
     def _opened_engine(self) -> Engine:
         # Imported late: DBOS and SQLAlchemy take a second, in which the service already answers.
@@ -360,13 +380,14 @@ class Jobs:
             found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
             return {**found, "media": arguments["media"]}
         except AnsweredError as error:
-            return {"problem": error.problem.model_dump(exclude_none=True)}
+            return {"problem": error.problem.model_dump()}
         except RelayoutError as error:
-            return {"problem": problem_of(error).model_dump(exclude_none=True)}
+            return {"problem": problem_of(error).model_dump()}
         except OSError as error:
             _log.error("job %s: its result cannot be stored: %s", job, error)
-            full = RefusedError("no-space", "the result cannot be stored", found=error.strerror or "")
-            return {"problem": problem_of(full).model_dump(exclude_none=True)}
+            kind = "no-space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "starting"
+            refused = RefusedError(kind, "the result cannot be stored", found=error.strerror or "")
+            return {"problem": problem_of(refused).model_dump()}
         except Exception:
             _log.exception("job %s", job)
             raise
@@ -379,8 +400,18 @@ class Jobs:
             with move_on_after(_OPEN_SECONDS):
                 await self.tried.wait()
         if self._engine is None:
-            raise _not_open()
+            raise self._not_open()
         return self._engine
+
+    def _not_open(self) -> RefusedError:
+        if self._fault is None:
+            return RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
+        found = self._shown(self._fault)
+        return RefusedError("starting", "the job database cannot be opened", found=found, retry_after=5)
+
+    def _shown(self, cause: str) -> str:
+        """What a caller is told of a cause: nothing of a database elsewhere, whose address it may have."""
+        return cause if self._settings.database_url is None else ""
 
     async def _row(self, job: str) -> WorkflowStatus:
         row = await self._call((await self._opened()).find, job)
@@ -411,6 +442,14 @@ class Jobs:
         path = f"/v1/jobs/{row.workflow_id}"
         # A job of an earlier version has no name, and one with a JSON body no parameters.
         parameters = arguments["parameters"] or {}
+        has_results = state not in ("failed", "cancelled")
+        links = JobLinks(
+            self=path,
+            events=f"{path}/events",
+            report=f"{path}/report" if has_results else None,
+            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
+            source=f"{path}/source",
+        )
         return Job(
             id=row.workflow_id,
             kind=arguments["kind"],
@@ -426,13 +465,7 @@ class Jobs:
             started=None if started is None else _iso(started),
             ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
             problem=problem,
-            links=JobLinks(
-                self=path,
-                events=f"{path}/events",
-                report=f"{path}/report",
-                model=f"{path}/model",
-                source=f"{path}/source",
-            ),
+            links=links,
         )
 
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -449,12 +482,8 @@ class Jobs:
                 raise RefusedError(
                     "no-space", "the server's disk is full", hint="retry later", retry_after=60
                 ) from error
-            problem = "the job database does not answer"
-            raise RefusedError("starting", problem, hint="retry later", retry_after=5) from error
-
-
-def _not_open() -> RefusedError:
-    return RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
+            problem, found = "the job database cannot be used", self._shown(error.cause)
+            raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
 
 
 def _input(row: WorkflowStatus) -> dict[str, Any]:

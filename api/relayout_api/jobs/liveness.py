@@ -36,13 +36,12 @@ class Liveness(Protocol):
 def liveness_of(settings: Settings) -> Liveness:
     """The locks that all servers of one job database share."""
     if settings.database_url is None:
-        return _FileLocks(settings.data / "servers")
+        return _FileLocks(settings.folder("servers"))
     return _SessionLocks(settings.database_url)
 
 
 class _FileLocks:
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._own: tuple[str, int] | None = None
 

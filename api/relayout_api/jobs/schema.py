@@ -15,14 +15,14 @@ Verb = Literal["legalize", "verify", "explain"]
 
 
 class JobLinks(BaseModel):
-    """The paths of a job."""
+    """The paths of a job, and of the results that it has or may have yet."""
 
     model_config = ConfigDict(extra="forbid")
 
     self: str
     events: str
-    report: str
-    model: str
+    report: str | None = Field(None, exclude_if=lambda value: value is None)
+    model: str | None = Field(None, exclude_if=lambda value: value is None)
     source: str
 
 

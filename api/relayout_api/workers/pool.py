@@ -10,7 +10,7 @@ from time import monotonic
 import anyio
 from anyio.abc import TaskGroup
 
-from relayout.errors import InternalError, OutOfTimeError
+from relayout.errors import OutOfTimeError
 from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges, Metrics
@@ -36,8 +36,13 @@ _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "Memory
 _Take = Callable[[dict[str, object]], None]
 
 
-class WorkerDiedError(InternalError):
-    """A worker ended in the middle of a task, and not for lack of memory."""
+class WorkerDiedError(RefusedError):
+    """A worker ended in the middle of a task, and not for lack of memory. `ends` are those of all tries."""
+
+    def __init__(self, *ends: str, problem: str = "the worker process of this work ended abruptly") -> None:
+        again = ", and so did that of a second try" if len(ends) > 1 else ""
+        super().__init__("internal", f"{problem}{again}", found=", then ".join(ends), hint="retry later")
+        self.ends = ends
 
 
 class _GoneError(Exception):
@@ -99,7 +104,8 @@ class Pool:
         RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
-            deaths = false_starts = 0
+            ends: list[str] = []
+            false_starts = 0
             while True:
                 worker = await self._worker()
                 try:
@@ -108,11 +114,11 @@ class Pool:
                     false_starts += 1
                     if false_starts >= self._settings.workers + _FALSE_STARTS:
                         problem = "worker processes end before they receive a task"
-                        raise WorkerDiedError(problem, found=str(error)) from None
-                except WorkerDiedError:
-                    deaths += 1
-                    if deaths == _ATTEMPTS:
-                        raise
+                        raise WorkerDiedError(str(error), problem=problem) from None
+                except WorkerDiedError as error:
+                    ends += error.ends
+                    if len(ends) == _ATTEMPTS:
+                        raise WorkerDiedError(*ends) from error
 
     async def _run(
         self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
@@ -273,7 +279,7 @@ def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDied
     if end.status < 0 and is_of_memory:
         problem = "the work on this takes more memory than a worker may have"
         return RefusedError("too-large", problem, expected=f"at most {memory_bytes} bytes")
-    return WorkerDiedError("a worker process ended abruptly", found=str(end))
+    return WorkerDiedError(str(end))
 
 
 async def _next(worker: WorkerProcess) -> Received | None:

@@ -30,7 +30,7 @@ def work(channel: socket.socket) -> None:
             answer = perform(task, message.parts, _Events(channel) if task.of_job else _ignore)
         except RelayoutError as error:
             log = str(error) if isinstance(error, InternalError) else ""
-            Content().send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
+            Content().send(channel, {"problem": problem_of(error).model_dump(), "log": log})
         else:
             facts = {field.name: getattr(answer, field.name) for field in fields(answer)}
             content, *others = (facts.pop(name) for name in ("content", "report", "choices"))

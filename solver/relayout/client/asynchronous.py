@@ -163,6 +163,9 @@ class AsyncClient:
             headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
             try:
                 async with self._transport.stream(f"/v1/jobs/{job}/events", headers) as response:
+                    if response.status_code == 204:
+                        # The caller has `done`.
+                        return
                     if (seconds := pause_after(response, tries)) is None:
                         async for sent in self._transport.events(checked(response)):
                             if sent.id and sent.data:

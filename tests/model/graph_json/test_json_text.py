@@ -40,3 +40,8 @@ def test_json_is_parsed() -> None:
 def test_a_fault_is_named_with_its_place(text: str, found: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(found)}$"):
         parse_json(text)
+
+
+def test_a_number_of_thousands_of_digits_is_told_in_the_words_of_json() -> None:
+    with pytest.raises(ValueError, match=r"^a number of more than \d+ digits$"):
+        parse_json("[" + "1" * 6000 + "]")

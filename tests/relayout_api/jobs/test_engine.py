@@ -13,7 +13,7 @@ import sqlalchemy
 from http_server import wait_for
 from sqlalchemy.exc import OperationalError
 
-from relayout_api.jobs.engine import Engine, Events
+from relayout_api.jobs.engine import DatabaseError, Engine, Events
 from relayout_api.settings import Settings
 
 
@@ -87,3 +87,25 @@ def test_a_job_whose_outcome_the_database_refuses_once_runs_again(engine: Engine
     row = engine.find("a")
     assert row is not None
     assert row.output == {"cost": 2}
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path, work: Work) -> None:
+    (tmp_path / "jobs.sqlite").write_text("garbage" * 100)
+    with pytest.raises(DatabaseError) as error:
+        Engine(Settings(data=tmp_path, workers=1), work.start).open()
+    assert error.value.cause == f"{tmp_path / 'jobs.sqlite'}: file is not a database"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_no_job_is_accepted_when_the_file_is_not_at_its_place(
+    engine: Engine, tmp_path: Path, is_replaced: bool
+) -> None:
+    engine.check()
+    (tmp_path / "jobs.sqlite").rename(tmp_path / "moved.sqlite")
+    if is_replaced:
+        (tmp_path / "jobs.sqlite").write_bytes(b"")
+    for use in (engine.check, lambda: engine.submit("a", "caller", {"body": "body of a"}, 1)):
+        with pytest.raises(DatabaseError, match="was moved or deleted"):
+            use()
+    (tmp_path / "moved.sqlite").rename(tmp_path / "jobs.sqlite")
+    engine.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,6 +34,11 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text, parse_constant=_refuse, object_pairs_hook=unique)
     except RecursionError:
         raise ValueError("too many levels of nesting") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            # Python's words are for the programmer.
+            raise ValueError(f"a number of more than {sys.get_int_max_str_digits()} digits") from None
+        raise
     if faulty:
         raise ValueError(_repeated(value, faulty))
     return value
