@@ -99,7 +99,7 @@ def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Clien
     assert (failed["state"], failed["problem"]["status"]) == ("failed", 422)
     problem = client.post("/v1/legalize", json=body).json()
     assert failed["problem"] == problem
-    assert failed["links"].keys() == {"self", "events"}
+    assert failed["links"].keys() == {"self", "events", "source"}
     answer = client.get(job["links"]["report"])
     assert (answer.status_code, answer.json()) == (422, problem)
 

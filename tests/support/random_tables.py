@@ -128,4 +128,4 @@ def _implementation(draw: random.Random, graph: RandomGraph, operator: str, spat
     layout = draw.choice(_ALIGNED[spatial]) if draw.random() < 0.15 else mixed(draw, "NC" + spatial)
     read, result = (layout if draw.random() < 0.5 else "*" for _ in range(2))
     first = result if operator in _OF_ONE_RANK else "*"
-    return {"inputs": [read], "results": [first, *["*"] * (len(node.output) - 1)]}
+    return {"inputs": [read] if node.input else [], "results": [first, *["*"] * (len(node.output) - 1)]}
