@@ -99,7 +99,7 @@ def test_a_limit_on_conversions_holds_at_the_least_cost(problem: Problem, most: 
         assert paid_conversions(problem, solution.assignment) <= most
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems(), st.integers(0, 3))
 def test_under_a_limit_the_answer_is_never_worse_than_a_hint_that_meets_it(problem: Problem, most: int) -> None:
     best = solve(problem, max_conversions=most)

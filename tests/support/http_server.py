@@ -124,6 +124,13 @@ def is_running(process: int) -> bool:
     return False
 
 
+def cpu_seconds(process: int) -> float:
+    """The CPU time that a process has spent on its own code; 0 where it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until a condition holds."""
     end = monotonic() + seconds
