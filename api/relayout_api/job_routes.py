@@ -108,7 +108,7 @@ async def job_model(request: Request, job: Existing) -> Response:
 
 @router.get("/v1/jobs/{job}/source", **openapi.JOB_SOURCE)
 async def job_source(request: Request, job: Existing) -> Response:
-    """What the job was submitted with: the ONNX model, or the JSON body with its graph, backend and options."""
+    """The ONNX model that the job was submitted with, or the JSON body with its graph, backend and options."""
     return _result(request, *await _jobs(request).source(job))
 
 

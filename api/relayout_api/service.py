@@ -108,7 +108,7 @@ class Service:
         try:
             await to_thread.run_sync(installed_backends)
         except RelayoutError as error:
-            # Who asks for them is told; other requests name backends that they need.
+            # A request for the list gets this error. Others load only the backend that they name.
             _log.error("%s", error)
         await self.jobs.tried.wait()
         self._is_warm = True

@@ -182,7 +182,7 @@ class Store:
             size -= each.size
             count += 1
         with self._counting:
-            # What was written in the meantime may be among the files, or not.
+            # A file that was written in the meantime may or may not be among the entries.
             self._size = size + self._size - written
         return count
 

@@ -13,7 +13,7 @@ from relayout_api.settings import Settings
 
 __all__ = ["Backlog", "Unfinished"]
 
-# What the database says stands for so long; jobs that are accepted meanwhile are added to it.
+# The count from the database is used for so long. Jobs that are accepted meanwhile are added to it.
 _COUNTED_SECONDS = 1.0
 # Jobs leave the queue one by one, and inputs leave the store when they do.
 _RETRY_SECONDS, _RETRY_BYTES_SECONDS = 5, 60

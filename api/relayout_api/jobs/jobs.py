@@ -410,7 +410,7 @@ class Jobs:
         return RefusedError("starting", "the job database cannot be opened", found=found, retry_after=5)
 
     def _shown(self, cause: str) -> str:
-        """What a caller is told of a cause: nothing of a database elsewhere, whose address it may have."""
+        """The cause, where a caller may see it: that of a database at a URL may have the address in it."""
         return cause if self._settings.database_url is None else ""
 
     async def _row(self, job: str) -> WorkflowStatus:

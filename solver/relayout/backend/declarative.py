@@ -204,7 +204,7 @@ def _layout(listed: Sequence[str], n: int, by_role: str | None, rank: int, own: 
 def _applies(rule: Rule, node: ir.Node) -> bool:
     return (
         any(fnmatchcase(node.op_type, pattern) for pattern in rule.op)
-        and (node.domain or "ai.onnx") in rule.domains
+        and (node.domain == "" if rule.of_onnx else node.domain == rule.domain)
         and _spellable(rule, node)
         and holds(rule.when, node)
     )

@@ -5,6 +5,7 @@ Every size is bounded, no value is code, and no key names a file, so a table may
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
@@ -208,9 +209,14 @@ class Rule(Way):
         return self.implementation or [self]
 
     @property
-    def domains(self) -> tuple[str, ...]:
-        """The domains of the rule; by default ONNX's own operators in any layout."""
-        return (self.domain or "ai.onnx",)
+    def of_onnx(self) -> bool:
+        """Whether the rule is for ONNX's own operators, in any layout."""
+        return self.domain in (None, "", "ai.onnx")
+
+    def _placed_ways(self) -> Iterator[tuple[tuple[str | int, ...], Way]]:
+        """The implementations, each with its place in the rule."""
+        for number, way in enumerate(self.ways):
+            yield ("implementation", number) if self.implementation else (), way
 
     @model_validator(mode="after")
     def _says_each_thing_once(self) -> Rule:
@@ -223,8 +229,7 @@ class Rule(Way):
 
     @model_validator(mode="after")
     def _says_layouts_by_role_or_by_operand(self) -> Rule:
-        for number, way in enumerate(self.ways):
-            inside = ("implementation", number) if self.implementation else ()
+        for inside, way in self._placed_ways():
             role = next((role for role in (DATA, KERNEL) if getattr(way, role) is not None), None)
             if way.inputs and role is not None:
                 expected = f"layouts by role (data, kernel), or by operand (inputs): inputs would hide {role}"
@@ -235,10 +240,9 @@ class Rule(Way):
 
     @model_validator(mode="after")
     def _lists_operands_that_the_operators_have(self) -> Rule:
-        if self.domain not in (None, "", "ai.onnx"):
+        if not self.of_onnx:
             return self
-        for number, way in enumerate(self.ways):
-            inside = ("implementation", number) if self.implementation else ()
+        for inside, way in self._placed_ways():
             for side, listed in (("inputs", way.inputs), ("results", way.results)):
                 for operator in self.op:
                     most = _most_operands(operator, side)
@@ -249,10 +253,9 @@ class Rule(Way):
 
     @model_validator(mode="after")
     def _names_roles_that_the_operators_have(self) -> Rule:
-        if self.domain not in (None, "", "ai.onnx"):
+        if not self.of_onnx:
             return self
-        for number, way in enumerate(self.ways):
-            inside = ("implementation", number) if self.implementation else ()
+        for inside, way in self._placed_ways():
             for role, layout in ((DATA, way.data), (KERNEL, way.kernel)):
                 operator = next((each for each in self.op if layout is not None and _lacks(each, role)), None)
                 if operator is not None:
