@@ -328,8 +328,8 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
 def warnings_about(
     backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]
 ) -> tuple[str, ...]:
-    """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
-    does not run, and the backend's own warnings, checked. `constants` gives the constant values of a graph, whose nodes
+    """Warnings about a backend and a model: methods that no hook has the name of, nodes that the backend does not run,
+    and the backend's own warnings, checked. `constants` gives the constant values of a graph, whose nodes
     no device runs. Raises BackendError."""
     own = _all_of(backend, "warnings", model, str, "a sequence of texts")
     return (*misspelt_hooks(backend), *_refused(backend, model, constants), *own)

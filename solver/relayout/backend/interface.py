@@ -307,7 +307,7 @@ class Backend:
         return ()
 
     def warnings(self, model: ir.Model) -> Iterable[str]:
-        """What a user should know about this backend and a model, such as a setting that fits no node of it.
+        """Warnings for the user about this backend and a model, such as a setting that fits no node of it.
 
         Reports list it, and `relayout verify` has a finding for each.
 

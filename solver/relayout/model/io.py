@@ -272,7 +272,7 @@ def _parse_json(source: object) -> onnx.ModelProto:
 
 
 class FileFormat(Struct, frozen=True):
-    """What a file of one suffix holds, how it is parsed, how large it may be, and how a model is written to one."""
+    """The files of one suffix: their contents, parser and largest size, and the writer of models to them."""
 
     contents: str
     parse: Callable[[bytes, str], Parsed | dict[str, Any]]

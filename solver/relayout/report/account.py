@@ -56,7 +56,7 @@ def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> A
 
 
 def proof_of(bound: int, unit: str, *, is_direct: bool, has_transfers: bool) -> str:
-    """What the bound proves: of the total, and over the formats in reach of the requirements and the graph.
+    """The meaning of the bound: of the total, and over the formats in reach of the requirements and the graph.
 
     `is_direct`: a conversion of a converted tensor might cost less. `has_transfers`: a tensor might be read at several
     devices, and cost less if a device that received it transferred it again.

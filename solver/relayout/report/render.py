@@ -111,7 +111,7 @@ def _bound(report: Report) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """What the bound proves, why the file has other Transposes than those counted, and the sizes that were assumed."""
+    """The meaning of the bound, why the file has other Transposes than those counted, and the sizes assumed."""
     if report.proof is not None:
         yield f"{report.status}: {report.proof}"
     for name, totals in (("source", report.before), ("legal model", report.after)):

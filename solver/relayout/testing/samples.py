@@ -61,7 +61,7 @@ class Sample:
         return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
 
     def _attributes(self, operator: str) -> list[ir.Attr]:
-        """What the operator's schema requires, and the window of a convolution."""
+        """The attributes that the operator's schema requires, and the window of a convolution."""
         spatial = self.rank - 2
         given: dict[str, Any] = {}
         if operator in OPERATORS and any(native_role(operator, 0, n) == KERNEL for n in range(4)):

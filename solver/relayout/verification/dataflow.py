@@ -1,4 +1,4 @@
-"""What each operator reads: the same values as its counterpart in the original.
+"""The operands of each operator: the same values as those of its counterpart in the original.
 
 A run shows an operand that was exchanged for another only if the two differ far enough, in a branch that is taken. So
 operands are followed back here, through all that only moves elements, to what is computed; a copy is followed by its

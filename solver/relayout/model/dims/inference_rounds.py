@@ -46,7 +46,7 @@ def infer_in_rounds(
 
 
 def _inferred(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], Inferred]) -> Inferred:
-    """What `infer` finds while ONNX's own operators replace the contributed ones. `proto` is used up."""
+    """The result of `infer` while ONNX's own operators replace the contributed ones. `proto` is used up."""
     replaced = insert_operator_placeholders(proto)
     inferred = infer(proto)
     remove_operator_placeholders(inferred.proto.graph, replaced)

@@ -42,7 +42,7 @@ __all__ = ["Symbols"]
 
 
 class Symbols:
-    """What a graph's shape arithmetic computes from the dims of values and from constants.
+    """The values that a graph's shape arithmetic computes from the dims of others and from constants.
 
     `values` has the results of shape arithmetic. `shapes` has, for the result of each operator that one of them gives
     a shape (Reshape, Expand, Slice, Resize, Range), its shape by symbols and its shape in the graph.

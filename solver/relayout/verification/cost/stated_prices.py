@@ -1,4 +1,4 @@
-"""What a backend states of the price of one conversion, asked about the tensor that a legal model converts."""
+"""The price that a backend states of one conversion, asked about the tensor that a legal model converts."""
 
 from __future__ import annotations
 

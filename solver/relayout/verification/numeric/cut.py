@@ -27,7 +27,7 @@ _HAS_KERNELS = (
     "com.microsoft.nchwc",
 )
 
-# What onnxruntime says of an operator that it does not have.
+# onnxruntime's messages about an operator that it does not have.
 _LACKS = re.compile("not a registered|find an implementation|not implemented|No Op registered|No schema", re.I)
 
 Operators = frozenset[tuple[str, str]]
