@@ -18,7 +18,8 @@ from relayout.backend.calls import ask
 from relayout.errors import BackendError, UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc import X86Nchwc
-from relayout_backends.x86_nchwc.blocks import probe
+from relayout_backends.x86_nchwc.blocks import Blocks, probe
+from relayout_backends.x86_nchwc.pooling import upsampling
 
 pytest.importorskip("onnxruntime")
 
@@ -236,6 +237,29 @@ def test_a_resize_of_other_axes_than_rows_and_columns_stays_plain(sizes: list[in
     """As that of an image whose channels are last."""
     node = One("Resize", draw(1, 16, 4, 4), None, None, np.array(sizes, np.int64), mode="nearest")
     assert not node.written()
+
+
+@pytest.mark.parametrize(
+    ("source", "result", "is_blocked"),
+    [
+        (["n", 16, 4, 4], ["n", 16, 8, 8], True),
+        (["n", 16, "h", 4], ["n", 16, "h", 8], True),
+        (["n", 16, "h", 4], ["n", 16, "k", 8], False),
+        ([1, 16, None, 4], [1, 16, None, 8], False),
+        ([None, 16, 4, 4], [None, 16, 8, 8], False),
+    ],
+)
+def test_a_resize_of_extents_that_are_not_known_stays_plain(
+    source: list[int | str | None], result: list[int | str | None], is_blocked: bool
+) -> None:
+    """Two dims without a name may have any extents."""
+    values = [
+        ir.Value(name=name, shape=ir.Shape(own), type=ir.TensorType(ir.DataType.FLOAT))
+        for name, own in (("x", source), ("y", result))
+    ]
+    sizes = ir.Value(name="s", shape=ir.Shape([4]), type=ir.TensorType(ir.DataType.INT64))
+    node = ir.node("Resize", [values[0], None, None, sizes], {"mode": "nearest"}, outputs=[values[1]])
+    assert (upsampling(node, Blocks(16)) is not None) == is_blocked
 
 
 def test_a_tensor_that_is_not_float32_stays_plain() -> None:

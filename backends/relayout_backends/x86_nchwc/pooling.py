@@ -88,7 +88,7 @@ def _whole_scales(node: ir.Node) -> list[int] | None:
         for large, small in zip(result.shape, source.shape, strict=True):
             if isinstance(large, int) and isinstance(small, int) and small > 0:
                 given.append(large / small)
-            elif large == small:
+            elif not isinstance(large, int) and large.value is not None and large == small:
                 given.append(1.0)
             else:
                 return None
