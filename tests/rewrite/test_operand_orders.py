@@ -78,3 +78,18 @@ def test_names_that_operators_give_differently_are_those_of_the_first_run() -> N
     assert note.value == "W,H,N,C;"
     again, second = relayout.legalize(legal, table)
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
+def test_names_that_views_hide_from_the_first_run_are_noted_on_results_too() -> None:
+    """Flatten merges the axes that the convolution names; the legal model has one Reshape, which keeps them."""
+    net = Net()
+    x = net.input("x", (3, 3, 5, 3))
+    net.output(net.node("Softmax", x, axis=2))
+    net.output(net.node("Conv", net.node("Reshape", x, net.constant([3, 3, 15])), net.weight(2, 3, 1)))
+    hidden = net.node("Reshape", net.node("Flatten", x, axis=2), net.constant([9, 1, 1, 5, 3]))
+    net.output(net.node("Conv", net.transpose(str(hidden), 1, 4, 2, 0, 3), net.weight(1, 3, 1, 2, 3)))
+    legal, report = relayout.legalize(net.model(), "canonical")
+    (note,) = [p for node in legal.graph.node for p in node.metadata_props if p.key == OPERAND_ORDERS_KEY]
+    assert note.value == "N,H,W,C;N,H,W,C"
+    again, second = relayout.legalize(legal, "canonical")
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)

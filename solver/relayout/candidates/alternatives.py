@@ -371,13 +371,12 @@ def noted_orders(node: ir.Node, *, is_result: bool) -> list[str]:
     """The order of each input or result of a node as an earlier run has noted it, "" without a note: on the node, else
     on the value. The axes of a node that relayout has written in place of another are those of its own operands."""
     props = node.metadata_props
-    own = props.get(OPERAND_ORDERS_KEY, "").split(";")
+    noted = props.get(OPERAND_ORDERS_KEY, "").split(";")
+    own = noted[len(node.inputs) :] if is_result else noted
     is_of_source = WRITTEN_FOR_KEY not in props or (is_result and OPERAND_ORDERS_KEY in props)
     values = node.outputs if is_result else node.inputs
     of_values = [value.metadata_props.get(ORDER_KEY, "") if value and is_of_source else "" for value in values]
-    if is_result:
-        return of_values
-    return [own[n] if n < len(own) and own[n] else noted for n, noted in enumerate(of_values)]
+    return [own[n] if n < len(own) and own[n] else of_value for n, of_value in enumerate(of_values)]
 
 
 def axis_numbers(noted_order: str, rank: int) -> str:

@@ -39,7 +39,8 @@ ORDER_KEY = "relayout.order"
 OPERAND_ORDERS_KEY = "relayout.operand_orders"
 """On a node of which layouts are required by numbers: the order of each input, `;0,2,3,1`, in the axes that this input
 has in the source, where the order noted on the value is another: readers behind different Transposes share a value, and
-a constant has no note. By names that the graph does not determine: the names, `W,H,N,C`."""
+a constant has no note. By names that the graph does not determine: the names, `W,H,N,C`; after the inputs,
+those of the results."""
 
 ATOMS_KEY = "relayout.atoms"
 """On a value whose dimensions are not whole axes: the atoms of each dimension."""

@@ -44,10 +44,12 @@ class Wire(Struct, frozen=True):
 
 
 class Wiring(Struct, frozen=True):
-    """The inputs of a node, and its results, each with its port."""
+    """The inputs of a node, and its results, each with its port. `result_names`: for each result the names of its axes,
+    where the graph does not determine them."""
 
     inputs: tuple[Wire, ...]
     results: tuple[tuple[int, Laid], ...]
+    result_names: tuple[str, ...]
 
 
 def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> Wiring:
@@ -71,17 +73,22 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
                 order = ",".join([numbers[group[0].axis] for group in dims if group is not None])
         if dims is not None:
             wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index), order))
-    results = [
-        (place, context.laid(port.operand, format_, present(lowering.operand_dims(port, rule))))
-        for place, (port, format_) in enumerate(zip(planned.ports, planned.formats, strict=True))
-        if port.is_result
-    ]
-    return Wiring(tuple(wires), tuple(results))
+    results = list[tuple[int, Laid]]()
+    result_names = [""] * len(planned.node.outputs)
+    for place, (port, format_) in enumerate(zip(planned.ports, planned.formats, strict=True)):
+        if port.is_result:
+            given = present(lowering.operand_dims(port, rule))
+            results.append((place, context.laid(port.operand, format_, given)))
+            order = _order(context, planned, place, given)
+            if port.index < len(result_names) and order[:1].isalpha():
+                result_names[port.index] = order
+    return Wiring(tuple(wires), tuple(results), tuple(result_names))
 
 
 def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
     """Connect each input to its planned copy; constants are permuted. An order that a requirement by numbers is met in
-    is noted: readers behind different Transposes count the axes of a value otherwise."""
+    is noted: readers behind different Transposes count the axes of a value otherwise. So are names that the graph does
+    not determine, those of results too."""
     orders = [""] * len(node.inputs)
     for wire in wiring.inputs:
         value = node.inputs[wire.index]
@@ -99,6 +106,8 @@ def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Nod
         if is_noted_on_value or wire.order != ",".join(map(str, range(len(wire.dims)))):
             orders[wire.index] = wire.order
     node.metadata_props.pop(OPERAND_ORDERS_KEY, None)
+    if any(wiring.result_names):
+        orders += wiring.result_names
     if any(orders):
         node.metadata_props[OPERAND_ORDERS_KEY] = ";".join(orders)
 
