@@ -67,6 +67,21 @@ def test_an_input_whose_batch_has_no_name_stays_as_it_is() -> None:
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "tpu"])
+def test_a_batch_that_an_output_calls_otherwise_counts_as_much(backend: str) -> None:
+    net = Net()
+    turned = net.transpose(net.input("x", ("n", 12, 4, 3)), 0, 1, 3, 2)
+    norm = net.node("BatchNormalization", turned, *[net.constant(np.ones(12, np.float32)) for _ in range(4)])
+    net.output(turned)
+    net.output(norm)
+    model = net.model()
+    for value in model.graph.output:
+        value.type.tensor_type.shape.dim[0].dim_param = "m"
+    legal, report = legalize(model, backend)
+    again, second = legalize(legal, backend)
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
 def test_a_kernel_in_a_node_is_a_constant() -> None:
     """The legal model has it among the initializers, and the blocks of `tpu` are for constant kernels."""
     net = Net()

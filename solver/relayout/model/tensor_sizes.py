@@ -2,8 +2,8 @@
 
 A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
 Reshape to known extents determines has that size, and the first dim of a graph input (in the source's order) is a batch
-and counts 1. A dim that a Reshape or the like introduces has
-the size that the operand leaves for it, one of a Slice, Pad or pool that of the operand. Any other counts 64, or the
+and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one that an
+operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Any other counts 64, or the
 first usual size with which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
 
@@ -19,7 +19,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.formula import evaluated, symbols_of
-from relayout.ops import all_nodes
+from relayout.ops import Free, all_nodes, rule_of
 
 __all__ = [
     "BATCH",
@@ -236,6 +236,7 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
             if node.op_type in _WINDOWS and node.inputs[0] is not None:
                 sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
                 continue
+            _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if source is not None and source.shape is not None:
                 _size_by_elements(source, value, new, sizes, bounds, elements)
@@ -279,6 +280,38 @@ def _size_like_operand(
     pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
     plain = {name for name in new if name.isidentifier()}
     return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in plain}
+
+
+def _size_kept(
+    node: ir.Node,
+    value: ir.Value,
+    new: Sequence[str],
+    opsets: Mapping[str, int],
+    sizes: dict[str, int],
+    bounds: dict[str, Bounds],
+    elements: DimSizes,
+) -> None:
+    """Add the sizes of the `new` symbols that a model declares for axes that the operator keeps: those of the operand.
+    So a view counts the same before the operator and behind it."""
+    rule = rule_of(node, opsets) if any(name.isidentifier() for name in new) else None
+    place = value.index()
+    own = rule.outputs[place] if isinstance(rule, Free) and place is not None and place < len(rule.outputs) else None
+    if not isinstance(rule, Free) or own is None or value.shape is None or len(value.shape) != len(own):
+        return
+    kept = [(axis, dim.value) for axis, dim in zip(own, value.shape, strict=True) if not isinstance(dim, int)]
+    for axis, name in kept:
+        if not name or name not in new or not name.isidentifier() or not (rule.axis_names or axis in rule.tileable):
+            continue
+        read = [
+            source.shape[axes.index(axis)]
+            for source, axes in zip(node.inputs, rule.inputs, strict=False)
+            if source is not None and source.shape is not None and axes is not None and axis in axes
+        ]
+        long = [dim for dim in read if dim != 1]
+        if long:
+            sizes[name] = elements(ir.Shape([long[0]]))
+            if elements.bounds(long[0]) is None:
+                bounds.pop(name, None)
 
 
 def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: DimSizes) -> Iterator[tuple[str, Bounds]]:
