@@ -30,7 +30,8 @@ requires. Each level of a network of windows splits rows and columns once more. 
 come in thousands and fill the lists of tensors before the useful ones are found. For 12 networks with windows one
 further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
 FEW_FORMATS = 4000
-"""Where propagation finds no more formats in all, the number of further factors is doubled."""
+"""Where propagation finds no more formats in all, the number of further factors is doubled, and axes that an operand
+lacks are placed as in any format of the others, not next to their neighbours alone."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -94,16 +95,23 @@ def propagate(
 ) -> Candidates:
     """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
-    further = FURTHER_FACTORS
-    while True:
-        run = _Propagation(tensors, spaces, shuffles)
+
+    def fixpoint(further: int, *, places_whole: bool = False) -> _Propagation:
+        run = _Propagation(tensors, spaces, shuffles, places_whole=places_whole)
         run.start(seeds, further)
         run.to_fixpoint()
         while coupled is not None and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
-        if not run.has_left_out or sum(map(len, run.formats.values())) > FEW_FORMATS:
-            break
+        return run
+
+    further = FURTHER_FACTORS
+    run = fixpoint(further)
+    while run.has_left_out and run.count() <= FEW_FORMATS:
         further *= 2
+        run = fixpoint(further)
+    if run.has_guides and run.count() <= FEW_FORMATS:
+        placed = fixpoint(further, places_whole=True)
+        run = placed if placed.count() <= FEW_FORMATS and len(placed.capped) <= len(run.capped) else run
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
     return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
 
@@ -112,7 +120,12 @@ class _Propagation:
     """The worklist, and what was found so far."""
 
     def __init__(
-        self, tensors: Iterable[Tensor], spaces: Iterable[IterationSpace[Any]], shuffles: Iterable[AxisShuffle]
+        self,
+        tensors: Iterable[Tensor],
+        spaces: Iterable[IterationSpace[Any]],
+        shuffles: Iterable[AxisShuffle],
+        *,
+        places_whole: bool,
     ) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
@@ -124,8 +137,11 @@ class _Propagation:
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
         # For two operands of a space: the first one's formats so far, by their order of the axes that both have.
         self._common: dict[tuple[IterationSpace[Any], int, int], dict[MemoryFormat | None, list[MemoryFormat]]] = {}
-        # For two operands of a space: the first one's format that guides the formats of the second.
-        self._guides: dict[tuple[IterationSpace[Any], int, int], MemoryFormat] = {}
+        # For two operands of a space: the first one's formats that guide the formats of the second, by the placement of
+        # the axes that the second lacks.
+        self._guides: dict[tuple[IterationSpace[Any], int, int], dict[object, MemoryFormat]] = {}
+        # Whether whole axes guide too, not only tiles.
+        self._places_whole = places_whole
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
         self._most_factors = inf
         for space in spaces:
@@ -138,6 +154,15 @@ class _Propagation:
                 self._shuffles.setdefault(port.operand.tensor, []).append((shuffle, index))
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
+
+    @property
+    def has_guides(self) -> bool:
+        """Whether some operand lacks axes of its space that another one has."""
+        return any(any(space.maps.guides) for space in self.orders)
+
+    def count(self) -> int:
+        """The number of formats of all tensors."""
+        return sum(map(len, self.formats.values()))
 
     def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
         """Consider this format of the tensor. False if it is not required, and has too many factors or the tensor too
@@ -226,11 +251,17 @@ class _Propagation:
             for each in self._common.get((space, other, index), {}).get(common, ()):
                 if common is not None and (merged := maps.merged_order(index, format_, other, each)) is not None:
                     yield merged
-        # The first tiled format of an operand guides all formats of another that lacks the tiled axes.
+        # The first format of an operand that tiles, or places, some axes guides all formats of another that lacks them.
         known = self._guides
-        pairs = [(index, format_, n, known[space, n, index]) for n in maps.guides[index] if (space, n, index) in known]
+        pairs = [
+            (index, format_, n, guide)
+            for n in maps.guides[index]
+            for guide in known.get((space, n, index), {}).values()
+        ]
         for other, guides in enumerate(maps.guides):
-            if index in guides and (space, index, other) not in known and maps.is_guide(index, format_, other):
-                known[space, index, other] = format_
+            place = maps.placement(index, format_, other, whole=self._places_whole) if index in guides else None
+            own = known.setdefault((space, index, other), {}) if place is not None else {}
+            if place is not None and place not in own:
+                own[place] = format_
                 pairs += [(other, f, index, format_) for f in self.formats[space.operands[other][0].tensor]]
         yield from [order for pair in pairs if (order := maps.guided_order(*pair)) is not None]
