@@ -53,6 +53,19 @@ def test_a_resizes_layout_names_axes_without_other_names() -> None:
     assert ("layout-requirement", "NHWC", "NCHW") in [(each.rule, each.expected, each.found) for each in findings]
 
 
+def test_a_resize_does_not_change_an_axis_because_its_new_extent_is_unknown() -> None:
+    net = Net(opset=21)
+    image = net.input("x", ("n", 4, "h", "w"))
+    larger = net.node(
+        "Resize", image, "", "", net.constant([2, 8]), axes=[2, -3], keep_aspect_ratio_policy="not_smaller"
+    )
+    net.output(larger)
+    source = net.model()
+    legal, _ = legalize(source, "tpu")
+    assert [node.op_type for node in legal.graph.node if node.domain == "relayout"] == ["Resize"]
+    assert not verify(legal, "tpu", against=source).findings
+
+
 def test_of_two_axes_that_go_by_one_name_one_is_another() -> None:
     net = Net(opset=17)
     x = net.input("x", (3, 3, 1, 3))

@@ -62,13 +62,13 @@ def _names(changes: Sequence[bool]) -> AxisNames:
 
 
 def _changes(node: ir.Node, rank: int) -> list[bool]:
-    """For each axis whether it is resized, by known extents, else by the scales."""
+    """For each axis whether it is resized, by its extents where both are known, else by the scales."""
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None or len(after.shape) != rank:
         return [False] * rank
     scales = _scales(node, rank)
     return [
-        one != other if isinstance(one, int) else scale != 1
+        one != other if isinstance(one, int) and isinstance(other, int) else scale != 1
         for one, other, scale in zip(before.shape, after.shape, scales, strict=True)
     ]
 

@@ -42,6 +42,8 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     if value.dtype is None or value.shape is None:
         raise ValueError(f"input {value.name} has no tensor type with a rank")
     stated = _stated_shape(value)
+    if stated is None:
+        stated = _stated_sizes(value, plan)
     if stated is not None:
         return stated
     shape = [
@@ -73,6 +75,28 @@ def _stated_shape(value: ir.Value) -> Array | None:
             shape = node.outputs[0].shape
             if shape is not None and all(isinstance(extent, int) for extent in shape):
                 return np.array([int(extent) for extent in shape], np.int64)  # type: ignore[arg-type]
+    return None
+
+
+_SIZES = 3
+"""The index of the sizes among the operands of a Resize."""
+
+
+def _stated_sizes(value: ir.Value, plan: Plan) -> Array | None:
+    """The sizes that a Resize reads from an input: batch and channels stay, which operators behind it may demand, and
+    each of the other axes grows by another number."""
+    for node, operand in value.uses():
+        read, result = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if node.op_type != "Resize" or node.domain != "" or operand != _SIZES or read is None or read.shape is None:
+            continue
+        rank = len(read.shape)
+        made = result.shape if result.shape is not None and len(result.shape) == rank else [None] * rank
+        sizes = []
+        for axis in node.attributes.get_ints("axes", tuple(range(rank))) or ():
+            extent, known = read.shape[axis], made[axis]
+            own = extent if isinstance(extent, int) else plan.extents.get(symbol_of(read, axis % rank), 4)
+            sizes.append(known if isinstance(known, int) else own if axis % rank < 2 else own + 1 + axis % rank)
+        return np.array(sizes, np.int64)
     return None
 
 

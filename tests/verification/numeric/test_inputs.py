@@ -1,0 +1,34 @@
+"""Drawn inputs suit the operators that read them."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import Net
+from onnx import TensorProto
+
+from relayout import legalize
+
+
+@pytest.mark.parametrize("shape", [("n", 8, "h", "w"), (None, 8, None, None), (2, 8, 5, 6)])
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc"])
+def test_a_resize_to_sizes_that_are_an_input_is_compared(shape: tuple[int | str | None, ...], backend: str) -> None:
+    """The convolution behind it demands its channels."""
+    net = Net(18)
+    image = net.conv(net.input("x", shape), 8, 8, 1)
+    sizes = net.input("sizes", (4,), TensorProto.INT64)
+    net.output(net.conv(net.node("Resize", image, "", "", sizes, mode="nearest"), 8, 8, 1))
+    _, report = legalize(net.model(), backend, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.status == "compared"
+
+
+def test_sizes_for_some_axes_are_drawn_for_these() -> None:
+    net = Net(18)
+    sizes = net.input("sizes", (2,), TensorProto.INT64)
+    image = net.input("x", ("n", 8, "h", "w"))
+    net.output(net.conv(net.node("Resize", image, "", "", sizes, mode="nearest", axes=[-2, -1]), 8, 8, 1))
+    _, report = legalize(net.model(), "nhwc", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
