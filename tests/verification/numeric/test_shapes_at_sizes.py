@@ -9,8 +9,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net
+from onnx import TensorProto, numpy_helper
 
-from relayout import verify
+from relayout import legalize, verify
 from relayout.model.io import read_model
 from relayout.report.schema import Finding
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
@@ -116,3 +117,23 @@ def test_a_model_that_cannot_be_compared_is_looked_at_all_the_same(monkeypatch: 
     assert found.numeric is not None
     assert found.numeric.status == "skipped"
     assert [each.rule for each in found.findings if each.severity == "error"] == ["shape"]
+
+
+def test_a_padded_extent_that_a_shape_reads_is_found() -> None:
+    net = Net(18)
+    pooled = net.node("Sigmoid", net.conv(net.input("x", ("n", 3, "h", 12)), 3, 3, 1))
+    net.output(net.conv(pooled, 3, 3, 1))
+    net.output(net.node("Shape", pooled), TensorProto.INT64)
+    table = {"name": "t", "rule": [{"op": "Conv", "data": "NHWC16c", "kernel": "OHWI16i", "pads": True}]}
+    original = read_model(net.model())
+    legal = legalize(net.model(), table)[0]
+    assert not list(check_shapes_at_sizes(read_model(legal), lambda: original, is_fresh=True))
+    # The extents of the padded tensor as they are, in the source's order.
+    (ordering,) = (node for node in legal.graph.node if node.name.endswith("in_order_Gather"))
+    (joining,) = (node for node in legal.graph.node if list(node.output) == [ordering.input[0]])
+    ordering.input[0] = joining.input[0]
+    (order,) = (tensor for tensor in legal.graph.initializer if tensor.name == ordering.input[1])
+    order.CopyFrom(numpy_helper.from_array(np.array([0, 3, 1, 2]), order.name))
+    legal.graph.node.remove(joining)
+    [found] = check_shapes_at_sizes(read_model(legal), lambda: original, is_fresh=True)
+    assert (found.rule, found.expected, found.found) == ("shape", "[2, 3, 32, 12]", "[2, 16, 32, 12]")

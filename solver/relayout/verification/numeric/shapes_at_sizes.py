@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.errors import InputError
+from relayout.layout.metadata_keys import ATOMS_KEY
 from relayout.model.io import read_at_sizes
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
@@ -24,6 +26,9 @@ __all__ = ["check_shapes_at_sizes"]
 _SHAPED = frozenset({"Expand", "Reshape"})
 """The operators that legalization gives a shape. A model without them has no shape of its making."""
 
+_READING = frozenset({"Shape", "Size"})
+"""The operators that read extents: of a tensor in tiles, those of the tiles and their padding."""
+
 _MOST_SIZES = 8
 """So many sets of sizes are tried where the original fits none of those before."""
 
@@ -32,19 +37,24 @@ def check_shapes_at_sizes(
     model: ir.Model, original: Callable[[], ir.Model], dims: Mapping[str, int] | None = None, *, is_fresh: bool = False
 ) -> Iterator[Finding]:
     """Yield a finding where the shapes of `model` contradict each other at sizes at which those of its original fit, or
-    are others than the original's.
+    are others than the original's. So is a vector that is computed from extents, such as the shape of a tensor that the
+    model pads.
 
     `is_fresh`: the model is as legalization left it, with the shapes of its original declared. Then the original is
     read only where one of these is wrong, or where the model runs at some sizes alone. `dims` gives sizes to symbolic
     dims.
     """
-    inputs = fed(model)
-    if not open_dims(inputs, None) or not any(node.op_type in _SHAPED for node in walk(model.graph)):
+    inputs, nodes = fed(model), list(walk(model.graph))
+    reads_tiles = any(node.op_type in _READING for node in nodes) and any(
+        ATOMS_KEY in value.metadata_props for node in nodes for value in node.outputs
+    )
+    if not open_dims(inputs, None) or not (reads_tiles or any(node.op_type in _SHAPED for node in nodes)):
         return
     source: ir.Model | None = None
     for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
         sized = _at(model, plan.extents)
-        if is_fresh and isinstance(sized, ir.Model) and _is_as_declared(model, sized, plan.extents):
+        is_declared = is_fresh and isinstance(sized, ir.Model) and _is_as_declared(model, sized, plan.extents)
+        if is_declared and not reads_tiles:
             return
         source = source or original()
         wanted = _at(source, plan.extents)
@@ -97,7 +107,28 @@ def _differences(model: ir.Model | InputError, original: ir.Model) -> Iterator[F
     if isinstance(model, ir.Model):
         yield from check_side("output", model.graph.outputs, original.graph.outputs)
         yield from check_inner_shapes(model, original)
+        yield from _other_extents(model, original)
         return
     text = f"{model.where}: {model.problem}" if model.where else model.problem
     message = f"{text}, where those of the original do not"
     yield Finding(rule="shape", expected=model.expected, found=model.found, message=message)
+
+
+def _other_extents(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """A finding for each extent, or vector of extents, that is another one in the original. A Shape's own result may be
+    in another order, and only the operators behind it bring the extents in that of the original."""
+    wanted = {value.name: value.const_value for node in original.graph for value in node.outputs}
+    for node in model.graph:
+        for value in node.outputs if node.op_type != "Shape" or node.domain != "" else ():
+            found, theirs = value.const_value, wanted.get(value.name)
+            if found is None or theirs is None or not theirs.dtype.is_integer() or len(theirs.shape) > 1:
+                continue
+            numbers, expected = found.numpy(), theirs.numpy()
+            if not np.array_equal(numbers, expected):
+                yield Finding(
+                    rule="shape",
+                    node=value.name,
+                    expected=str(expected.tolist()),
+                    found=str(numbers.tolist()),
+                    message=f"extents that are computed are not the original's ({value.name})",
+                )
