@@ -437,11 +437,13 @@ class _NodeCheck:
                 given = Layout.parse(given)
         if not isinstance(given, Layout):
             raise self.wrong("a Layout or its string, such as '*' for any", shown(given), f"{side} {n}")
-        if axis_count(given) == rank or value.shape is None:
+        # A logical node has whole axes. An operator of the backend's own has tiles as dimensions of the file.
+        stated = given.rank if self.hook == "operator_layouts" else axis_count(given)
+        if stated == rank or value.shape is None:
             return self.with_letters(given, side, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
-        found = f"{str(given)!r}, of rank {axis_count(given)}"
+        found = f"{str(given)!r}, of rank {stated}"
         raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}")
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
