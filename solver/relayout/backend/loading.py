@@ -42,8 +42,12 @@ def load_backend(
         source = spec if isinstance(spec, Mapping) else Path(spec)  # type: ignore[arg-type]
         return instantiate(_declared(source, context), options)
     named = os.fspath(spec) if isinstance(spec, os.PathLike) else spec
-    if isinstance(named, str) and allow_files and is_code(named):
-        named = import_backend(named)
+    if isinstance(named, str) and allow_files:
+        if is_code(named):
+            named = import_backend(named)
+        elif (suffix := Path(named).suffix) and Path(named).is_file():
+            expected = f"{' or '.join(_FILES)} for a table, .py for a class"
+            raise BackendError("a backend's file has another suffix", where=named, expected=expected, found=suffix)
     return instantiate(named, options, context)
 
 
