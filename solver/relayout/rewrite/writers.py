@@ -21,6 +21,7 @@ from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
+from relayout.layout.relaid_constant import fault_of
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
 from relayout.ops import Axes, Free, extents_of, is_read
@@ -154,7 +155,17 @@ class NodeWriter(_Writer):
         value = self._node.inputs[index]
         if value is None or not self._context.tensors.is_constant(value):
             raise BackendError(f"{self._planned.label}: input {index} is no constant")
-        return self._context.constants.after_steps(value, [*self._to_onnx(index), *steps])
+        steps = [*self._to_onnx(index), *steps]
+        extents = extents_of(value) or (None,)
+        known = tuple([extent for extent in extents if isinstance(extent, int)])
+        if fault := fault_of(steps, known if len(known) == len(extents) else None):
+            raise BackendError(
+                "a rewrite gives a constant steps that do not fit",
+                where=f"{self._planned.label}, input {index}",
+                expected="a list of steps, each a transpose, reshape, pad or crop",
+                found=fault,
+            )
+        return self._context.constants.after_steps(value, steps)
 
     def _to_onnx(self, index: int) -> Sequence[Mapping[str, Any]]:
         """The steps from a constant input as it lies to the order in which ONNX has its axes."""
