@@ -21,7 +21,6 @@ from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import answers_by_type, is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import (
     AssignTable,
@@ -41,6 +40,7 @@ from relayout.backend.interface import (
     element_size,
     rank_of,
 )
+from relayout.backend.members import answers_by_type, is_pure
 from relayout.layout.layout import Layout
 from relayout.model.constants import hangs_on_constants
 from relayout.ops.logical_node import logical

@@ -374,7 +374,7 @@ def _requirements(
             answer = COMMON[0] if value is None else method(node, n)
             layouts.append(Layout.parse(answer) if isinstance(answer, str) else answer)
         except Exception as error:
-            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` adds the location of the error
+            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.failures` adds the location of the error
             raise
     return tuple(layouts)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.calls import guarded, wrong_answer
+from relayout.backend.failures import guarded, wrong_answer
 from relayout.backend.interface import Backend, rank_of
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, Port, in_source

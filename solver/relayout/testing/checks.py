@@ -14,9 +14,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, ask, failure_text, misspelt_hooks, supported_by
+from relayout.backend.calls import ask, supported_by
+from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, Implementation
 from relayout.backend.loading import load_backend
+from relayout.backend.members import answers_by_type, misspelt_hooks
 from relayout.backend.registry import find_backends
 from relayout.errors import BackendError, InfeasibleError, RelayoutError
 from relayout.legalization import BackendSpec, legalize
