@@ -93,7 +93,7 @@ class CustomCall:
 
     def _write(self, writing: Writing) -> None:
         node = writing.node
-        operands = [self._operand(writing, n) for n in range(len(node.inputs))]
+        operands = [writing.read(n) if value is not None else None for n, value in enumerate(node.inputs)]
         attributes = {**node.attributes, CONSTRAINTS: [str(layout) for layout in self.operands]}
         if self.result is not None:
             attributes["result_layout"] = str(self.result)
@@ -108,14 +108,6 @@ class CustomCall:
             like=node.outputs[0],
         )
         writing.set_result(0, made)
-
-    def _operand(self, writing: Writing, n: int) -> ir.Value | None:
-        source = writing.node.inputs[n]
-        if source is None:
-            return None
-        if source.const_value is None or source.is_graph_input() or n >= len(self.operands):
-            return writing.read(n)
-        return writing.relaid_constant(n, [{"op": "transpose", "perm": [int(axis) for axis in self.operands[n].names]}])
 
 
 def _read(text: str, where: str) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -51,6 +52,16 @@ def give_too_little(writing: Any) -> None:
     writing.set_result(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
 
 
+def relaying(*steps: dict[str, Any]) -> Callable[[Any, Any], list[Implementation]]:
+    """Convolutions by a rewrite that converts the kernel by these steps."""
+
+    def implementations(self: Backend, node: Any) -> Any:
+        [usual] = Backend.implementations(self, node)
+        return [replace(usual, rewrite=lambda w: w.relaid_constant(1, steps)) if node.op_type == "Conv" else usual]
+
+    return implementations
+
+
 def rename_output(_: Backend, model: Any) -> bool:
     model.graph.outputs[0].name = "renamed"
     return True
@@ -78,6 +89,15 @@ FAILURES = {
     "a rewrite relays data": (
         {"implementations": written(lambda w: w.relaid_constant(0, []))},
         "input 0 is no constant",
+    ),
+    "a rewrite relays data by a step of other keys": (
+        {"implementations": relaying({"op": "pad", "shape": [16, 8, 3, 3]})},
+        "unknown field `shape`",
+    ),
+    "a rewrite relays data by an unknown step": ({"implementations": relaying({"op": "turn"})}, "Invalid value 'turn'"),
+    "a rewrite relays data by a step for another rank": (
+        {"implementations": relaying({"op": "transpose", "perm": [1, 0]})},
+        "{'op': 'transpose', 'perm': [1, 0]} on shape [8, 8, 3, 3]",
     ),
     "a rewrite gives another tensor": ({"implementations": written(give_too_little)}, "a tensor of [1, 2, 3]"),
 }

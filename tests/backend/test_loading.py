@@ -195,6 +195,7 @@ def test_a_class_that_is_not_installed_is_loaded_from_its_file_or_module(
     (tmp_path / "two_of_them.py").write_text(CODE)
     (tmp_path / "one.py").write_text(CODE.partition("class Second")[0])
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(4)\n")
+    (tmp_path / "table.yaml").write_text("name: table\n")
     monkeypatch.chdir(tmp_path)
     assert load_backend("two_of_them.py:Second").name == "second"
     assert load_backend("two_of_them:First").name == "first"
@@ -207,10 +208,11 @@ def test_a_class_that_is_not_installed_is_loaded_from_its_file_or_module(
         "none_there.py": "no such file",
         "none_there:Backend": "ModuleNotFoundError: No module named 'none_there'",
         "leaving.py": "SystemExit: 4, in leaving.py, line 2",
+        "table.yaml": "expected: .toml or .json for a table, .py for a class",
     }.items():
         with pytest.raises(BackendError) as caught:
             load_backend(spec)
         assert said in str(caught.value)
-    for spec in ("one.py", "two_of_them:First"):
+    for spec in ("one.py", "two_of_them:First", "table.yaml"):
         with pytest.raises(BackendError, match="there is no backend"):
             load_backend(spec, allow_files=False)

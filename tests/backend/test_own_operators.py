@@ -12,6 +12,7 @@ import pytest
 import relayout
 from relayout import Backend, BackendError, Implementation, Layout, Reordering, TensorType
 from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, Violation
+from relayout.backend.calls import operator_layouts_of
 from relayout.report.schema import Finding
 
 NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
@@ -124,6 +125,28 @@ def test_the_layouts_of_a_backends_own_operator_tell_which_axis_is_which() -> No
     assert [(finding.rule, finding.node) for finding in verification.findings] == [("layout-requirement", "relu")]
     notes = relayout.verify(pools(), Forgetful()).findings
     assert [(finding.rule, finding.node) for finding in notes] == [("function-missing", "pool")]
+
+
+def test_the_layout_of_a_blocked_operand_has_a_name_for_each_dimension_in_the_file() -> None:
+    blocks = Layout.parse("NCHW8c")
+
+    class Blocked(Acme):
+        def operator_layouts(self, node: ir.Node) -> Implementation:
+            return Implementation((blocks,), (blocks,))
+
+    model = """<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g ({type} x) => ({type} y) {{ y = com.acme.Pool (x) }}"""
+    five, four = (onnx.parser.parse_model(model.format(type=f"float[{each}]")) for each in ("1,2,9,9,8", "1,16,9,9"))
+    layouts = operator_layouts_of(Blocked(), ir.from_proto(five).graph[0])
+    assert layouts is not None
+    assert layouts.inputs == layouts.results == (blocks,)
+    assert relayout.verify(five, Blocked()).passed
+    with pytest.raises(BackendError) as caught:
+        operator_layouts_of(Blocked(), ir.from_proto(four).graph[0])
+    assert (caught.value.expected, caught.value.found) == (
+        "a layout of rank 4, as the tensor",
+        "'NCHWc[tile:8]', of rank 5",
+    )
 
 
 def test_opaque_values_are_not_compared() -> None:

@@ -12,8 +12,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import Backend, Implementation, legalize
-from relayout.backend.calls import answers_by_type
 from relayout.backend.loading import load_backend
+from relayout.backend.members import answers_by_type
 
 
 def chain(*strides: int) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ import pytest
 from command_line import BIN, CHANNELS_FIRST, Run, process, transposes
 
 from relayout.cli.exit_status import status_of
-from relayout.cli.option_values import layouts_by_operator
+from relayout.cli.options import layouts_by_operator
 from relayout.errors import InfeasibleError, InternalError, OutOfTimeError
 from relayout.report.schema import Report
 
@@ -107,7 +107,7 @@ def test_our_own_fault_is_5_and_asks_for_a_report_without_a_traceback(capsys: py
     assert status_of(fault()) == 5
     said = capsys.readouterr().err
     assert "TypeError: 'int' object is not iterable" in said
-    assert "relayout/cli/option_values.py:" in said
+    assert "relayout/cli/options.py:" in said
     assert "please report it" in said
     assert "Traceback" not in said
 

@@ -130,6 +130,15 @@ def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model:
     assert (name in said.err) == (status == 2)
 
 
+@pytest.mark.parametrize(("text", "found"), [("{}", "nothing"), ("[]", "list"), ('{"max": 1}', "max")])
+def test_an_error_in_a_budget_says_its_keys_and_what_is_there(text: str, found: str, model: Path, run: Run) -> None:
+    budget = model.parent / "budget.json"
+    budget.write_text(text)
+    said = " ".join(run("verify", model, "--backend", "onnx", "--budget", budget).err.split())
+    assert "max_transposes or max_conversions or max_bytes" in said
+    assert f"found: {found}" in said
+
+
 @pytest.mark.parametrize("verb", ["verify", "legalize"])
 @pytest.mark.parametrize("option", ["--max-conversions", "--max-transposes", "--max-bytes"])
 def test_a_budget_may_be_given_by_options(verb: str, option: str, model: Path, run: Run) -> None:

@@ -240,6 +240,26 @@ def test_a_custom_call_reads_its_operands_in_the_required_layouts() -> None:
     assert [way.rewrite for way in ask(XlaCpu(custom_calls=CALLS), call)] == [None]
 
 
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_a_custom_call_reads_a_constant_in_the_required_layout_be_it_stored_or_computed(is_computed: bool) -> None:
+    weight = np.arange(12, dtype=np.int8).reshape(3, 4)
+    net = Net()
+    if is_computed:
+        operand = net.node("DequantizeLinear", net.constant(weight), net.constant(np.float32(2)))
+    else:
+        operand = net.constant(weight.astype(np.float32) * 2)
+    net.node("Convolve", net.input("x", (5, 3)), operand, domain="com.acme")
+    model = net._model([onnx.helper.make_tensor_value_info("convolve_1" if is_computed else "convolve_0", 1, (5, 4))])
+    calls = {"com.acme::Convolve": {"operands": ["{1,0}", "{0,1}"]}}
+    legal, _ = relayout.legalize(model, XlaCpu(custom_calls=calls))
+    [call] = [node for node in legal.graph.node if node.domain == "com.acme"]
+    legal.graph.node.remove(call)
+    del legal.graph.output[:]
+    legal.graph.output.append(onnx.helper.make_tensor_value_info(call.input[1], 1, (4, 3)))
+    [read] = run(legal, {"x": np.zeros((5, 3), np.float32)})
+    assert np.array_equal(read, weight.T * np.float32(2))
+
+
 @pytest.mark.parametrize(
     ("layouts", "found"),
     [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout import legalize, verify
+from relayout import Backend, InfeasibleError, Layout, legalize, verify
+from relayout.backend import Writing
 from relayout.model.io import read_model, to_json
 
 
@@ -273,3 +277,69 @@ def test_a_computed_scale_of_unknown_extent_is_per_channel() -> None:
     model = net.model()
     legal, _ = legalize(model, objective="transposes")
     assert_same_numbers(model, legal)
+
+
+class Tiled(Backend):
+    """A convolution reads its kernel in tiles, which it unpacks again: so the numbers say in which order it lies."""
+
+    name = "tiled"
+
+    def implementations(self, node: ir.Node) -> Any:
+        [usual] = super().implementations(node)
+        if node.op_type != "Conv" or "unpacked" in (node.name or ""):
+            return [usual]
+        return [replace(usual, inputs=(Layout.any(4), Layout.parse("OIHW4i4o")), rewrite=unpack)]
+
+
+def unpack(writing: Writing) -> None:
+    blocks, depth, height, width, inner, outer = writing.shape_of(1)
+    tiles = writing.read(1)
+    assert tuple(tiles.shape or ()) == writing.shape_of(1)
+    assert tuple(writing.read(1, shape=(2, 36, 16)).shape or ()) == (2, 36, 16)
+    perm = [0, 5, 1, 4, 2, 3]
+    split = writing.emit("Transpose", [tiles], {"perm": perm}, shape=(blocks, outer, depth, inner, height, width))
+    whole = writing.constant("shape", np.array([8, 16, 3, 3], np.int64))
+    kernel = writing.emit("Reshape", [split, whole], shape=(8, 16, 3, 3))
+    made = writing.emit("Conv", [writing.read(0), kernel], shape=writing.shape_of(0, is_result=True))
+    writing.set_result(0, made)
+
+
+def kernels() -> Iterator[tuple[str, Callable[[Net], str]]]:
+    yield "stored", lambda net: net.weight(8, 16, 3, 3)
+    numbers, scale = (np.arange(8 * 16 * 9) % 100).astype(np.int8).reshape(8, 16, 3, 3), np.float32(0.5)
+    yield "dequantized", lambda net: net.node("DequantizeLinear", net.constant(numbers), net.constant(scale))
+    yield "negated", lambda net: net.node("Neg", net.weight(8, 16, 3, 3))
+    yield "transposed", lambda net: net.transpose(net.weight(3, 3, 16, 8), 3, 2, 0, 1)
+    yield "an input", lambda net: net.input("w", (8, 16, 3, 3))
+
+
+@pytest.mark.parametrize(("kernel"), [make for _, make in kernels()], ids=[name for name, _ in kernels()])
+def test_a_rewrite_reads_a_constant_in_the_layout_that_its_implementation_requires(
+    kernel: Callable[[Net], str],
+) -> None:
+    net = Net()
+    net.output(net.node("Conv", net.input("x", (1, 16, 7, 9)), kernel(net)))
+    model = net.model()
+    legal, _ = legalize(model, Tiled())
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("pads", [False, True])
+def test_an_implementation_by_a_rewrite_does_not_fit_a_constant_whose_layout_does_not_bind(pads: bool) -> None:
+    class Padded(Tiled):
+        def implementations(self, node: ir.Node) -> Any:
+            return [replace(each, pads=pads, rewrite=each.rewrite and write) for each in super().implementations(node)]
+
+    def write(writing: Writing) -> None:
+        made = writing.emit("Tiled", [writing.read(0), writing.read(1)], shape=(1, 6, 5, 7), domain="com.acme")
+        writing.set_result(0, made)
+
+    net = Net()
+    net.output(net.node("Conv", net.input("x", (1, 3, 7, 9)), net.weight(6, 3, 3, 3)))
+    if not pads:
+        with pytest.raises(InfeasibleError):
+            legalize(net.model(), Padded())
+        return
+    legal, _ = legalize(net.model(), Padded())
+    [tiles] = legal.graph.initializer
+    assert numpy_helper.to_array(tiles).shape == (2, 1, 3, 3, 4, 4)

@@ -78,7 +78,8 @@ class OneNode:
         source = self._node.inputs[index]
         assert source is not None
         if source.const_value is not None:
-            return self._constant(source.const_value)
+            array, layout = source.const_value.numpy(), self.implementation.inputs[index]
+            return self._constant(ir.tensor(array if array.ndim == 1 else to_layout(array, self.letters, layout)))
         extents = self.shape_of(index)
         fed = self.feeds.setdefault(index, _value(f"in_{index}", source.dtype, extents))
         if shape is None or tuple(shape) == tuple(extents):

@@ -35,6 +35,13 @@ ALIKE = """net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,6] y
         then_branch = then () => (float[2,4,6,6] r) { s = Sin (a)  t = Cos (a)  r = Sub (s, t) },
         else_branch = other () => (float[2,4,6,6] r) { s = Exp (a)  t = Tanh (a)  r = Div (s, t) }>
     y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
+# In these too, and the attributes and the operator differ.
+NAMESAKES = """net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,6] y) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    i = If (c) <
+        then_branch = then () => (float[2,4,6,6] r) { s = LeakyRelu <alpha = 0.1> (a)  r = acme.Halves (s) },
+        else_branch = other () => (float[2,4,6,6] r) { s = LeakyRelu <alpha = 0.5> (a)  r = Tanh (s) }>
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
 STRINGS = """net (float[2,4,6,6] x, float[4,4,3,3] w, string[3] s) => (float[2,4,6,6] y, string[3] f) {
     y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
     f = ai.onnx.ml.LabelEncoder <keys_strings = ["a","b"], values_strings = ["u","v"], default_string = "z"> (s) }"""
@@ -96,11 +103,13 @@ WRONG: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
     "one inserted beside it": (BRANCH, _negate),
     "its attribute in a branch": (BRANCH, _attribute("Halves", 0, "i", 4)),
     "another value of its branch": (ALIKE, _read_another),
+    "an attribute of a namesake": (NAMESAKES, _attribute("LeakyRelu", 0, "f", 0.5)),
+    "the operator of a namesake": (NAMESAKES, lambda model: setattr(_node(model, "Tanh"), "op_type", "Sin")),
     "a text that no draw gives": (STRINGS, lambda model: _node(model, "LabelEncoder").attribute[0].strings.reverse()),
 }
 
 
-@pytest.mark.parametrize("text", [CUSTOM, BRANCH, ALIKE, STRINGS])
+@pytest.mark.parametrize("text", [CUSTOM, BRANCH, ALIKE, NAMESAKES, STRINGS])
 def test_a_legal_model_keeps_its_operators(text: str) -> None:
     original = _model(text)
     legal, _ = relayout.legalize(original, "nhwc")

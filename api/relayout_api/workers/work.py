@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from relayout.backend import Backend, load_backend
-from relayout.backend.calls import conversion_operators_of, is_pure
+from relayout.backend.calls import conversion_operators_of
+from relayout.backend.members import is_pure
 from relayout.errors import InputError, UsageError
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused

@@ -151,7 +151,7 @@ def _comes_back_to(view: ir.Node) -> ir.Value | None:
     return next((source for source in sources(result)[1:] if same_shape(source, result)), None)
 
 
-def reshape_of(shape: ir.Shape, like: Sequence[int] = ()) -> list[int] | None:
+def reshape_of(shape: ir.Shape, like: Sequence[int]) -> list[int] | None:
     """The target of a Reshape to `shape`, as in `like` if more than one dim is unknown; None if there is none."""
     unknown = sum(1 for extent in shape if not isinstance(extent, int))
     if unknown <= 1:

@@ -7,15 +7,11 @@ the backend, the hook, and the node and operand where there are any.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
-from pathlib import Path
-from traceback import walk_tb
 from typing import TYPE_CHECKING, TypeVar
 
+from relayout.backend.failures import guarded, shown, wrong_answer
 from relayout.backend.interface import (
     MOVES,
     Backend,
@@ -26,7 +22,8 @@ from relayout.backend.interface import (
     axis_count,
     rank_of,
 )
-from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError, first_few
+from relayout.backend.members import misspelt_hooks
+from relayout.errors import BackendError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical, logical_order
@@ -37,28 +34,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_COST",
-    "answers_by_type",
     "ask",
     "ask_order_cost",
-    "check_members",
     "conversion_cost_of",
     "conversion_of",
     "conversion_operators_of",
-    "failure_text",
     "finished_by",
-    "guarded",
     "is_met_by",
-    "is_pure",
-    "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
     "prepared_by",
-    "shown",
     "supported_by",
     "transfer_cost_of",
     "violations_of",
     "warnings_about",
-    "wrong_answer",
 ]
 
 MAX_COST = 1 << 48
@@ -66,69 +55,6 @@ MAX_COST = 1 << 48
 
 _T = TypeVar("_T")
 _NO_TENSOR = Layout.any(0)
-_OUR_PACKAGES = ("relayout", "relayout_backends")
-_ANSWERS = frozenset(
-    "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
-    "supports order_cost at devices".split()
-)
-_METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
-_ATTRIBUTES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "name": (str, "a text"),
-    "is_enabled": (bool, "True or False"),
-    "flows_down": ((bool, frozenset), "True, False or a frozenset of operators"),
-    "context": (Backend, "a backend"),
-}
-
-
-@contextmanager
-def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") -> Iterator[None]:
-    """Turn an exception of plugin code into a BackendError; relayout's own errors pass, as they name their cause.
-
-    `where` is the node or the tensor that the hook is called for, `expected` the answer that was due.
-    """
-    try:
-        yield
-    except LayoutSyntaxError as error:
-        found = f"{error.found} in {error.text!r}, column {error.column}"
-        operand = _operand_of(error)
-        place = ", ".join(filter(None, [where, operand]))
-        raise wrong_answer(backend, _asked(backend, hook, operand), place, error.expected, found) from error
-    except RelayoutError:
-        raise
-    except (Exception, SystemExit) as error:
-        operand = _operand_of(error)
-        raise BackendError(
-            f"the backend failed in {_asked(backend, hook, operand)}",
-            where=_location(backend, ", ".join(filter(None, [where, operand]))),
-            expected="a layout" if operand else expected,
-            found=failure_text(error, type(backend).__module__),
-            hint="this is a fault of the backend, not of the model",
-        ) from error
-
-
-def _asked(backend: Backend, hook: str, operand: str) -> str:
-    """The method that gave the layout of an operand, such as `input 0`: `Backend.implementations` asks two others."""
-    if operand and hook == "implementations" and type(backend).implementations is Backend.implementations:
-        return f"nth_{operand.partition(' ')[0]}_layout_requirements"
-    return hook
-
-
-def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
-    """The error for an answer of the wrong form."""
-    problem = f"invalid value from the backend's {hook}"
-    location = _location(backend, where)
-    return BackendError(
-        problem, where=location, expected=expected, found=found, hint=hint or _defined_at(backend, hook)
-    )
-
-
-def shown(answer: object) -> str:
-    """The type and the start of the text of any object, for an error."""
-    try:
-        text = repr(answer)
-    except Exception:  # a plugin's code too
-        text = "(its repr fails)"
-    return f"{type(answer).__name__}: {text[:77] + '...' if len(text) > 80 else text}"
 
 
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
@@ -151,8 +77,7 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     if given is None:
         raise check.wrong("a sequence of Implementation", shown(answer))
     if not given:
-        hint = "a backend declines a node in `supports`"
-        raise wrong_answer(backend, check.hook, check.where, "at least one implementation", "none", hint=hint)
+        raise check.wrong("at least one implementation", "none", hint="a backend declines a node in `supports`")
     return tuple([check.implementation(each) for each in given])
 
 
@@ -163,24 +88,6 @@ def _without_requirements(node: ir.Node, device: str) -> Implementation:
 
     inputs, results = tuple(map(any_layout, node.inputs)), tuple(map(any_layout, node.outputs))
     return Implementation(inputs, results, device=device)
-
-
-def answers_by_type(backend: Backend) -> bool:
-    """Whether the backend's class declares `answers_by_type` where it defines its answers, and the backend itself does
-    not deny it."""
-    if not _ANSWERS.isdisjoint(vars(backend)) or vars(backend).get("answers_by_type", True) is not True:
-        return False
-    for each in type(backend).__mro__:
-        if "answers_by_type" in vars(each):
-            return vars(each)["answers_by_type"] is True
-        if not _ANSWERS.isdisjoint(vars(each)):
-            return False
-    return False
-
-
-def is_pure(backend: Backend) -> bool:
-    """Whether the backend's own class, or the backend itself, declares `is_pure`; nothing is inherited."""
-    return bool(vars(backend).get("is_pure", vars(type(backend)).get("is_pure", False)))
 
 
 def ask_order_cost(
@@ -308,7 +215,8 @@ def _is_operator(key: object) -> bool:
 
 def operator_layouts_of(backend: Backend, node: ir.Node) -> Implementation | None:
     """The layouts of an operator of the backend's own, checked. Raises BackendError."""
-    check = _NodeCheck(backend, "operator_layouts", node)
+    # A tile is a dimension of the file.
+    check = _NodeCheck(backend, "operator_layouts", node, lambda layout: layout.rank)
     with guarded(backend, check.hook, check.where):
         answer = backend.operator_layouts(node)
     if answer is None:
@@ -335,18 +243,6 @@ def warnings_about(
     return (*misspelt_hooks(backend), *_refused(backend, model, constants), *own)
 
 
-def misspelt_hooks(backend: Backend) -> Iterator[str]:
-    """A warning for each method of a plugin whose name is nearly that of a hook."""
-    for kind in type(backend).__mro__:
-        if kind.__module__.partition(".")[0] in _OUR_PACKAGES or kind is object:
-            continue
-        for name, member in vars(kind).items():
-            near = get_close_matches(name, _METHODS, n=1, cutoff=0.8)
-            if callable(member) and not name.startswith("_") and name not in _METHODS and near:
-                text = f"backend {backend.name}: no hook has the name {name}, so relayout never calls it"
-                yield f"{text}; did you mean {near[0]}?"
-
-
 def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]) -> Iterator[str]:
     """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
     if backend.devices() or type(backend).supports is Backend.supports:
@@ -364,43 +260,14 @@ def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], 
         yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 
 
-def check_members(backend: Backend) -> None:
-    """Raise BackendError if a hook is not a method, or if an attribute, the devices or the host are invalid."""
-    for name, (kind, expected) in _ATTRIBUTES.items():
-        with guarded(backend, name):
-            # Without super().__init__ there is no context.
-            member = getattr(backend, name, None)
-        if not isinstance(member, kind):
-            hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
-            raise wrong_answer(backend, name, "", expected, shown(member), hint=hint)
-    for name in _METHODS:
-        with guarded(backend, name):
-            member = getattr(backend, name)
-        if not callable(member):
-            raise wrong_answer(backend, name, "", "a method", shown(member))
-    with guarded(backend, "devices"):
-        devices = backend.devices()
-    if not isinstance(devices, tuple) or not all(isinstance(device, str) and device for device in devices):
-        raise wrong_answer(backend, "devices", "", "a tuple of names", shown(devices))
-    with guarded(backend, "host"):
-        host = backend.host()
-    if host is not None and host not in devices:
-        raise wrong_answer(backend, "host", "", " or ".join(["None", *devices]), shown(host))
-    for device in devices or ("",):
-        hook = f"at({device!r})"
-        with guarded(backend, hook):
-            own = backend.at(device)
-        if not isinstance(own, Backend):
-            raise wrong_answer(backend, hook, "", "a backend", shown(own))
-
-
 @dataclass(frozen=True, slots=True)
 class _NodeCheck:
-    """The checks of a hook's answer about a node."""
+    """The checks of a hook's answer about a node. `rank`: the rank of a tensor in a layout."""
 
     backend: Backend
     hook: str
     node: ir.Node
+    rank: Callable[[Layout], int] = axis_count
 
     @property
     def where(self) -> str:
@@ -437,11 +304,12 @@ class _NodeCheck:
                 given = Layout.parse(given)
         if not isinstance(given, Layout):
             raise self.wrong("a Layout or its string, such as '*' for any", shown(given), f"{side} {n}")
-        if axis_count(given) == rank or value.shape is None:
+        stated = self.rank(given)
+        if stated == rank or value.shape is None:
             return self.with_letters(given, side, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
-        found = f"{str(given)!r}, of rank {axis_count(given)}"
+        found = f"{str(given)!r}, of rank {stated}"
         raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}")
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
@@ -450,11 +318,9 @@ class _NodeCheck:
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 
-    def wrong(self, expected: str, found: str, operand: str = "") -> BackendError:
-        place = ", ".join(filter(None, [self.where, operand]))
-        hook = _asked(self.backend, self.hook, operand)
-        hint = _rule_behind(self.backend, self.node)
-        return wrong_answer(self.backend, hook, place, expected, found, hint=hint)
+    def wrong(self, expected: str, found: str, operand: str = "", hint: str = "") -> BackendError:
+        hint = hint or _rule_behind(self.backend, self.node)
+        return wrong_answer(self.backend, self.hook, self.where, expected, found, operand=operand, hint=hint)
 
 
 def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:
@@ -466,12 +332,6 @@ def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int
         expected = f"a cost in bytes: an integer from 0 to {MAX_COST}"
         raise wrong_answer(backend, hook, where, expected, shown(given))
     return number
-
-
-def _operand_of(error: BaseException) -> str:
-    """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
-    notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
-    return notes[-1] if notes else ""
 
 
 def _node_location(node: ir.Node) -> str:
@@ -491,46 +351,3 @@ def _rule_behind(backend: Backend, node: ir.Node) -> str:
     answers_from = getattr(backend, "answers_from", None)
     place = answers_from(node) if callable(answers_from) else ""
     return f"the rule is in {place}" if place else ""
-
-
-def _defined_at(backend: Backend, hook: str) -> str:
-    """The line of the class that defines a hook; empty for a hook of `Backend` itself."""
-    member = getattr(type(backend), hook, None)
-    code = getattr(member, "__code__", None)
-    if code is None or member is getattr(Backend, hook, None):
-        return ""
-    return f"{hook} is defined in {shown_path(code.co_filename)}, line {code.co_firstlineno}"
-
-
-def failure_text(error: BaseException, module: str) -> str:
-    """The type and the first line of an exception, with the innermost line of the plugin's own package.
-
-    `module` is a module of that package. Without a line there, the innermost line outside relayout is told.
-    """
-    first_line = next(iter(str(error).splitlines()), "no message")
-    own, others = None, None
-    package = module.partition(".")[0]
-    for frame, line in walk_tb(error.__traceback__):
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if root == package:
-            own = frame.f_code.co_filename, line
-        elif root not in ("relayout", "importlib") and not frame.f_code.co_filename.startswith("<"):
-            others = frame.f_code.co_filename, line
-    place = own or others
-    at = f", in {shown_path(place[0])}, line {place[1]}" if place is not None else ""
-    return f"{type(error).__name__}: {first_line}{at}"
-
-
-def shown_path(file: str) -> str:
-    """A file below the current folder relative to it, any other by its last two parts: servers keep their paths."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(*path.parts[-2:]))
-
-
-def _location(backend: Backend, where: str) -> str:
-    try:
-        name = backend.name
-    except Exception:  # a plugin's property
-        name = ""
-    label = f"backend {name if isinstance(name, str) and name else type(backend).__name__}"
-    return f"{label}, {where}" if where else label

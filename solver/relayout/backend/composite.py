@@ -21,8 +21,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask, is_pure, misspelt_hooks
+from relayout.backend.calls import ask
 from relayout.backend.interface import MOVES, Backend, Implementation, TensorType, Violation
+from relayout.backend.members import is_pure, misspelt_hooks
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout

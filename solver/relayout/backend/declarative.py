@@ -21,7 +21,6 @@ from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import answers_by_type, is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import (
     AssignTable,
@@ -41,6 +40,7 @@ from relayout.backend.interface import (
     element_size,
     rank_of,
 )
+from relayout.backend.members import answers_by_type, is_pure
 from relayout.layout.layout import Layout
 from relayout.model.constants import hangs_on_constants
 from relayout.ops.logical_node import logical
@@ -329,16 +329,14 @@ def _default(op_type: str, name: str) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def composite(
-    table: BackendTable, backends: Sequence[Callable[[Backend | None], Backend]], context: Backend | None
-) -> Composite:
+def composite(table: BackendTable, backends: Sequence[Callable[[Backend | None], Backend]]) -> Composite:
     """The backend that `table` describes; `backends` make those of its devices, given their context."""
     devices = [
         Device(each.name, make, _nodes(each), each.transfer, each.transfer_fixed)
         for each, make in zip(table.device, backends, strict=True)
     ]
     assignments = [Assignment(each.devices, _nodes(each)) for each in table.assign]
-    return Composite(devices, assignments, host=table.host, name=table.name, context=context)
+    return Composite(devices, assignments, host=table.host, name=table.name)
 
 
 def table_of(device: DeviceTable) -> BackendTable:

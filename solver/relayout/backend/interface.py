@@ -286,7 +286,8 @@ class Backend:
         """The operand layouts of a node with an operator of this backend's own; None: not known.
 
         The verifier calls this for nodes outside ONNX's domains and `relayout`, and derives the names of axes from the
-        answer. If the axes have no names, all layouts are `*`.
+        answer. A layout has a name for each dimension in the file: `NCHW8c` has five. If the axes have no names, all
+        layouts are `*`.
 
             def operator_layouts(self, node):
                 if (node.domain, node.op_type) == ("com.acme", "Pool"):
@@ -373,7 +374,7 @@ def _requirements(
             answer = COMMON[0] if value is None else method(node, n)
             layouts.append(Layout.parse(answer) if isinstance(answer, str) else answer)
         except Exception as error:
-            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` adds the location of the error
+            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.failures` adds the location of the error
             raise
     return tuple(layouts)
 

@@ -28,38 +28,40 @@ def load_backend(
     *,
     options: Mapping[str, Any] | None = None,
     allow_files: bool = True,
-    context: Backend | None = None,
 ) -> Backend:
     """The backend of `spec`: a name, a .toml or .json file, an inline table, an instance, a class, or where a class is:
     `acme.py:Acme` or `acme.layouts:Acme`.
 
     `options` go to the backend's constructor; None, empty text and empty containers are left out. With
-    `allow_files=False` a string is only ever a name: a service loads a caller's backend this way. `context` is the
-    outermost backend where this one is part of another. Raises BackendError.
+    `allow_files=False` a string is only ever a name: a service loads a caller's backend this way. Raises BackendError.
     """
     is_file = isinstance(spec, str | os.PathLike) and allow_files and os.fspath(spec).endswith(_FILES)
     if isinstance(spec, Mapping) or is_file:
         source = spec if isinstance(spec, Mapping) else Path(spec)  # type: ignore[arg-type]
-        return instantiate(_declared(source, context), options)
+        return instantiate(_declared(source), options)
     named = os.fspath(spec) if isinstance(spec, os.PathLike) else spec
-    if isinstance(named, str) and allow_files and is_code(named):
-        named = import_backend(named)
-    return instantiate(named, options, context)
+    if isinstance(named, str) and allow_files:
+        if is_code(named):
+            named = import_backend(named)
+        elif (suffix := Path(named).suffix) and Path(named).is_file():
+            expected = f"{' or '.join(_FILES)} for a table, .py for a class"
+            raise BackendError("a backend's file has another suffix", where=named, expected=expected, found=suffix)
+    return instantiate(named, options)
 
 
-def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) -> Backend:
+def _declared(source: Mapping[str, Any] | Path) -> Backend:
     from relayout.backend.declarative_reader import check_table, read_table
 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
     if not table.device:
-        return _extending(table, source, ("extends",), ("options",))(context)
+        return _extending(table, source, ("extends",), ("options",))(None)
     from relayout.backend.declarative import composite, table_of
 
     makers = [
         _extending(table_of(each), source, ("device", i, "backend"), ("device", i, "options"))
         for i, each in enumerate(table.device)
     ]
-    return composite(table, makers, context)
+    return composite(table, makers)
 
 
 def _extending(

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from relayout.backend.calls import failure_text
+from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
 from relayout.errors import BackendError
 

@@ -17,8 +17,9 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from relayout.backend.calls import check_members, failure_text
+from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
+from relayout.backend.members import check_members
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError
 

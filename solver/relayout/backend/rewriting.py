@@ -40,15 +40,15 @@ class Writing(Protocol):
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
         """Input `index` in the layout that the implementation requires, with an extent for each dimension of the
-        layout.
+        layout. A constant is converted before the model runs.
 
         `shape`: the same memory as a tensor of that shape, for operators that declare a blocked layout with fewer
-        dimensions. Extents of None are in the order of their axes. A constant input is in ONNX's order.
+        dimensions. Extents of None are in the order of their axes.
         """
 
     def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        """Constant input `index`, in ONNX's order, after `steps` (see `relayout.layout.relaid_constant`); its data is
-        read when the file is written."""
+        """Constant input `index` after `steps` from ONNX's order, whatever layout the implementation requires (see
+        `relayout.layout.relaid_constant`); its data is read when the file is written. BackendError for other inputs."""
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         """A new constant; its name begins with `stem`."""

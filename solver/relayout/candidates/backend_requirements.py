@@ -9,15 +9,9 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.backend.calls import (
-    answers_by_type,
-    ask,
-    ask_order_cost,
-    conversion_operators_of,
-    is_met_by,
-    supported_by,
-)
+from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
+from relayout.backend.members import answers_by_type
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     FreeLowering,

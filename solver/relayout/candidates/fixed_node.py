@@ -8,10 +8,10 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation, element_size
-from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
+from relayout.candidates.alternatives import FixedLowering, NodePorts, Port, axis_numbers, noted_orders
 from relayout.candidates.axis_names import conventional
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker, has_requirement
-from relayout.layout.binding import bind, layout_of
+from relayout.layout.binding import bind, layout_of, names_for
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
@@ -36,12 +36,21 @@ def of_ports(
 
 def port_axis_names(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | None, ...]:
     """The axis names that the node's rule gives each port; None where it gives none."""
+    return of_ports(ports, *_axis_names(rule))
+
+
+def _axis_names(rule: Rule | None) -> tuple[Sequence[str | None], Sequence[str | None]]:
+    """The axis names that a rule gives the inputs and the results; None, or past the end, where it gives none."""
     if isinstance(rule, Fixed):
-        return of_ports(ports, rule.inputs, rule.outputs)
-    if isinstance(rule, Free) and rule.axis_names:
-        orders = of_ports(ports, rule.inputs, rule.outputs)
-        return tuple("".join(rule.axis_names[a] for a in axes) if axes is not None else None for axes in orders)
-    return (None,) * len(ports)
+        return rule.inputs, rule.outputs
+    if not isinstance(rule, Free) or not rule.axis_names:
+        return (), ()
+    letters = rule.axis_names
+    named = [
+        tuple(["".join(letters[axis] for axis in axes) if axes is not None else None for axes in side])
+        for side in (rule.inputs, rule.outputs)
+    ]
+    return named[0], named[1]
 
 
 def node_lowerings(choice: NodePorts, rule: Rule | None, implementation: Implementation) -> list[FixedLowering]:
@@ -97,7 +106,10 @@ def rewritten_lowering(
     """The lowering with the backend's own rewrite; None where its layouts do not bind to the operands."""
     assert choice.node is not None
     implementation = requirement.implementation
-    dims: dict[tuple[bool, int], Dims] = {}
+    of_constants = _constant_dims(choice, rule, implementation)
+    if of_constants is None:
+        return None
+    dims: dict[tuple[bool, int], Dims] = {(False, n): each for n, each in of_constants.items()}
     for port, layout, own in zip(choice.ports, requirement.layouts, port_axis_names(rule, choice.ports), strict=True):
         if layout is None:
             layout = _onnx_order(choice.node, port, own)
@@ -116,6 +128,27 @@ def rewritten_lowering(
         tuple(dims.get((True, n)) for n in range(len(choice.node.outputs))),
         rewrite=implementation.rewrite,
     )
+
+
+def _constant_dims(choice: NodePorts, rule: Rule | None, implementation: Implementation) -> dict[int, Dims] | None:
+    """The dimensions of each constant input of which a layout is required; None where one cannot be bound."""
+    node = choice.node
+    assert node is not None
+    in_problem = {port.index for port in choice.ports if not port.is_result}
+    axis_names, noted = _axis_names(rule)[0], noted_orders(node, is_result=False)
+    dims: dict[int, Dims] = {}
+    for n, (value, layout) in enumerate(zip(node.inputs, implementation.inputs, strict=True)):
+        extents = extents_of(value) if value is not None and n not in in_problem and has_requirement(layout) else None
+        if extents is None:
+            continue
+        rank = len(extents)
+        own = axis_names[n] if n < len(axis_names) else None
+        letters = names_for(layout, own or conventional(rank), axis_numbers(noted[n], rank))
+        order = bind(layout, letters, extents, element_size(value), pads=implementation.pads) if letters else None
+        if order is None:
+            return None
+        dims[n] = one_each(order)
+    return dims
 
 
 def _onnx_order(node: ir.Node, port: Port, own: str | None) -> Layout | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
@@ -11,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from relayout.cli.option_values import layouts_by_operator
 from relayout.cli.terminal import results_alone
 from relayout.errors import UsageError
 from relayout.options import Option, Options, given_options, options_of
 
-__all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "with_options"]
+__all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "layouts_by_operator", "with_options"]
+
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])(?![^{]*})")
 
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json; - is stdin.", show_default=False)
@@ -155,6 +157,21 @@ def _request(verb: str, given: Mapping[str, Any]) -> Request:
             values["backend_options"][name] = value
             short[name] = flag
     return Request(given["backend"], _options(verb, values), skipped, short, given["convert_opset"])
+
+
+def layouts_by_operator(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`OP=LAYOUT[,KERNEL]` by operator. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        operator, _, layouts = text.partition("=")
+        where = f"--desired-layout {text}"
+        if not (operator and layouts):
+            expected = "OP=LAYOUT[,KERNEL], such as Conv=NHWC,OHWI"
+            raise UsageError("not an operator and its layouts", where=where, expected=expected, found=text)
+        if operator in found:
+            raise UsageError("the option is given twice", where=where, expected="once an operator", found=text)
+        found[operator] = _COMMA_OUTSIDE_BRACKETS.split(layouts)
+    return found
 
 
 def _options(verb: str, values: Mapping[str, Any]) -> Options:

@@ -274,12 +274,13 @@ def read_budget(path: Path) -> dict[str, int]:
     except (ValueError, RecursionError) as error:
         expected = "TOML" if path.suffix == ".toml" else "JSON"
         raise InputError("not a budget", where=where, expected=expected, found=str(error)[:200]) from error
-    known = tuple(LIMITS)
+    known = " or ".join(LIMITS)
     if not isinstance(table, dict) or not table:
-        raise InputError("not a budget", where=where, expected=" and ".join(known), found=type(table).__name__)
+        expected, found = f"a table with {known}", "nothing" if table == {} else type(table).__name__
+        raise InputError("not a budget", where=where, expected=expected, found=found)
     for key, value in table.items():
-        if key not in known:
-            raise InputError("not a budget", where=where, expected=" or ".join(known), found=str(key))
+        if key not in LIMITS:
+            raise InputError("not a budget", where=where, expected=known, found=str(key))
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             expected = "a whole number, 0 or more"
             raise InputError("not a limit", where=f"{where}, {key}", expected=expected, found=repr(value)[:100])

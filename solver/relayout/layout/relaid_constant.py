@@ -34,6 +34,7 @@ __all__ = [
     "Step",
     "apply_step",
     "check_steps",
+    "fault_of",
     "is_one_of",
     "relaid",
     "shape_before",
@@ -271,11 +272,36 @@ class _Crop(Struct, tag_field="op", tag="crop", forbid_unknown_fields=True):
     from_: list[_Count] | None = field(default=None, name="from")
 
 
+_STEPS = list[_Transpose | _Pad | _Reshape | _Crop]
+
+
+def fault_of(steps: Sequence[Step], shape: tuple[int, ...] | None) -> str:
+    """The first fault of steps that are given for a constant of this shape; empty without one. None: an unknown shape.
+
+    >>> fault_of([{"op": "pad", "shape": [4, 4]}], (3, 4))
+    'Object contains unknown field `shape` - at `$[0]`'
+    >>> fault_of([{"op": "transpose", "perm": [0, 2, 1]}], (3, 4))
+    "{'op': 'transpose', 'perm': [0, 2, 1]} on shape [3, 4]"
+    """
+    try:
+        msgspec.convert([dict(step) for step in steps], _STEPS)
+    except msgspec.ValidationError as error:
+        return str(error)
+    if shape is None:
+        return ""
+    for step in steps:
+        after = _shape_after(shape, step)
+        if after is None:
+            return f"{dict(step)} on shape {list(shape)}"
+        shape = after
+    return ""
+
+
 def _steps_in(text: str, proto: onnx.TensorProto) -> list[Step]:
     """The steps in the metadata of a constant. Raises InputError."""
     where = f"constant '{proto.name}'"
     try:
-        msgspec.json.decode(text, type=list[_Transpose | _Pad | _Reshape | _Crop])
+        msgspec.json.decode(text, type=_STEPS)
     except msgspec.MsgspecError as error:
         raise InputError(
             "the steps of a constant's transform cannot be read",

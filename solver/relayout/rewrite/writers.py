@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.calls import guarded, wrong_answer
+from relayout.backend.failures import guarded, wrong_answer
 from relayout.backend.interface import Backend, rank_of
 from relayout.backend.rewriting import Extents, Rewrite
-from relayout.candidates.alternatives import FreeLowering, Port
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, Port, in_source
 from relayout.candidates.dry_run import ChosenOrder
 from relayout.candidates.tensors import Tensor
 from relayout.errors import BackendError
@@ -21,6 +21,7 @@ from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
+from relayout.layout.relaid_constant import fault_of
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
 from relayout.ops import Axes, Free, extents_of, is_read
@@ -118,7 +119,9 @@ class NodeWriter(_Writer):
         known = self._ports.get((is_result, index))
         if known is None:
             value = (self._node.outputs if is_result else self._node.inputs)[index]
-            return (extents_of(value) if value is not None else None) or ()
+            extents = (extents_of(value) if value is not None else None) or ()
+            dims = None if is_result else self._constant_dims(index)
+            return extents if dims is None else tuple(dims_shape(dims, extents))
         return tuple(dims_shape(self._dims(known[0]), known[0].operand.tensor.extents))
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
@@ -127,15 +130,42 @@ class NodeWriter(_Writer):
             value = self._node.inputs[index]
             if value is None:
                 raise BackendError(f"{self._planned.label} has no input {index} to read")
-            return value if lies_as(self._node, index) is None else self.relaid_constant(index, ())
+            return self._read_constant(value, index, shape)
         port, format_ = known
         return self._read(port.operand.tensor, format_, self._dims(port), shape)
+
+    def _read_constant(self, value: ir.Value, index: int, shape: Extents | None) -> ir.Value:
+        """Constant input `index` in the layout that is required of it; without one, in ONNX's order."""
+        dims = self._constant_dims(index)
+        if dims is not None:
+            laid = self._context.constants.relaid(value, dims)
+        else:
+            laid = value if lies_as(self._node, index) is None else self.relaid_constant(index, ())
+        own = extents_of(laid) or ()
+        if shape is None or tuple(shape) == own:
+            return laid
+        return self._context.emitter.shaped(Physical(laid, in_source(len(own))), tuple(shape), own, self._stem).value
+
+    def _constant_dims(self, index: int) -> Dims | None:
+        lowering = self._planned.lowering
+        assert isinstance(lowering, FixedLowering)
+        return lowering.inputs[index]
 
     def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
         if value is None or not self._context.tensors.is_constant(value):
             raise BackendError(f"{self._planned.label}: input {index} is no constant")
-        return self._context.constants.after_steps(value, [*self._to_onnx(index), *steps])
+        steps = [*self._to_onnx(index), *steps]
+        extents = extents_of(value) or (None,)
+        known = tuple([extent for extent in extents if isinstance(extent, int)])
+        if fault := fault_of(steps, known if len(known) == len(extents) else None):
+            raise BackendError(
+                "a rewrite gives a constant steps that do not fit",
+                where=f"{self._planned.label}, input {index}",
+                expected="a list of steps, each a transpose, reshape, pad or crop",
+                found=fault,
+            )
+        return self._context.constants.after_steps(value, steps)
 
     def _to_onnx(self, index: int) -> Sequence[Mapping[str, Any]]:
         """The steps from a constant input as it lies to the order in which ONNX has its axes."""

@@ -14,14 +14,16 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, ask, failure_text, misspelt_hooks, supported_by
+from relayout.backend.calls import ask, supported_by
+from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, Implementation
 from relayout.backend.loading import load_backend
+from relayout.backend.members import answers_by_type, misspelt_hooks
 from relayout.backend.registry import find_backends
 from relayout.errors import BackendError, InfeasibleError, RelayoutError
 from relayout.legalization import BackendSpec, legalize
 from relayout.model.io import read_model
-from relayout.model.proto_graphs import STANDARD_DOMAINS
+from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 from relayout.report.schema import Report
 from relayout.testing.graphs import SampleGraph, sample_graphs
 from relayout.verification.verifier import verify
@@ -316,11 +318,12 @@ def _second_faults(
 def _own_operators(model: onnx.ModelProto) -> set[str]:
     """The operators of neither ONNX nor relayout."""
     standard = (*STANDARD_DOMAINS, "relayout")
-    return {f"{node.domain}::{node.op_type}" for node in model.graph.node if node.domain not in standard}
+    return {name for name in _operators(model) if name.partition("::")[0] not in standard}
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:
-    return sorted(f"{node.domain}::{node.op_type}" for node in model.graph.node)
+    """The domain and name of each node, of those inside other nodes too."""
+    return sorted(f"{node.domain}::{node.op_type}" for node in nodes_inside(model.graph.node))
 
 
 def _label(node: ir.Node) -> str:

@@ -11,10 +11,11 @@ from textwrap import wrap
 
 import onnx_ir as ir
 
-from relayout.backend.calls import ask, conversion_cost_of, conversion_of, prepared_by, shown_path, supported_by
+from relayout.backend.calls import ask, conversion_cost_of, conversion_of, prepared_by, supported_by
 from relayout.backend.composite import Composite
 from relayout.backend.declarative import DeclarativeBackend
 from relayout.backend.declarative_schema import Range, Rule, TensorCondition, Way
+from relayout.backend.failures import shown_path
 from relayout.backend.interface import Backend, Implementation, TensorType, axis_count
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -10,7 +10,7 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, derive, fed
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
-from relayout.verification.counterparts import ancestors, by_name, source_name
+from relayout.verification.counterparts import ancestors, by_name, paired_graphs, source_name
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames
@@ -32,7 +32,8 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     theirs, mine = derive(index, places), derive(ModelIndex(model), _places(model))
     common = CommonNames(index, beside_pieces=True, given=places)
     counterparts = by_name(original)
-    namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
+    made = {(node.graph, value.name): value for node in walk(original.graph) for value in node.outputs}
+    graphs = paired_graphs(model, original)
     for name, node in by_name(model).items():
         counterpart = counterparts.get(name)
         if counterpart is None or counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
@@ -43,7 +44,9 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             here, there = relation(node, n, mine, by_place), relation(counterpart, n, theirs, by_place)
             if here is not None and there is not None and not here.agree(there) and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there.known, here.known)
-        yield from _check_results(node, counterpart, namesakes, (mine, theirs), common)
+        graph = node.graph and graphs.get(node.graph)
+        sources = [made.get((graph, source_name(value))) for value in node.outputs]
+        yield from _check_results(node, counterpart, sources, (mine, theirs), common)
         axes_here, axes_there = numbered_axes(node, mine), numbered_axes(counterpart, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here.known, axes_there.known):
             continue
@@ -92,7 +95,7 @@ def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
 def _check_results(
     node: ir.Node,
     counterpart: ir.Node,
-    namesakes: Mapping[str | None, ir.Value],
+    sources: Sequence[ir.Value | None],
     derivations: tuple[Derivation, Derivation],
     common: CommonNames,
 ) -> Iterator[Finding]:
@@ -106,8 +109,8 @@ def _check_results(
     counterpart's.
     """
     mine, theirs = derivations
-    for value, result in zip(node.outputs, counterpart.outputs, strict=False):
-        source = namesakes.get(source_name(value), result)
+    for value, namesake, result in zip(node.outputs, sources, counterpart.outputs, strict=False):
+        source = namesake or result
         here, there, format_ = mine.made(value), theirs.made(source), memory_format_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import graphs_of, nesting_of, walk
 
-__all__ = ["COPY", "ancestors", "by_name", "source_name"]
+__all__ = ["COPY", "ancestors", "by_name", "paired_graphs", "source_name"]
 
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
@@ -27,6 +27,30 @@ def by_name(model: ir.Model) -> dict[str, ir.Node]:
 def source_name(value: ir.Value) -> str:
     """The name in the original of the value that this one stands for."""
     return value.metadata_props.get(SOURCE_KEY) or str(value.name)
+
+
+def paired_graphs(model: ir.Model, original: ir.Model) -> dict[ir.Graph, ir.Graph]:
+    """The original's graph that each graph of the model stands for, those inside nodes too.
+
+    Two branches may use one name for different values, so a name says what it stands for only in such a pair. The nodes
+    around two graphs have the same first result in a pair of their own, or the same name.
+    """
+    made = {(node.graph, value.name): node for node in walk(original.graph) for value in node.outputs}
+    named = by_name(original)
+    pairs = {model.graph: original.graph}
+    for node in nesting_of(model.graph):
+        result = source_name(node.outputs[0]) if node.outputs else ""
+        other = made.get((node.graph and pairs.get(node.graph), result)) or named.get(node.name or "")
+        if other is not None and other.op_type == node.op_type:
+            theirs = _bodies(other)
+            pairs.update((body, theirs[name]) for name, body in _bodies(node).items() if name in theirs)
+    return pairs
+
+
+def _bodies(node: ir.Node) -> dict[str, ir.Graph]:
+    """The graphs inside a node by the names of its attributes."""
+    graphs = [each for each in node.attributes.values() if each.type is ir.AttributeType.GRAPH and not each.is_ref()]
+    return {each.name: each.as_graph() for each in graphs}
 
 
 def ancestors(values: Iterable[ir.Value]) -> dict[ir.Value, None]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, by_name, source_name
+from relayout.verification.counterparts import COPY, by_name, paired_graphs, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label, noted_order
 from relayout.verification.subgraph_values import graphs_of
@@ -57,10 +57,7 @@ def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 found=str(read.name),
                 message=f"this {node.op_type} reads another value than in the original",
             )
-    graphs = {model.graph: original.graph}
-    for node in kept:
-        graphs.update(zip(graphs_of(node), graphs_of(counterparts[str(node.name)]), strict=False))
-    for graph, source in graphs.items():
+    for graph, source in paired_graphs(model, original).items():
         yield from _check_copies(graph, scopes[source])
 
 

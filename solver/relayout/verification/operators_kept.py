@@ -17,7 +17,7 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, ancestors, by_name, source_name
+from relayout.verification.counterparts import COPY, ancestors, by_name, paired_graphs, source_name
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
@@ -52,10 +52,8 @@ def check_operators(
     post-pass may also replace known operators by unknown ones, which is a warning.
     """
     theirs = [*walk(original.graph)]
-    by_result = {value.name: node for node in theirs for value in node.outputs}
-    named = by_name(original)
     unknown = lacking(model) | lacking(original)
-    pairs = {node: [*_candidates(node, by_result, named)] for node in walk(model.graph)}
+    pairs = _candidates(model, original)
     kept = {
         node: next((each for each in found if _kind(each) == _kind(node)), None)
         for node, found in pairs.items()
@@ -97,12 +95,18 @@ def check_operators(
             yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
 
 
-def _candidates(
-    node: ir.Node, by_result: Mapping[str | None, ir.Node], named: Mapping[str, ir.Node]
-) -> Iterator[ir.Node]:
-    """The original's nodes that have the name of the first result, or the node's own."""
-    found = by_result.get(_results(node)[0]), named.get(COPY.sub("", node.name or ""))
-    yield from (each for each in found if each is not None)
+def _candidates(model: ir.Model, original: ir.Model) -> dict[ir.Node, list[ir.Node]]:
+    """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
+    stands for or else in any, or that have its own name."""
+    theirs = [(node, value.name) for node in walk(original.graph) for value in node.outputs]
+    inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
+    named, graphs = by_name(original), paired_graphs(model, original)
+    found: dict[ir.Node, list[ir.Node]] = {}
+    for node in walk(model.graph):
+        result, graph = _results(node)[0], node.graph and graphs.get(node.graph)
+        alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
+        found[node] = [each for each in alike if each is not None]
+    return found
 
 
 def _results(node: ir.Node) -> list[str]:

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, is_met_by
+from relayout.backend.calls import is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
+from relayout.backend.members import answers_by_type
 from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK

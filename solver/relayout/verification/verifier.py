@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of, warnings_about
+from relayout.backend.calls import conversion_operators_of, opaque_values_of, violations_of, warnings_about
+from relayout.backend.failures import guarded
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError, UsageError

@@ -9,8 +9,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, conversion_operators_of, transfer_cost_of
+from relayout.backend.calls import conversion_operators_of, transfer_cost_of
 from relayout.backend.interface import Backend
+from relayout.backend.members import answers_by_type
 from relayout.layout.metadata_keys import DEVICE_KEY, INLINED_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Report, Transfer
 from relayout.verification.cost.conversions import ConversionSearch, FoundConversion, converting_nodes

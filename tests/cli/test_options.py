@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayout.cli.option_values import layouts_by_operator
+from relayout.cli.options import layouts_by_operator
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.options import given_options, in_flags, options_of
 
