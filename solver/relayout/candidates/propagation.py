@@ -96,22 +96,27 @@ def propagate(
     """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
 
-    def fixpoint(further: int, *, places_whole: bool = False) -> _Propagation:
-        run = _Propagation(tensors, spaces, shuffles, places_whole=places_whole)
-        run.start(seeds, further)
+    def complete(run: _Propagation) -> _Propagation:
         run.to_fixpoint()
         while coupled is not None and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
         return run
+
+    def fixpoint(further: int) -> _Propagation:
+        run = _Propagation(tensors, spaces, shuffles)
+        run.start(seeds, further)
+        return complete(run)
 
     further = FURTHER_FACTORS
     run = fixpoint(further)
     while run.has_left_out and run.count() <= FEW_FORMATS:
         further *= 2
         run = fixpoint(further)
-    if run.has_guides and run.count() <= FEW_FORMATS:
-        placed = fixpoint(further, places_whole=True)
-        run = placed if placed.count() <= FEW_FORMATS and len(placed.capped) <= len(run.capped) else run
+    capped = len(run.capped)
+    if run.count() <= FEW_FORMATS and run.place_whole_axes():
+        complete(run)
+        if run.count() > FEW_FORMATS or len(run.capped) > capped:
+            run = fixpoint(further)
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
     return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
 
@@ -124,8 +129,6 @@ class _Propagation:
         tensors: Iterable[Tensor],
         spaces: Iterable[IterationSpace[Any]],
         shuffles: Iterable[AxisShuffle],
-        *,
-        places_whole: bool,
     ) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
@@ -141,7 +144,7 @@ class _Propagation:
         # the axes that the second lacks.
         self._guides: dict[tuple[IterationSpace[Any], int, int], dict[object, MemoryFormat]] = {}
         # Whether whole axes guide too, not only tiles.
-        self._places_whole = places_whole
+        self._places_whole = False
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
         self._most_factors = inf
         for space in spaces:
@@ -154,11 +157,6 @@ class _Propagation:
                 self._shuffles.setdefault(port.operand.tensor, []).append((shuffle, index))
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
-
-    @property
-    def has_guides(self) -> bool:
-        """Whether some operand lacks axes of its space that another one has."""
-        return any(any(space.maps.guides) for space in self.orders)
 
     def count(self) -> int:
         """The number of formats of all tensors."""
@@ -228,6 +226,16 @@ class _Propagation:
             for shuffle, index in self._shuffles.get(tensor, ()):
                 self._add_shuffled(shuffle, index, format_)
 
+    def place_whole_axes(self) -> bool:
+        """Let whole axes guide too, from the formats found so far on. Returns whether that adds a format."""
+        self._places_whole = True
+        for space in self.orders:
+            for index, (operand, _) in enumerate(space.operands if any(space.maps.guides) else ()):
+                for format_ in tuple(self.formats[operand.tensor]):
+                    for order in self._guided(space, index, format_):
+                        self.add_order(space, order, is_required=False)
+        return bool(self._queue)
+
     def _add_shuffled(self, shuffle: AxisShuffle, index: int, format_: MemoryFormat) -> None:
         """Consider the shuffled alternatives of the node in which port `index` has the factors of this format."""
         found = self.shuffled[shuffle]
@@ -251,8 +259,12 @@ class _Propagation:
             for each in self._common.get((space, other, index), {}).get(common, ()):
                 if common is not None and (merged := maps.merged_order(index, format_, other, each)) is not None:
                     yield merged
+        yield from self._guided(space, index, format_)
+
+    def _guided(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
+        """The orders in which this format guides another operand's, or another operand's guides this one."""
         # The first format of an operand that tiles, or places, some axes guides all formats of another that lacks them.
-        known = self._guides
+        maps, known = space.maps, self._guides
         pairs = [
             (index, format_, n, guide)
             for n in maps.guides[index]
