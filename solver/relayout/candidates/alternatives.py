@@ -33,6 +33,7 @@ __all__ = [
     "OperandDims",
     "Port",
     "axis_numbers",
+    "best_alternatives",
     "in_source",
     "input_dims",
     "is_parameter",
@@ -231,14 +232,17 @@ class Port(Struct, frozen=True):
 
 
 class Alternative(Struct, frozen=True):
-    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
-    bytes, and its device where there are several. `elidable_bytes`: the bytes that an elidable operator reads and
-    writes; they are not conversions and only break ties. `implementation_index`: which implementation of the backend it
-    is, for a region op and its region edges. `other_devices`: the further devices of an elided node.
-    `numbered_constants`: the constant inputs of which the backend requires an order by axis numbers."""
+    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, the layout
+    that is required of each port ("": none), its cost in bytes, and its device where there are several.
+
+    `elidable_bytes`: the bytes that an elidable operator reads and writes; they are not conversions and only break
+    ties. `implementation_index`: which implementation of the backend it is, for a region op and its region edges.
+    `other_devices`: the further devices of an elided node. `numbered_constants`: the constant inputs of which the
+    backend requires an order by axis numbers."""
 
     formats: tuple[MemoryFormat, ...]
     lowering: Lowering
+    layouts: tuple[str, ...]
     cost: int = 0
     is_source: bool = False
     device: str = ""
@@ -261,18 +265,14 @@ class NodePorts(Struct, frozen=True, eq=False):
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
     A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
+    `rule` is the node's, or the region edge's.
     """
 
     label: str
     node: ir.Node | None
     ports: tuple[Port, ...]
+    rule: Rule | None = None
     region_edge: RegionEdge | None = None
-
-    def rule_in(self, tensors: Tensors) -> Rule | None:
-        """The rule of the node, or of the region edge."""
-        if self.region_edge is not None:
-            return self.region_edge.rule
-        return tensors.rules.get(self.node) if self.node is not None else None
 
     def region_port(self, port: Port) -> RegionPort:
         """The input or result of the node, or of a graph inside it, that this port stands for."""
@@ -284,28 +284,9 @@ class NodePorts(Struct, frozen=True, eq=False):
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
-    def alternative(
-        self,
-        formats: Sequence[MemoryFormat],
-        lowering: Lowering,
-        cost: int = 0,
-        device: str = "",
-        elidable_bytes: int = 0,
-        implementation_index: int = 0,
-        numbered_constants: tuple[int, ...] = (),
-    ) -> Alternative:
-        """An alternative of this node; see `Alternative`."""
-        is_source = all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
-        return Alternative(
-            tuple(formats),
-            lowering,
-            cost,
-            is_source,
-            device,
-            elidable_bytes,
-            implementation_index,
-            numbered_constants=numbered_constants,
-        )
+    def is_unchanged(self, formats: Sequence[MemoryFormat], lowering: Lowering) -> bool:
+        """Whether the node is as in the source when the ports' tensors have these formats."""
+        return all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
 
     def port_name(self, port: Port) -> str:
         """The port's name in messages."""
@@ -313,31 +294,25 @@ class NodePorts(Struct, frozen=True, eq=False):
 
 
 class NodeAlternatives(NodePorts, frozen=True, eq=False):
-    """A decision variable: the ports of a node, and the alternatives to choose from.
-
-    `layouts` has the required layout of each port under each alternative, "" where there is no requirement.
-    """
+    """A decision variable: the ports of a node, and the alternatives to choose from."""
 
     alternatives: tuple[Alternative, ...] = ()
-    layouts: tuple[tuple[str, ...], ...] = ()
-
-    def of(self, node: NodePorts) -> NodeAlternatives:
-        """The same alternatives of a node that is like this one."""
-        return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts)
 
 
-def with_alternatives(node: NodePorts, given: Iterable[tuple[Alternative, Sequence[str]]]) -> NodeAlternatives:
-    """The node with these alternatives, each with its layouts. Of two with the same formats, device and implementation,
-    the cheaper one stays; then the one with less elidable traffic; then the one that changes nothing."""
-    found: dict[tuple[object, ...], tuple[Alternative, Sequence[str]]] = {}
-    for new, layouts in given:
+def with_alternatives(node: NodePorts, alternatives: tuple[Alternative, ...]) -> NodeAlternatives:
+    """The node with these alternatives."""
+    return NodeAlternatives(node.label, node.node, node.ports, node.rule, node.region_edge, alternatives)
+
+
+def best_alternatives(given: Iterable[Alternative]) -> tuple[Alternative, ...]:
+    """Of those with the same formats, device and implementation the cheapest; then the one with least elidable traffic;
+    then the one that changes nothing."""
+    found: dict[tuple[object, ...], Alternative] = {}
+    for new in given:
         key = (new.formats, new.device, new.implementation_index)
-        known = found.get(key)
-        if known is None or _rank(new) < _rank(known[0]):
-            found[key] = new, layouts
-    alternatives = tuple([each for each, _ in found.values()])
-    layouts_of = tuple([tuple(each) for _, each in found.values()])
-    return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, alternatives, layouts_of)
+        if key not in found or _rank(new) < _rank(found[key]):
+            found[key] = new
+    return tuple(found.values())
 
 
 def _rank(alternative: Alternative) -> tuple[int, int, bool]:

@@ -22,6 +22,7 @@ from relayout.candidates.alternatives import (
     NodeAlternatives,
     NodePorts,
     Port,
+    best_alternatives,
     label_of,
     ports_of,
     region_edge_ports,
@@ -176,14 +177,14 @@ def list_alternatives(
     """Every node's alternatives, without those that read an unreachable black box: one that no node, no graph input in
     `inputs` and no conversion produces. Raises InfeasibleError for a node without alternatives."""
     every: list[NodeAlternatives] = []
-    shared: dict[object, NodeAlternatives] = {}
+    shared: dict[object, tuple[Alternative, ...]] = {}
     for seed in seeds:
         orders = [tuple(candidates.orders[own.space]) for own in seed.spaces]
         shuffled = candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ()
         key = (seed.prototype or seed, *orders, tuple(shuffled))
         if key not in shared or seed.has_boxes:
             shared[key] = _alternatives(seed, candidates)
-        every.append(shared[key].of(seed.node))
+        every.append(with_alternatives(seed.node, shared[key]))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
         every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
@@ -193,25 +194,26 @@ def list_alternatives(
     return tuple(every)
 
 
-def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
+def _alternatives(seed: NodeSeed, candidates: Candidates) -> tuple[Alternative, ...]:
     def alternative(
         met: Requirement,
         lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
         elidable_bytes: int = 0,
-    ) -> tuple[Alternative, Sequence[str]]:
+    ) -> Alternative:
         own = met.implementation
-        made = seed.node.alternative(
-            formats,
+        return Alternative(
+            tuple(formats),
             lowering,
-            own.cost + extra,
-            own.device,
-            elidable_bytes,
-            met.implementation_index,
-            () if own.rewrite is not None else met.numbered_constants(),
+            met.shown,
+            cost=own.cost + extra,
+            is_source=seed.node.is_unchanged(formats, lowering),
+            device=own.device,
+            elidable_bytes=elidable_bytes,
+            implementation_index=met.implementation_index,
+            numbered_constants=() if own.rewrite is not None else met.numbered_constants(),
         )
-        return made, met.shown
 
     found = [alternative(*each) for each in seed.fixed]
     if seed.shuffle is not None:
@@ -227,7 +229,7 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
                     found.append(alternative(requirement, lowering, boxed, extra, own.elidable_bytes))
-    return with_alternatives(seed.node, found)
+    return best_alternatives(found)
 
 
 def _port_dims(
@@ -253,7 +255,8 @@ def _refused(
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
-        return _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+        fixpoint = propagate(tensors, spaces, shuffles, [*tried.seeds(), *known])
+        return with_alternatives(tried.node, _alternatives(tried, fixpoint))
 
     def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
         found = unfiltered(stated)
@@ -288,7 +291,7 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
         return _seed_node(context, node, stated)
-    own = NodePorts(label_of(node), node, ports_of(node, tensors))
+    own = NodePorts(label_of(node), node, ports_of(node, tensors), rule)
     likeness = noted_cost(node) if stated is None else stated
     key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
@@ -312,7 +315,7 @@ def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Op
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
-    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges))
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges), rule)
     stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
@@ -445,7 +448,8 @@ def _seed_edge(
     context: SeedContext, node: ir.Node, implementations: Sequence[Implementation], edge: RegionEdge
 ) -> NodeSeed:
     """The seed of a region edge: a value that crosses the border of the graphs inside the node."""
-    own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
+    ports = region_edge_ports(node, edge, context.tensors)
+    own = NodePorts(f"{label_of(node)} {edge.name}", node, ports, edge.rule, edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
     maps = indexing_maps(edge.rule, operands)

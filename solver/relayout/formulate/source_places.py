@@ -125,16 +125,13 @@ def _in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requi
 def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
     places = [place for place, port in enumerate(choice.ports) if port.operand.tensor in tensors]
     stays = [
-        n
-        for n, each in enumerate(choice.alternatives)
+        each
+        for each in choice.alternatives
         if not places
         or each.is_source
         or (not each.cost and all(choice.ports[p].is_source_format(each.formats[p]) for p in places))
     ]
-    if len(stays) == len(choice.alternatives):
-        return choice
-    layouts = tuple([choice.layouts[n] for n in stays]) if choice.layouts else ()
-    return replace(choice, alternatives=tuple([choice.alternatives[n] for n in stays]), layouts=layouts)
+    return choice if len(stays) == len(choice.alternatives) else replace(choice, alternatives=tuple(stays))
 
 
 def _differences(
