@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 
 import onnx_ir as ir
@@ -20,7 +20,7 @@ from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order
 from relayout.ops import Axes, Decomposition, Free, Traffic
 from relayout.ops.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing", "operand_dims"]
+__all__ = ["Answer", "FreeNode", "Pricing", "operand_dims"]
 
 Pricing = Callable[[ir.Shape], int]
 """The number of elements of a shape, with estimates for symbolic dims."""
@@ -50,39 +50,35 @@ class FreeNode:
         self._elements = elements
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self._letters = port_axis_names(rule, choice.ports)
-        self._reach: dict[Requirement, bool] = {}
-        self._answers: dict[MemoryFormat, tuple[Answer, ...] | None] = {}
-        self._suggested: dict[MemoryFormat, tuple[MemoryFormat, ...]] = {}
+        self.answers, self.suggested = cache(self._answers), cache(self._suggested)
+        self._is_unreachable = cache(self._reaches_no_order)
         # Only the cheapest requirement that an order meets counts, per device and set of black boxes.
         self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
         for requirement in requirements:
             self._devices.setdefault((requirement.implementation.device, requirement.boxes), []).append(requirement)
 
-    def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
+    def _answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
         """The requirement, lowering and cost in this order for each device that supports it; None if no device does."""
-        if order not in self._answers:
-            dims = self._maps.grouped(order)
-            every = self._devices.values() if dims is not None else ()
-            answers = [self._answer(requirements, dims) for requirements in every if dims is not None]
-            self._answers[order] = tuple([answer for answer in answers if answer is not None]) or None
-        return self._answers[order]
+        dims = self._maps.grouped(order)
+        if dims is None:
+            return None
+        answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
+        return tuple([answer for answer in answers if answer is not None]) or None
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
         axis_names = self._rule.axis_names
         return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
-    def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def _suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Further orders that the rule suggests once the node runs in `order`; for tiles in which it can only be
         decomposed, those of whole axes."""
-        if order not in self._suggested:
-            dims = self._maps.grouped(order) or ()
-            orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
-            found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
-            if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
-                found += self._maps.whole_orders(order)
-            self._suggested[order] = tuple(found)
-        return self._suggested[order]
+        dims = self._maps.grouped(order) or ()
+        orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
+        found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+        if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
+            found += self._maps.whole_orders(order)
+        return tuple(found)
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
@@ -183,16 +179,14 @@ class FreeNode:
             return True
         return self._checker.has_no_requirement(self._choice, port_dims, requirement.implementation.device)
 
-    def _is_unreachable(self, requirement: Requirement) -> bool:
+    def _reaches_no_order(self, requirement: Requirement) -> bool:
         """Whether the operator supports none of the required orders, so that it has to be decomposed. The requirements
         of the decomposition's operators then count instead."""
-        if requirement not in self._reach:
-            dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
-            # ONNX's operator may support an order with its unit axes inserted somewhere.
-            lowerings = chain.from_iterable(map(self._lowerings, dims))
-            self._reach[requirement] = is_written and not any(self._rule.allows(each.axes) for each in lowerings)
-        return self._reach[requirement]
+        dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
+        is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
+        # ONNX's operator may support an order with its unit axes inserted somewhere.
+        lowerings = chain.from_iterable(map(self._lowerings, dims))
+        return is_written and not any(self._rule.allows(each.axes) for each in lowerings)
 
     def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
         """The lowerings in these dimensions, one for each insertion of the unit axes."""
