@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -44,7 +45,7 @@ from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
-from relayout.candidates.subgraph_values import CrossingValue, may_cross
+from relayout.candidates.subgraph_values import crossing_answers, crossing_requirements, may_cross
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
@@ -453,7 +454,12 @@ def _seed_edge(
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
     maps = indexing_maps(edge.rule, operands)
-    value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
-    orders = [space.source_order(), *value.required_orders()]
+    requirements = crossing_requirements(own, edge, implementations)
+    free = FreeNode(own, edge.rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
+
+    def accepts(order: MemoryFormat) -> _Answer | None:
+        return crossing_answers(own, edge, requirements, order, maps=maps, checker=context.checker)
+
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, accepts)
+    orders = [space.source_order(), *chain.from_iterable(map(free.required_orders, requirements))]
     return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))
