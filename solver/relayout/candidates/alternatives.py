@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -44,6 +44,8 @@ __all__ = [
     "with_alternatives",
 ]
 
+
+Thing = TypeVar("Thing")
 
 OperandDims = tuple[MemoryFormat | None, ...]
 """The dimensions of an operand, each a group of atoms of its axes; None: a unit dimension for a missing axis."""
@@ -87,8 +89,7 @@ class FreeLowering(Struct, frozen=True):
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         assert isinstance(rule, Free)
-        sides = rule.outputs if port.is_result else rule.inputs
-        axes = sides[port.index] if port.index < len(sides) else None
+        axes = port.entry(rule.inputs, rule.outputs)
         if axes is None or (is_parameter(rule, axes) and not self.rewritten):
             return in_source(len(port.operand.view.axes))
         found = input_dims(rule, axes, self.dims)
@@ -147,8 +148,7 @@ class FixedLowering(Struct, frozen=True):
         return self.elided
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
-        side = self.outputs if port.is_result else self.inputs
-        own = side[port.index] if port.index < len(side) else None
+        own = port.entry(self.inputs, self.outputs)
         return in_source(len(port.operand.view.axes)) if own is None else own
 
 
@@ -200,6 +200,11 @@ class Port(Struct, frozen=True):
     is_result: bool
     index: int
     noted_order: str = ""
+
+    def entry(self, inputs: Sequence[Thing | None], results: Sequence[Thing | None]) -> Thing | None:
+        """The port's own among the entries of the node's inputs and results; None past their end."""
+        side = results if self.is_result else inputs
+        return side[self.index] if self.index < len(side) else None
 
     def names_for(self, layout: Layout, letters: str | None, own: str | None = None) -> str | None:
         """The names of the operand's axes by which `layout` is bound: numbers for one by numbers; else the operator's

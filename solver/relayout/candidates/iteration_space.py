@@ -40,24 +40,20 @@ class IndexingMaps:
     ) -> None:
         # An axis has no position only if its extent is 1 in every operand: Pad, Expand or Resize may extend an axis of
         # 1.
+        of_operands = [
+            (axis, extent) for view, axes in operands for axis, extent in zip(axes, view.extents, strict=True)
+        ]
         longest = list(extents)
-        for view, axes in operands:
-            for index, axis in enumerate(axes):
-                own = view.extents[index]
-                if longest[axis] == 1 and own != 1:
-                    longest[axis] = own
+        for axis, extent in of_operands:
+            if longest[axis] == 1:
+                longest[axis] = extent
         self.extents = extents = tuple(longest)
         # For each operand, the position of each axis of the space among its own; unit axes have none.
         self._operands = [
             (view, axes, {axis: i for i, axis in enumerate(axes) if view.extents[i] != 1}) for view, axes in operands
         ]
         # An axis whose extent differs between operands cannot have the same tiles in all of them.
-        uneven = {
-            axis
-            for view, axes in operands
-            for index, axis in enumerate(axes)
-            if view.extents[index] not in (1, extents[axis]) or extents[axis] is None
-        }
+        uneven = {axis for axis, own in of_operands if own not in (1, extents[axis]) or extents[axis] is None}
         each = list(enumerate(traits))
         self._tileable = frozenset(a for a, own in each if own.tileable) - uneven
         self._multiples = {a: own.tile_multiple for a, own in each if own.tile_multiple}
@@ -65,9 +61,7 @@ class IndexingMaps:
         self._padded = frozenset(a for a, own in each if own.zero_preserving) - uneven
         # A `relayout` operator supports any tiles of its named axes that a backend requires, except for axes of extent
         # 1 in its result.
-        different = {
-            axis for view, axes in operands for index, axis in enumerate(axes) if view.extents[index] != extents[axis]
-        }
+        different = {axis for axis, own in of_operands if own != extents[axis]}
         self._named = frozenset(range(len(extents)) if is_named else ()) - uneven - different
         self._companions = {a: own.companion for a, own in each if own.companion is not None}
         self._insertion_rule = insertion_rule

@@ -41,12 +41,12 @@ from relayout.candidates.fixed_node import (
     port_axis_names,
     rewritten_lowering,
 )
-from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
+from relayout.candidates.free_node import FreeNode, Pricing, operand_dims, operands_on
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
-from relayout.candidates.subgraph_values import crossing_answers, crossing_requirements, may_cross
-from relayout.candidates.tensors import Operand, Tensors
+from relayout.candidates.subgraph_values import crossing_requirements, may_cross
+from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
@@ -124,7 +124,7 @@ class NodeSeed(Struct, frozen=True, eq=False):
         """The seed of a node that is like this one."""
         spaces = []
         for own in self.spaces:
-            space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
+            space = IterationSpace(own.space.maps, operands_on(node, own.axes), own.space.accepts, own.space.suggests)
             spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
         return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
@@ -309,10 +309,6 @@ def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
     return *place, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
 
 
-def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
-    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
-
-
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
@@ -388,13 +384,10 @@ def _seed_free(
     has_boxes: bool,
 ) -> NodeSeed:
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
-    axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
-    operands = _operands(own, axes_of)
-    maps = indexing_maps(rule, operands)
-    free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
+    free = FreeNode(own, rule, requirements, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers, free.suggested)
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
-    spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
+    spaces = [NodeSpace(space, free.axes, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
     # Some packed layouts are not expressible as an order of the space: both tiles of an axis side by side, a tile that
@@ -451,15 +444,10 @@ def _seed_edge(
     """The seed of a region edge: a value that crosses the border of the graphs inside the node."""
     ports = region_edge_ports(node, edge, context.tensors)
     own = NodePorts(f"{label_of(node)} {edge.name}", node, ports, edge.rule, edge)
-    axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
-    operands = _operands(own, axes_of)
-    maps = indexing_maps(edge.rule, operands)
     requirements = crossing_requirements(own, edge, implementations)
-    free = FreeNode(own, edge.rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
-
-    def accepts(order: MemoryFormat) -> _Answer | None:
-        return crossing_answers(own, edge, requirements, order, maps=maps, checker=context.checker)
-
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, accepts)
+    free = FreeNode(own, edge.rule, requirements, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers_by_requirement)
     orders = [space.source_order(), *chain.from_iterable(map(free.required_orders, requirements))]
-    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))
+    return NodeSeed(
+        own, spaces=(NodeSpace(space, free.axes),), start=tuple([_SpaceOrder(0, order) for order in orders])
+    )
