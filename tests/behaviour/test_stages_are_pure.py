@@ -82,7 +82,7 @@ def analysed(tensors: Tensors) -> list[object]:
 
 
 def listed(requirements: Requirements) -> list[object]:
-    choices = [(each.label, each.ports, each.alternatives, each.layouts) for each in requirements.choices]
+    choices = [(each.label, each.ports, each.alternatives) for each in requirements.choices]
     return [choices, requirements.warnings, requirements.boundary.requested, requirements.boundary.coupled]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -33,6 +33,7 @@ __all__ = [
     "OperandDims",
     "Port",
     "axis_numbers",
+    "best_alternatives",
     "in_source",
     "input_dims",
     "is_parameter",
@@ -43,6 +44,8 @@ __all__ = [
     "with_alternatives",
 ]
 
+
+Thing = TypeVar("Thing")
 
 OperandDims = tuple[MemoryFormat | None, ...]
 """The dimensions of an operand, each a group of atoms of its axes; None: a unit dimension for a missing axis."""
@@ -86,8 +89,7 @@ class FreeLowering(Struct, frozen=True):
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         assert isinstance(rule, Free)
-        sides = rule.outputs if port.is_result else rule.inputs
-        axes = sides[port.index] if port.index < len(sides) else None
+        axes = port.entry(rule.inputs, rule.outputs)
         if axes is None or (is_parameter(rule, axes) and not self.rewritten):
             return in_source(len(port.operand.view.axes))
         found = input_dims(rule, axes, self.dims)
@@ -146,8 +148,7 @@ class FixedLowering(Struct, frozen=True):
         return self.elided
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
-        side = self.outputs if port.is_result else self.inputs
-        own = side[port.index] if port.index < len(side) else None
+        own = port.entry(self.inputs, self.outputs)
         return in_source(len(port.operand.view.axes)) if own is None else own
 
 
@@ -200,6 +201,11 @@ class Port(Struct, frozen=True):
     index: int
     noted_order: str = ""
 
+    def entry(self, inputs: Sequence[Thing | None], results: Sequence[Thing | None]) -> Thing | None:
+        """The port's own among the entries of the node's inputs and results; None past their end."""
+        side = results if self.is_result else inputs
+        return side[self.index] if self.index < len(side) else None
+
     def names_for(self, layout: Layout, letters: str | None, own: str | None = None) -> str | None:
         """The names of the operand's axes by which `layout` is bound: numbers for one by numbers; else the operator's
         `own`, those that an earlier run has noted, or `letters`."""
@@ -231,14 +237,17 @@ class Port(Struct, frozen=True):
 
 
 class Alternative(Struct, frozen=True):
-    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
-    bytes, and its device where there are several. `elidable_bytes`: the bytes that an elidable operator reads and
-    writes; they are not conversions and only break ties. `implementation_index`: which implementation of the backend it
-    is, for a region op and its region edges. `other_devices`: the further devices of an elided node.
-    `numbered_constants`: the constant inputs of which the backend requires an order by axis numbers."""
+    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, the layout
+    that is required of each port ("": none), its cost in bytes, and its device where there are several.
+
+    `elidable_bytes`: the bytes that an elidable operator reads and writes; they are not conversions and only break
+    ties. `implementation_index`: which implementation of the backend it is, for a region op and its region edges.
+    `other_devices`: the further devices of an elided node. `numbered_constants`: the constant inputs of which the
+    backend requires an order by axis numbers."""
 
     formats: tuple[MemoryFormat, ...]
     lowering: Lowering
+    layouts: tuple[str, ...]
     cost: int = 0
     is_source: bool = False
     device: str = ""
@@ -261,18 +270,14 @@ class NodePorts(Struct, frozen=True, eq=False):
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
     A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
+    `rule` is the node's, or the region edge's.
     """
 
     label: str
     node: ir.Node | None
     ports: tuple[Port, ...]
+    rule: Rule | None = None
     region_edge: RegionEdge | None = None
-
-    def rule_in(self, tensors: Tensors) -> Rule | None:
-        """The rule of the node, or of the region edge."""
-        if self.region_edge is not None:
-            return self.region_edge.rule
-        return tensors.rules.get(self.node) if self.node is not None else None
 
     def region_port(self, port: Port) -> RegionPort:
         """The input or result of the node, or of a graph inside it, that this port stands for."""
@@ -284,28 +289,9 @@ class NodePorts(Struct, frozen=True, eq=False):
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
-    def alternative(
-        self,
-        formats: Sequence[MemoryFormat],
-        lowering: Lowering,
-        cost: int = 0,
-        device: str = "",
-        elidable_bytes: int = 0,
-        implementation_index: int = 0,
-        numbered_constants: tuple[int, ...] = (),
-    ) -> Alternative:
-        """An alternative of this node; see `Alternative`."""
-        is_source = all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
-        return Alternative(
-            tuple(formats),
-            lowering,
-            cost,
-            is_source,
-            device,
-            elidable_bytes,
-            implementation_index,
-            numbered_constants=numbered_constants,
-        )
+    def is_unchanged(self, formats: Sequence[MemoryFormat], lowering: Lowering) -> bool:
+        """Whether the node is as in the source when the ports' tensors have these formats."""
+        return all(map(Port.is_source_format, self.ports, formats)) and lowering.changes_nothing
 
     def port_name(self, port: Port) -> str:
         """The port's name in messages."""
@@ -313,31 +299,25 @@ class NodePorts(Struct, frozen=True, eq=False):
 
 
 class NodeAlternatives(NodePorts, frozen=True, eq=False):
-    """A decision variable: the ports of a node, and the alternatives to choose from.
-
-    `layouts` has the required layout of each port under each alternative, "" where there is no requirement.
-    """
+    """A decision variable: the ports of a node, and the alternatives to choose from."""
 
     alternatives: tuple[Alternative, ...] = ()
-    layouts: tuple[tuple[str, ...], ...] = ()
-
-    def of(self, node: NodePorts) -> NodeAlternatives:
-        """The same alternatives of a node that is like this one."""
-        return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts)
 
 
-def with_alternatives(node: NodePorts, given: Iterable[tuple[Alternative, Sequence[str]]]) -> NodeAlternatives:
-    """The node with these alternatives, each with its layouts. Of two with the same formats, device and implementation,
-    the cheaper one stays; then the one with less elidable traffic; then the one that changes nothing."""
-    found: dict[tuple[object, ...], tuple[Alternative, Sequence[str]]] = {}
-    for new, layouts in given:
+def with_alternatives(node: NodePorts, alternatives: tuple[Alternative, ...]) -> NodeAlternatives:
+    """The node with these alternatives."""
+    return NodeAlternatives(node.label, node.node, node.ports, node.rule, node.region_edge, alternatives)
+
+
+def best_alternatives(given: Iterable[Alternative]) -> tuple[Alternative, ...]:
+    """Of those with the same formats, device and implementation the cheapest; then the one with least elidable traffic;
+    then the one that changes nothing."""
+    found: dict[tuple[object, ...], Alternative] = {}
+    for new in given:
         key = (new.formats, new.device, new.implementation_index)
-        known = found.get(key)
-        if known is None or _rank(new) < _rank(known[0]):
-            found[key] = new, layouts
-    alternatives = tuple([each for each, _ in found.values()])
-    layouts_of = tuple([tuple(each) for _, each in found.values()])
-    return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, alternatives, layouts_of)
+        if key not in found or _rank(new) < _rank(found[key]):
+            found[key] = new
+    return tuple(found.values())
 
 
 def _rank(alternative: Alternative) -> tuple[int, int, bool]:

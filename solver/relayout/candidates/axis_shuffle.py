@@ -61,8 +61,7 @@ class AxisShuffle(Struct, frozen=True, eq=False):
 
     def _shuffled(self, port: Port, own: MemoryFormat, lowering: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
-        side = lowering.outputs if port.is_result else lowering.inputs
-        dims_of_port = side[port.index] if port.index < len(side) else None
+        dims_of_port = port.entry(lowering.inputs, lowering.outputs)
         if dims_of_port is None:
             dims_of_port = _source_dims(self.node, (port.is_result, port.index, 0))
         if any(len({a.axis for a in group}) != 1 for group in dims_of_port):

@@ -51,8 +51,7 @@ class Requirement:
         self._ports = ports
         layouts: list[Layout | None] = []
         for port in ports:
-            stated = implementation.results if port.is_result else implementation.inputs
-            layout = stated[port.index] if port.index < len(stated) else None
+            layout = port.entry(implementation.inputs, implementation.results)
             layouts.append(layout if layout is not None and has_requirement(layout) else None)
         self.layouts = tuple(layouts)
         binds_constants = any(map(_binds_constants, implementation.inputs))

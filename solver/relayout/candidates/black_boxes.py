@@ -102,8 +102,5 @@ def reachable(
             base is not None and any(checker.converts(base, source, format_) for source in given)
         )
 
-    pairs = list(zip(choice.alternatives, choice.layouts, strict=True))
-    kept = [pair for pair in pairs if all(map(is_reachable, choice.ports, pair[0].formats))]
-    if len(kept) == len(pairs):
-        return choice
-    return replace(choice, alternatives=tuple([a for a, _ in kept]), layouts=tuple([said for _, said in kept]))
+    kept = tuple([each for each in choice.alternatives if all(map(is_reachable, choice.ports, each.formats))])
+    return choice if len(kept) == len(choice.alternatives) else replace(choice, alternatives=kept)

@@ -14,7 +14,15 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from relayout.candidates.alternatives import BoundaryLowering, NodeAlternatives, NodePorts, Port, with_alternatives
+from relayout.candidates.alternatives import (
+    Alternative,
+    BoundaryLowering,
+    NodeAlternatives,
+    NodePorts,
+    Port,
+    best_alternatives,
+    with_alternatives,
+)
 from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
@@ -80,9 +88,9 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
         for order in orders_of(choice.ports, formats):
             own = [port.format_in(one_each(order)) for port in choice.ports]
             if None not in own:
-                made = choice.alternative(cast(list[MemoryFormat], own), BoundaryLowering(order))
-                found.append((made, order_texts(choice, order, names)))
-        return with_alternatives(choice, found)
+                texts = order_texts(choice, order, names)
+                found.append(_alternative(choice, cast(list[MemoryFormat], own), order, texts))
+        return with_alternatives(choice, best_alternatives(found))
 
     inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
     return replace(boundary, inputs=inputs, outputs=outputs)
@@ -262,7 +270,14 @@ class _Ends:
 
 
 def _single(own: NodePorts, format_: MemoryFormat, order: MemoryFormat, layouts: Sequence[str]) -> NodeAlternatives:
-    return with_alternatives(own, [(own.alternative([format_], BoundaryLowering(order)), layouts)])
+    return with_alternatives(own, (_alternative(own, [format_], order, layouts),))
+
+
+def _alternative(
+    own: NodePorts, formats: Sequence[MemoryFormat], order: MemoryFormat, layouts: Sequence[str]
+) -> Alternative:
+    lowering = BoundaryLowering(order)
+    return Alternative(tuple(formats), lowering, tuple(layouts), is_source=own.is_unchanged(formats, lowering))
 
 
 def _label(ends: Sequence[_End]) -> str:

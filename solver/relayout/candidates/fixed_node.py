@@ -27,11 +27,7 @@ def of_ports(
     ports: Sequence[Port], inputs: Sequence[Thing | None], outputs: Sequence[Thing | None]
 ) -> tuple[Thing | None, ...]:
     """The entry of each port in `inputs` or `outputs`; None past their end."""
-    found = []
-    for port in ports:
-        side = outputs if port.is_result else inputs
-        found.append(side[port.index] if port.index < len(side) else None)
-    return tuple(found)
+    return tuple([port.entry(inputs, outputs) for port in ports])
 
 
 def port_axis_names(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | None, ...]:

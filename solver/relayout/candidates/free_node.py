@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 
 import onnx_ir as ir
@@ -13,14 +13,15 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, noted_orders
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
-from relayout.candidates.iteration_space import IndexingMaps, unit_axis_insertions
+from relayout.candidates.iteration_space import indexing_maps, unit_axis_insertions
+from relayout.candidates.tensors import Operand
 from relayout.layout.binding import bind
 from relayout.layout.conversion import Dims, dims_shape, one_each
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic
 from relayout.ops.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing", "operand_dims"]
+__all__ = ["FreeNode", "Pricing", "operand_dims", "operands_on"]
 
 Pricing = Callable[[ir.Shape], int]
 """The number of elements of a shape, with estimates for symbolic dims."""
@@ -39,57 +40,69 @@ class FreeNode:
         rule: Free,
         requirements: Sequence[Requirement],
         *,
-        maps: IndexingMaps,
         checker: RequirementChecker,
         elements: Pricing,
     ) -> None:
         self._choice = choice
         self._rule = rule
-        self._maps = maps
         self._checker = checker
         self._elements = elements
-        self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
+        self.requirements = requirements
+        self.axes = of_ports(choice.ports, rule.inputs, rule.outputs)
+        self.operands = operands_on(choice, self.axes)
+        self.maps = indexing_maps(rule, self.operands)
         self._letters = port_axis_names(rule, choice.ports)
-        self._reach: dict[Requirement, bool] = {}
-        self._answers: dict[MemoryFormat, tuple[Answer, ...] | None] = {}
-        self._suggested: dict[MemoryFormat, tuple[MemoryFormat, ...]] = {}
+        self.answers, self.suggested = cache(self._answers), cache(self._suggested)
+        self._is_unreachable = cache(self._reaches_no_order)
         # Only the cheapest requirement that an order meets counts, per device and set of black boxes.
         self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
         for requirement in requirements:
             self._devices.setdefault((requirement.implementation.device, requirement.boxes), []).append(requirement)
 
-    def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
+    def _answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
         """The requirement, lowering and cost in this order for each device that supports it; None if no device does."""
-        if order not in self._answers:
-            dims = self._maps.grouped(order)
-            every = self._devices.values() if dims is not None else ()
-            answers = [self._answer(requirements, dims) for requirements in every if dims is not None]
-            self._answers[order] = tuple([answer for answer in answers if answer is not None]) or None
-        return self._answers[order]
+        dims = self.maps.grouped(order)
+        if dims is None:
+            return None
+        answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
+        return tuple([answer for answer in answers if answer is not None]) or None
+
+    def answers_by_requirement(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
+        """The lowering in this order for each requirement that allows it; None if none does. A region edge is no
+        operator: it costs nothing in any order, and is not decomposed."""
+        dims = self.maps.grouped(order)
+        if dims is None:
+            return None
+        allowed = [lowering for lowering in self._lowerings(dims) if self._rule.allows(lowering.axes)]
+
+        def is_met(requirement: Requirement, lowering: FreeLowering) -> bool:
+            port_dims = [operand_dims(axes, lowering.dims) for axes in self.axes]
+            return requirement.is_empty or self._checker.is_met(self._choice, requirement, port_dims, self._letters)
+
+        found = [(each, next((own for own in allowed if is_met(each, own)), None)) for each in self.requirements]
+        return tuple([(each, lowering, 0) for each, lowering in found if lowering is not None]) or None
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
         axis_names = self._rule.axis_names
         return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
-    def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def _suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Further orders that the rule suggests once the node runs in `order`; for tiles in which it can only be
         decomposed, those of whole axes."""
-        if order not in self._suggested:
-            dims = self._maps.grouped(order) or ()
-            orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
-            found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
-            if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
-                found += self._maps.whole_orders(order)
-            self._suggested[order] = tuple(found)
-        return self._suggested[order]
+        dims = self.maps.grouped(order) or ()
+        orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
+        found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+        if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
+            found += self.maps.whole_orders(order)
+        return tuple(found)
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
         operands = [
             (port, axes, layout, axis_names)
             for port, axes, layout, axis_names in zip(
-                self._choice.ports, self._axes, requirement.layouts, self._letters, strict=True
+                self._choice.ports, self.axes, requirement.layouts, self._letters, strict=True
             )
             if axes is not None
         ]
@@ -108,7 +121,7 @@ class FreeNode:
                 continue
             format_ = port.format_in(one_each(own))
             if format_ is not None:
-                yield from self._maps.extend(place, format_)
+                yield from self.maps.extend(place, format_)
         yield from self._numbered_orders(requirement)
 
     def _numbered_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
@@ -122,7 +135,7 @@ class FreeNode:
                 yield self._normal(order_of(tuple(axes[numbers.index(name)] for name in layout.names)))
 
     def _normal(self, order: MemoryFormat) -> MemoryFormat:
-        return normal_form(order, self._maps.extents)
+        return normal_form(order, self.maps.extents)
 
     def _answer(self, requirements: Sequence[Requirement], dims: Dims) -> Answer | None:
         """The first requirement that this order meets, with its lowering; None if there is none. An order that ONNX's
@@ -175,24 +188,22 @@ class FreeNode:
         """Whether the backend requires nothing of the node in this lowering. It is asked anew, because the axis order
         of a permuted operand and the rank of a tiled one differ from the source's."""
         axis_names = self._rule.axis_names
-        port_dims = [operand_dims(axes, lowering.dims) for axes in self._axes]
+        port_dims = [operand_dims(axes, lowering.dims) for axes in self.axes]
         is_native = not axis_names or lowering.axes == tuple(
             axis_names.index(letter) for letter in native_letters(len(axis_names))
         )
-        if is_native and all(d is None or len(d) == len(a) for d, a in zip(port_dims, self._axes, strict=True) if a):
+        if is_native and all(d is None or len(d) == len(a) for d, a in zip(port_dims, self.axes, strict=True) if a):
             return True
         return self._checker.has_no_requirement(self._choice, port_dims, requirement.implementation.device)
 
-    def _is_unreachable(self, requirement: Requirement) -> bool:
+    def _reaches_no_order(self, requirement: Requirement) -> bool:
         """Whether the operator supports none of the required orders, so that it has to be decomposed. The requirements
         of the decomposition's operators then count instead."""
-        if requirement not in self._reach:
-            dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
-            # ONNX's operator may support an order with its unit axes inserted somewhere.
-            lowerings = chain.from_iterable(map(self._lowerings, dims))
-            self._reach[requirement] = is_written and not any(self._rule.allows(each.axes) for each in lowerings)
-        return self._reach[requirement]
+        dims = [d for order in self.required_orders(requirement) if (d := self.maps.grouped(order)) is not None]
+        is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
+        # ONNX's operator may support an order with its unit axes inserted somewhere.
+        lowerings = chain.from_iterable(map(self._lowerings, dims))
+        return is_written and not any(self._rule.allows(each.axes) for each in lowerings)
 
     def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
         """The lowerings in these dimensions, one for each insertion of the unit axes."""
@@ -235,14 +246,14 @@ class FreeNode:
 
     def _meets(self, requirement: Requirement, dims: Dims) -> bool:
         """Whether operands and constants meet the requirement when the iteration space has these dimensions."""
-        own = [operand_dims(axes, dims) for axes in self._axes]
+        own = [operand_dims(axes, dims) for axes in self.axes]
         inputs = [operand_dims(axes, dims) for axes in self._rule.inputs]
         is_met = self._checker.is_met(self._choice, requirement, own, self._letters)
         return is_met and self._checker.constants_meet(self._choice, requirement, inputs)
 
     def _meets_by_parts(self, requirement: Requirement, lowering: FreeLowering) -> bool:
         """Whether the operators of the lowering's decomposition meet the backend's requirements of them."""
-        return self._checker.dry_run(self._choice, self._rule, self._axes, lowering, requirement.implementation.device)
+        return self._checker.dry_run(self._choice, self._rule, self.axes, lowering, requirement.implementation.device)
 
     def _cost(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
         """The node's cost in this lowering beyond its best order; None where the device does not support it."""
@@ -264,6 +275,11 @@ class FreeNode:
             own = self._elements(ir.Shape(self._rule.extents))
             added += noted * (self._elements(ir.Shape(shape)) - own) // own if own else 0
         return max(added, 0)  # a size of the caller may leave an axis without elements, and nothing is saved there
+
+
+def operands_on(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
+    """The operands that have axes of the space, with these."""
+    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ no position for axes of extent 1, but an operator's operand does: `unit_axis_ins
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations, pairwise, permutations
 
 from relayout.candidates.tensors import Operand
@@ -40,24 +40,20 @@ class IndexingMaps:
     ) -> None:
         # An axis has no position only if its extent is 1 in every operand: Pad, Expand or Resize may extend an axis of
         # 1.
+        of_operands = [
+            (axis, extent) for view, axes in operands for axis, extent in zip(axes, view.extents, strict=True)
+        ]
         longest = list(extents)
-        for view, axes in operands:
-            for index, axis in enumerate(axes):
-                own = view.extents[index]
-                if longest[axis] == 1 and own != 1:
-                    longest[axis] = own
+        for axis, extent in of_operands:
+            if longest[axis] == 1:
+                longest[axis] = extent
         self.extents = extents = tuple(longest)
         # For each operand, the position of each axis of the space among its own; unit axes have none.
         self._operands = [
             (view, axes, {axis: i for i, axis in enumerate(axes) if view.extents[i] != 1}) for view, axes in operands
         ]
         # An axis whose extent differs between operands cannot have the same tiles in all of them.
-        uneven = {
-            axis
-            for view, axes in operands
-            for index, axis in enumerate(axes)
-            if view.extents[index] not in (1, extents[axis]) or extents[axis] is None
-        }
+        uneven = {axis for axis, own in of_operands if own not in (1, extents[axis]) or extents[axis] is None}
         each = list(enumerate(traits))
         self._tileable = frozenset(a for a, own in each if own.tileable) - uneven
         self._multiples = {a: own.tile_multiple for a, own in each if own.tile_multiple}
@@ -65,16 +61,12 @@ class IndexingMaps:
         self._padded = frozenset(a for a, own in each if own.zero_preserving) - uneven
         # A `relayout` operator supports any tiles of its named axes that a backend requires, except for axes of extent
         # 1 in its result.
-        different = {
-            axis for view, axes in operands for index, axis in enumerate(axes) if view.extents[index] != extents[axis]
-        }
+        different = {axis for axis, own in of_operands if own != extents[axis]}
         self._named = frozenset(range(len(extents)) if is_named else ()) - uneven - different
         self._companions = {a: own.companion for a, own in each if own.companion is not None}
         self._insertion_rule = insertion_rule
-        self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
-        self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
-        self._guided: dict[tuple[int, MemoryFormat, int, MemoryFormat], MemoryFormat | None] = {}
-        self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], MemoryFormat | None] = {}
+        self.formats, self.extend = cache(self._formats), cache(self._extend)
+        self.merged_order, self.guided_order = cache(self._merged_order), cache(self._guided_order)
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
         has = [wide & set(positions) for _, _, positions in self._operands]
         # Where no operand has all the axes, an order of the space is merged from those of several operands.
@@ -87,19 +79,6 @@ class IndexingMaps:
         self._lacking = [wide - known for known in has]
         complete = [n for n, lacking in enumerate(self._lacking) if not lacking]
         self.guides = [complete if lacking else [] for lacking in self._lacking]
-
-    def formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
-        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
-        if order not in self._formats:
-            self._formats[order] = self._all_formats(order)
-        return self._formats[order]
-
-    def extend(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Orders of the space in which operand `index` has `format_`: missing axes follow their source neighbours."""
-        key = (index, format_)
-        if key not in self._extended:
-            self._extended[key] = self._extension(index, format_)
-        return self._extended[key]
 
     def nearest_whole(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """The orders of whole axes nearest to a tiled format of operand `index`: with each axis at the position of its
@@ -163,7 +142,8 @@ class IndexingMaps:
             return False
         return atom.axis in self._tileable or atom.axis in self._permutable or self._divides_multiple(atom)
 
-    def _all_formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
+    def _formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
+        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
         found: list[MemoryFormat] = []
         for view, _, positions in self._operands:
             own = [Atom(positions[axis], inner, outer) for axis, inner, outer in order if axis in positions]
@@ -181,15 +161,6 @@ class IndexingMaps:
         positions = self._operands[other][2]
         return normal_form(tuple([atom for atom in order if atom.axis in positions]), self.extents)
 
-    def merged_order(
-        self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
-    ) -> MemoryFormat | None:
-        """The order of the space in which both operands have these formats, whose common axes are ordered alike."""
-        key = (index, format_, other, other_format)
-        if key not in self._merged:
-            self._merged[key] = self._union(*key)
-        return self._merged[key]
-
     def placement(self, index: int, format_: MemoryFormat, other: int, *, whole: bool) -> Hashable:
         """How this format of operand `index` guides operand `other`: by tiles of axes that it lacks, or, with `whole`,
         by the places of such axes, each behind an atom. None where it does not."""
@@ -202,15 +173,9 @@ class IndexingMaps:
         behind = zip([None, *order], order, strict=False)
         return tuple([(atom, before) for before, atom in behind if atom.axis in lacking]) if whole else None
 
-    def guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
+    def _guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
         """The order in which operand `index` has its format, and each tile of an axis that it lacks follows the same
         atom as in the other operand's format. None where the tiles of the two do not nest."""
-        key = (index, format_, other, guide)
-        if key not in self._guided:
-            self._guided[key] = self._following(*key)
-        return self._guided[key]
-
-    def _following(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
         order, leading = self._in_space(index, format_), self._in_space(other, guide)
         if order is None or leading is None or not cuts_nest(tuple(order), tuple(leading)):
             return None
@@ -226,7 +191,10 @@ class IndexingMaps:
                 return None
         return self._completed(list(normal_form(tuple(order), self.extents)))
 
-    def _union(self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
+    def _merged_order(
+        self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
+    ) -> MemoryFormat | None:
+        """The order of the space in which both operands have these formats, whose common axes are ordered alike."""
         order, further = self._in_space(index, format_), self._in_space(other, other_format)
         if order is None or further is None:
             return None
@@ -251,7 +219,8 @@ class IndexingMaps:
             least += 1
         return self._completed(order)
 
-    def _extension(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def _extend(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        """Orders of the space in which operand `index` has `format_`: missing axes follow their source neighbours."""
         order = self._in_space(index, format_)
         if order is None:
             return ()

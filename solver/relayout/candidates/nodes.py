@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -22,6 +23,7 @@ from relayout.candidates.alternatives import (
     NodeAlternatives,
     NodePorts,
     Port,
+    best_alternatives,
     label_of,
     ports_of,
     region_edge_ports,
@@ -39,12 +41,12 @@ from relayout.candidates.fixed_node import (
     port_axis_names,
     rewritten_lowering,
 )
-from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
+from relayout.candidates.free_node import FreeNode, Pricing, operand_dims, operands_on
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
-from relayout.candidates.subgraph_values import CrossingValue, may_cross
-from relayout.candidates.tensors import Operand, Tensors
+from relayout.candidates.subgraph_values import crossing_requirements, may_cross
+from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
@@ -122,7 +124,7 @@ class NodeSeed(Struct, frozen=True, eq=False):
         """The seed of a node that is like this one."""
         spaces = []
         for own in self.spaces:
-            space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
+            space = IterationSpace(own.space.maps, operands_on(node, own.axes), own.space.accepts, own.space.suggests)
             spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
         return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
@@ -176,14 +178,14 @@ def list_alternatives(
     """Every node's alternatives, without those that read an unreachable black box: one that no node, no graph input in
     `inputs` and no conversion produces. Raises InfeasibleError for a node without alternatives."""
     every: list[NodeAlternatives] = []
-    shared: dict[object, NodeAlternatives] = {}
+    shared: dict[object, tuple[Alternative, ...]] = {}
     for seed in seeds:
         orders = [tuple(candidates.orders[own.space]) for own in seed.spaces]
         shuffled = candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ()
         key = (seed.prototype or seed, *orders, tuple(shuffled))
         if key not in shared or seed.has_boxes:
             shared[key] = _alternatives(seed, candidates)
-        every.append(shared[key].of(seed.node))
+        every.append(with_alternatives(seed.node, shared[key]))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
         every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
@@ -193,25 +195,26 @@ def list_alternatives(
     return tuple(every)
 
 
-def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
+def _alternatives(seed: NodeSeed, candidates: Candidates) -> tuple[Alternative, ...]:
     def alternative(
         met: Requirement,
         lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
         elidable_bytes: int = 0,
-    ) -> tuple[Alternative, Sequence[str]]:
+    ) -> Alternative:
         own = met.implementation
-        made = seed.node.alternative(
-            formats,
+        return Alternative(
+            tuple(formats),
             lowering,
-            own.cost + extra,
-            own.device,
-            elidable_bytes,
-            met.implementation_index,
-            () if own.rewrite is not None else met.numbered_constants(),
+            met.shown,
+            cost=own.cost + extra,
+            is_source=seed.node.is_unchanged(formats, lowering),
+            device=own.device,
+            elidable_bytes=elidable_bytes,
+            implementation_index=met.implementation_index,
+            numbered_constants=() if own.rewrite is not None else met.numbered_constants(),
         )
-        return made, met.shown
 
     found = [alternative(*each) for each in seed.fixed]
     if seed.shuffle is not None:
@@ -227,7 +230,7 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
                     found.append(alternative(requirement, lowering, boxed, extra, own.elidable_bytes))
-    return with_alternatives(seed.node, found)
+    return best_alternatives(found)
 
 
 def _port_dims(
@@ -253,7 +256,8 @@ def _refused(
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
-        return _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+        fixpoint = propagate(tensors, spaces, shuffles, [*tried.seeds(), *known])
+        return with_alternatives(tried.node, _alternatives(tried, fixpoint))
 
     def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
         found = unfiltered(stated)
@@ -288,7 +292,7 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
         return _seed_node(context, node, stated)
-    own = NodePorts(label_of(node), node, ports_of(node, tensors))
+    own = NodePorts(label_of(node), node, ports_of(node, tensors), rule)
     likeness = noted_cost(node) if stated is None else stated
     key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
@@ -305,14 +309,10 @@ def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
     return *place, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
 
 
-def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
-    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
-
-
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
-    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges))
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges), rule)
     stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
@@ -384,13 +384,10 @@ def _seed_free(
     has_boxes: bool,
 ) -> NodeSeed:
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
-    axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
-    operands = _operands(own, axes_of)
-    maps = indexing_maps(rule, operands)
-    free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
+    free = FreeNode(own, rule, requirements, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers, free.suggested)
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
-    spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
+    spaces = [NodeSpace(space, free.axes, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
     # Some packed layouts are not expressible as an order of the space: both tiles of an axis side by side, a tile that
@@ -445,11 +442,12 @@ def _seed_edge(
     context: SeedContext, node: ir.Node, implementations: Sequence[Implementation], edge: RegionEdge
 ) -> NodeSeed:
     """The seed of a region edge: a value that crosses the border of the graphs inside the node."""
-    own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
-    axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
-    operands = _operands(own, axes_of)
-    maps = indexing_maps(edge.rule, operands)
-    value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
-    orders = [space.source_order(), *value.required_orders()]
-    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))
+    ports = region_edge_ports(node, edge, context.tensors)
+    own = NodePorts(f"{label_of(node)} {edge.name}", node, ports, edge.rule, edge)
+    requirements = crossing_requirements(own, edge, implementations)
+    free = FreeNode(own, edge.rule, requirements, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers_by_requirement)
+    orders = [space.source_order(), *chain.from_iterable(map(free.required_orders, requirements))]
+    return NodeSeed(
+        own, spaces=(NodeSpace(space, free.axes),), start=tuple([_SpaceOrder(0, order) for order in orders])
+    )

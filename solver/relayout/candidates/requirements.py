@@ -19,8 +19,8 @@ from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import RequirementChecker
 from relayout.candidates.boundary import Boundary, capped_tensors, coupled_formats, list_boundary, set_boundary
 from relayout.candidates.free_node import Pricing
-from relayout.candidates.nodes import NodeSeed, SeedContext, list_alternatives, seed_nodes
-from relayout.candidates.propagation import FORMATS_PER_TENSOR, Candidates, propagate
+from relayout.candidates.nodes import SeedContext, list_alternatives, seed_nodes
+from relayout.candidates.propagation import FORMATS_PER_TENSOR, propagate
 from relayout.candidates.tensors import Tensor, Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
@@ -48,15 +48,6 @@ class Requirements(Struct, frozen=True, eq=False):
         return found
 
 
-class _Seeded(Struct, frozen=True, eq=False):
-    """The candidates before propagation, and the views that block a tiling."""
-
-    context: SeedContext
-    boundary: Boundary
-    nodes: tuple[NodeSeed, ...]
-    blocking_views: frozenset[ir.Value]
-
-
 def collect_requirements(
     graph: ir.Graph,
     backend: Backend,
@@ -74,20 +65,29 @@ def collect_requirements(
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
     fit, BackendError for an invalid answer of the backend.
     """
-    layouts = input_layouts or {}, output_layouts or {}
-    seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
-    while seeded.blocking_views:
-        materialized = tensors.materialized | seeded.blocking_views
+    while True:
+        names = AxisNames(tensors)
+        context = SeedContext(RequirementChecker(backend, names), names, tensors, elements or _known_elements)
+        ends = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
+        seeds = () if ends.blocking_views else seed_nodes(graph, context)
+        blocking_views = ends.blocking_views.union(*(seed.blocking for seed in seeds))
+        if not blocking_views:
+            break
+        materialized = tensors.materialized | blocking_views
         tensors = collect_tensors(graph, tensors.opsets, materialized, reads_extents=tensors.reads_extents)
-        seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
-    context = seeded.context
-    candidates = _propagated(seeded)
-    boundary = list_boundary(seeded.boundary, candidates.formats, context.names)
-    nodes = list_alternatives(context, seeded.nodes, candidates, seeded.boundary.inputs)
-    capped = dict.fromkeys((*candidates.capped, *capped_tensors(seeded.boundary, candidates.formats)))
+    candidates = propagate(
+        tensors.tensors,
+        [own.space for seed in seeds for own in seed.spaces],
+        [seed.shuffle for seed in seeds if seed.shuffle is not None],
+        [*ends.seeds(), *(each for seed in seeds for each in seed.seeds())],
+        lambda formats: coupled_formats(ends, formats),
+    )
+    boundary = list_boundary(ends, candidates.formats, names)
+    nodes = list_alternatives(context, seeds, candidates, ends.inputs)
+    capped = dict.fromkeys((*candidates.capped, *capped_tensors(ends, candidates.formats)))
     warnings = (_dropped_formats(capped),) if capped else ()
     choices = (*boundary.inputs, *nodes, *boundary.outputs)
-    return Requirements(tensors, context.names, choices, warnings, boundary, is_complete=not capped)
+    return Requirements(tensors, names, choices, warnings, boundary, is_complete=not capped)
 
 
 def _dropped_formats(capped: Iterable[Tensor]) -> str:
@@ -96,35 +96,6 @@ def _dropped_formats(capped: Iterable[Tensor]) -> str:
     return (
         f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are possible; some were not considered, "
         "so a cheaper result may exist"
-    )
-
-
-def _seed(
-    graph: ir.Graph,
-    backend: Backend,
-    tensors: Tensors,
-    input_layouts: Mapping[str, str],
-    output_layouts: Mapping[str, str],
-    elements: Pricing,
-) -> _Seeded:
-    names = AxisNames(tensors)
-    context = SeedContext(RequirementChecker(backend, names), names, tensors, elements)
-    boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
-    if boundary.blocking_views:
-        return _Seeded(context, boundary, (), boundary.blocking_views)
-    nodes = seed_nodes(graph, context)
-    return _Seeded(context, boundary, nodes, frozenset().union(*(node.blocking for node in nodes)))
-
-
-def _propagated(seeded: _Seeded) -> Candidates:
-    """The fixpoint of all formats and orders."""
-    nodes, boundary = seeded.nodes, seeded.boundary
-    return propagate(
-        seeded.context.tensors.tensors,
-        [own.space for node in nodes for own in node.spaces],
-        [node.shuffle for node in nodes if node.shuffle is not None],
-        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds())],
-        lambda formats: coupled_formats(boundary, formats),
     )
 
 

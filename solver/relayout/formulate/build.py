@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import onnx_ir as ir
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ def build(
     costs = ConversionCosts(requirements, backend, elements)
     chains = [_with_turned(costs, chain) for chain in def_use_chains(requirements, has_devices=bool(devices))]
     scale = _scale(requirements, costs, chains, objective)
-    tables = _ScaledTables(scale)
+    packed = _packed_by(scale)
     choices = _priced(requirements, scale, changes(requirements, backend))
     items: list[Item] = []
     provenance: list[int | None] = []
@@ -56,13 +57,13 @@ def build(
     for index, chain in enumerate(chains):
         number = {f: i for i, f in enumerate(chain.formats)}
         if len(chain.devices) > 1:
-            transfers = _transfer_choices(requirements, costs, scale, tables, chain, number)
+            transfers = _transfer_choices(requirements, costs, scale, packed, chain, number)
             items += transfers.items(len(choices))
             choices += transfers.choices()
             chain = replace(chain, transfers=transfers)
         elif len(chain.formats) > 1:
             producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
-            rows = tables.of(costs.table(chain.tensor, chain.devices[0], chain.formats))
+            rows = packed(costs.table(chain.tensor, chain.devices[0], chain.formats))
             reuses = bool(_reusing(costs, chain))
             items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
@@ -89,22 +90,19 @@ def _priced(requirements: Requirements, scale: Scale, changes_of: Iterable[tuple
     return found
 
 
-class _ScaledTables:
-    """Cost tables packed by a scale. Equal tables are shared, because networks repeat their blocks."""
+def _packed_by(scale: Scale) -> Callable[[CostTable], _Rows]:
+    """The rows of a table as packed costs. Equal ones are shared, because networks repeat their blocks."""
+    equal: dict[_Rows, _Rows] = {}
+    price, unit = scale.price, scale.objective.unit
 
-    def __init__(self, scale: Scale) -> None:
-        self._scale = scale
-        self._known: dict[CostTable, _Rows] = {}
-        self._equal: dict[_Rows, _Rows] = {}
+    @cache
+    def packed(table: CostTable) -> _Rows:
+        prices: dict[int, int | None] = {id(each): price(each.cost, each.count(unit)) for each in table.distinct}
+        prices[id(None)] = None
+        rows = tuple([tuple([prices[id(each)] for each in row]) for row in table.rows])
+        return equal.setdefault(rows, rows)
 
-    def of(self, table: CostTable) -> _Rows:
-        if table not in self._known:
-            price, unit = self._scale.price, self._scale.objective.unit
-            prices: dict[int, int | None] = {id(each): price(each.cost, each.count(unit)) for each in table.distinct}
-            prices[id(None)] = None
-            rows = tuple([tuple([prices[id(each)] for each in row]) for row in table.rows])
-            self._known[table] = self._equal.setdefault(rows, rows)
-        return self._known[table]
+    return packed
 
 
 def _with_turned(costs: ConversionCosts, chain: DefUse) -> DefUse:
@@ -149,7 +147,7 @@ def _transfer_choices(
     requirements: Requirements,
     costs: ConversionCosts,
     scale: Scale,
-    tables: _ScaledTables,
+    packed: Callable[[CostTable], _Rows],
     chain: DefUse,
     number: Mapping[MemoryFormat, int],
 ) -> TransferChoices:
@@ -159,7 +157,7 @@ def _transfer_choices(
         len(number),
         producer,
         tuple(consumers),
-        {device: tables.of(costs.table(chain.tensor, device, chain.formats)) for device in chain.devices},
+        {device: packed(costs.table(chain.tensor, device, chain.formats)) for device in chain.devices},
         {
             (p, q): tuple([scale.price(costs.transfer(chain.tensor, f, p, q)) for f in chain.formats])
             for p in chain.devices

@@ -27,29 +27,28 @@ def expand_devices(requirements: Requirements, devices: Sequence[str], hosts: Se
 
 
 def _expanded(choice: NodeAlternatives, devices: Sequence[str], hosts: Sequence[str]) -> NodeAlternatives:
-    pairs = list(zip(choice.alternatives, choice.layouts, strict=True))
+    every: Sequence[Alternative] = choice.alternatives
     if choice.node is None:
-        pairs = [(replace(a, device=host), layouts) for host in hosts for a, layouts in pairs]
-    pairs = _with_device_sets(pairs)
-    known = {a.device for a, _ in pairs}
+        every = [replace(a, device=host) for host in hosts for a in every]
+    every = _with_device_sets(every)
+    known = {a.device for a in every}
     preferred = (annotated_device(choice), *(hosts if choice.node is None else devices))
     usual = next(device for device in preferred if device in known)
-    alternatives = tuple([replace(a, is_source=a.is_source and a.device == usual) for a, _ in pairs])
-    return replace(choice, alternatives=alternatives, layouts=tuple([layouts for _, layouts in pairs]))
+    return replace(choice, alternatives=tuple([replace(a, is_source=a.is_source and a.device == usual) for a in every]))
 
 
-def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[tuple[Alternative, tuple[str, ...]]]:
+def _with_device_sets(alternatives: Sequence[Alternative]) -> list[Alternative]:
     """The alternatives; those that elide the node once for each set of its possible devices."""
     devices: dict[tuple[MemoryFormat, ...], list[str]] = {}
-    for alternative, _ in pairs:
+    for alternative in alternatives:
         if alternative.is_elided:
             devices.setdefault(alternative.formats, []).append(alternative.device)
-    found: list[tuple[Alternative, tuple[str, ...]]] = []
-    for alternative, layouts in pairs:
+    found: list[Alternative] = []
+    for alternative in alternatives:
         every = devices[alternative.formats] if alternative.is_elided else []
         later = every[every.index(alternative.device) + 1 :] if 0 < len(every) <= _MOST_DEVICES else []
         sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
-        found += [(replace(alternative, other_devices=more), layouts) for more in sets]
+        found += [replace(alternative, other_devices=more) for more in sets]
     return found
 
 

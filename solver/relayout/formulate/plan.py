@@ -9,7 +9,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from relayout.candidates.alternatives import Alternative, Lowering, NodePorts, OperandDims, Port
+from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
 from relayout.candidates.tensors import Tensor, Tensors
@@ -20,27 +20,26 @@ from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
 from relayout.formulate.transfers import State, Transfer, TransferChoices, Wanted
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Rule
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
 __all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
 
 
-class PlannedNode(NodePorts, frozen=True, eq=True, kw_only=True):
-    """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for it.
+class PlannedNode(NodeAlternatives, frozen=True, eq=True, kw_only=True):
+    """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for
+    it."""
 
-    `layouts` has the required layout of each port, "" without a requirement.
-    """
-
-    alternatives: tuple[Alternative, ...]
     chosen: Alternative
-    layouts: tuple[str, ...]
-    rule: Rule | None
 
     @property
     def formats(self) -> tuple[MemoryFormat, ...]:
         return self.chosen.formats
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The required layout of each port, "" without a requirement."""
+        return self.chosen.layouts
 
     @property
     def device(self) -> str:
@@ -184,16 +183,7 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
         requirements.boundary,
         tuple(
             [
-                PlannedNode(
-                    choice.label,
-                    choice.node,
-                    choice.ports,
-                    choice.region_edge,
-                    alternatives=choice.alternatives,
-                    chosen=choice.alternatives[picked],
-                    layouts=choice.layouts[picked] if picked < len(choice.layouts) else ("",) * len(choice.ports),
-                    rule=choice.rule_in(requirements.tensors),
-                )
+                PlannedNode(*astuple(choice), chosen=choice.alternatives[picked])
                 for choice, picked in zip(requirements.choices, assignment, strict=True)
             ]
         ),

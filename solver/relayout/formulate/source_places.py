@@ -9,7 +9,7 @@ sums over single tensors, and at another size the costs of several tensors have 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from fractions import Fraction
 from math import prod
 
@@ -29,7 +29,8 @@ from relayout.solve.solver import Solution
 
 __all__ = ["Answer", "dearer_at_no_size"]
 
-_Key = tuple[OpenExtent, ...]
+_Product = tuple[OpenExtent, ...]
+"""Extents that are computed while the model runs, one of each axis; empty for a known size."""
 
 
 class Answer(Struct, frozen=True):
@@ -51,33 +52,35 @@ def dearer_at_no_size(
     such plan meets. `solve` gives a solution with an assignment, or raises InfeasibleError. It is called once, and
     again for each set of further tensors, so at most once more than there are tensors.
     """
-    in_place: frozenset[Tensor] = frozenset()
-    answer: Answer | None = None
-    while True:
+    answer = _answer(formulation, solve)
+    if backend.devices():
+        return answer
+    while further := _moved_for_worse(answer, sizes) - answer.in_place:
+        in_place = answer.in_place | further
+        kept = _in_source_places(answer.formulation.requirements, in_place)
         try:
-            solution = solve(formulation)
+            answer = _answer(build(kept, sizes, backend, formulation.scale.objective), solve, in_place)
         except InfeasibleError:
-            if answer is None:
-                raise
-            return answer
-        if solution.is_direct:
-            formulation = formulation.with_direct_copies()
-        planned = plan(formulation, solution)
-        further = frozenset() if backend.devices() else _moved_for_worse(formulation, planned, sizes) - in_place
-        answer = Answer(formulation, solution, planned, in_place)
-        if not further:
-            return answer
-        in_place |= further
-        kept = _in_source_places(formulation.requirements, in_place)
-        formulation = build(kept, sizes, backend, formulation.scale.objective)
+            break
+    return answer
 
 
-def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -> frozenset[Tensor]:
+def _answer(
+    formulation: Formulation, solve: Callable[[Formulation], Solution], in_place: frozenset[Tensor] = frozenset()
+) -> Answer:
+    solution = solve(formulation)
+    if solution.is_direct:
+        formulation = formulation.with_direct_copies()
+    return Answer(formulation, solution, plan(formulation, solution), in_place)
+
+
+def _moved_for_worse(answer: Answer, sizes: DimSizes) -> frozenset[Tensor]:
     """The tensors whose conversions may make the plan cost more bytes than the source at some sizes.
 
     Empty where the plan never costs more, where the source is not legal, and where a node of the source has another
     price in the plan.
     """
+    formulation = answer.formulation
     source = formulation.source_assignment()
     if source is None or formulation.scale.objective.unit != "bytes":
         return frozenset()
@@ -85,22 +88,25 @@ def _moved_for_worse(formulation: Formulation, planned: Plan, sizes: DimSizes) -
     if not any(opened.values()):
         return frozenset()
     before = plan_of(formulation, source)
-    prices = [(old.chosen.cost, new.chosen.cost) for old, new in zip(before.nodes, planned.nodes, strict=True)]
+    prices = [(old.chosen.cost, new.chosen.cost) for old, new in zip(before.nodes, answer.plan.nodes, strict=True)]
     if any(old not in (0, new) for old, new in prices):
         return frozenset()
-    more, tensors = _growth(before, planned, opened)
-    left = _settled(more)
-    if sum(_most(key, growth) for key, growth in left.items()) <= 0:
+    differences = list(_differences(before, answer.plan, opened))
+    growth: dict[_Product, Fraction] = {}
+    for product, cost, _ in differences:
+        growth[product] = growth.get(product, Fraction(0)) + Fraction(cost, prod(max(e.assumed, 1) for e in product))
+    left = _settled(growth)
+    if sum(_most(product, each) for product, each in left.items()) <= 0:
         return frozenset()
-    dearer = {key for key, growth in left.items() if key and growth > 0}
-    dearer = dearer or {key for key, growth in more.items() if key and growth}
-    beside = frozenset(tensor for tensor, key in opened.items() if key in dearer)
-    return beside.union(*(tensors[key] for key in dearer))
+    dearer = {product for product, each in left.items() if product and each > 0}
+    dearer = dearer or {product for product, each in growth.items() if product and each}
+    concerned = [tensors for product, _, tensors in differences if product in dearer]
+    return frozenset(tensor for tensor, product in opened.items() if product in dearer).union(*concerned)
 
 
-def _opened(tensors: Iterable[Tensor], sizes: DimSizes) -> dict[Tensor, _Key]:
+def _opened(tensors: Iterable[Tensor], sizes: DimSizes) -> dict[Tensor, _Product]:
     """The open extents of each tensor, computed once for all that share a shape."""
-    known: dict[int, _Key] = {}
+    known: dict[int, _Product] = {}
     found = {}
     for tensor in tensors:
         shape = tensor.base.shape
@@ -119,49 +125,36 @@ def _in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requi
 def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
     places = [place for place, port in enumerate(choice.ports) if port.operand.tensor in tensors]
     stays = [
-        n
-        for n, each in enumerate(choice.alternatives)
+        each
+        for each in choice.alternatives
         if not places
         or each.is_source
         or (not each.cost and all(choice.ports[p].is_source_format(each.formats[p]) for p in places))
     ]
-    if len(stays) == len(choice.alternatives):
-        return choice
-    layouts = tuple([choice.layouts[n] for n in stays]) if choice.layouts else ()
-    return replace(choice, alternatives=tuple([choice.alternatives[n] for n in stays]), layouts=layouts)
+    return choice if len(stays) == len(choice.alternatives) else replace(choice, alternatives=tuple(stays))
 
 
-def _growth(
-    before: Plan, after: Plan, opened: Mapping[Tensor, _Key]
-) -> tuple[dict[_Key, Fraction], dict[_Key, set[Tensor]]]:
-    """The bytes of the plan beyond the source's, by the open extents with which they grow: of one element in each. Also
-    the tensors with open extents that are concerned."""
+def _differences(
+    before: Plan, after: Plan, opened: Mapping[Tensor, _Product]
+) -> Iterator[tuple[_Product, int, Collection[Tensor]]]:
+    """The bytes that a conversion or a node of one plan costs beyond the other plan's, with the open extents with which
+    they grow, and the tensors that have these."""
     old, new = ({(c.tensor, c.source, c.target): c for c in each.conversions} for each in (before, after))
-    more: dict[_Key, Fraction] = {}
-    concerned: dict[_Key, set[Tensor]] = {}
-
-    def add(key: _Key, cost: int, tensors: Iterable[Tensor]) -> None:
-        share = Fraction(cost, prod(max(extent.assumed, 1) for extent in key))
-        more[key] = more.get(key, Fraction(0)) + share
-        concerned.setdefault(key, set()).update(tensors)
-
-    for use, conversion in new.items():
-        if use not in old:
-            add(opened[conversion.tensor], conversion.cost, [conversion.tensor])
-    for use, conversion in old.items():
-        if use not in new:
-            add(opened[conversion.tensor], -conversion.cost, [conversion.tensor])
-    for own, node in zip(before.nodes, after.nodes, strict=True):
-        if node.chosen.cost != own.chosen.cost:
-            tensors = [port.operand.tensor for port in node.ports if opened.get(port.operand.tensor)]
-            add(_product(tensors, opened), node.chosen.cost, tensors)
-    return more, concerned
+    for sign, own, other in ((1, new, old), (-1, old, new)):
+        for place, conversion in own.items():
+            if place not in other:
+                yield opened[conversion.tensor], sign * conversion.cost, [conversion.tensor]
+    for node, changed in zip(before.nodes, after.nodes, strict=True):
+        if changed.chosen.cost != node.chosen.cost:
+            tensors = [port.operand.tensor for port in changed.ports if opened.get(port.operand.tensor)]
+            product = tuple(sorted({extent for tensor in tensors for extent in opened[tensor]}))
+            yield product, changed.chosen.cost, tensors
 
 
-def _settled(more: Mapping[_Key, Fraction]) -> dict[_Key, Fraction]:
+def _settled(growth: Mapping[_Product, Fraction]) -> dict[_Product, Fraction]:
     """The growth without what is saved in larger products: one of more extents is at least as large as the smaller
     product times the least sizes of the other extents."""
-    left = dict(more)
+    left = dict(growth)
     for key in sorted((key for key in left if left[key] > 0), key=len, reverse=True):
         for other in (other for other in left if left[other] < 0):
             if left[key] > 0 and Counter(key) <= Counter(other):
@@ -172,14 +165,9 @@ def _settled(more: Mapping[_Key, Fraction]) -> dict[_Key, Fraction]:
     return left
 
 
-def _product(tensors: Iterable[Tensor], opened: Mapping[Tensor, _Key]) -> _Key:
-    """The open extents of all these tensors."""
-    return tuple(sorted({extent for tensor in tensors for extent in opened[tensor]}))
-
-
-def _most(key: _Key, growth: Fraction) -> Fraction | float:
+def _most(product: _Product, growth: Fraction) -> Fraction | float:
     """The most that this growth can be in bytes."""
     if growth <= 0:
-        return growth * prod(extent.low for extent in key)
-    highest = [extent.high for extent in key]
+        return growth * prod(extent.low for extent in product)
+    highest = [extent.high for extent in product]
     return float("inf") if None in highest else growth * prod(high for high in highest if high is not None)

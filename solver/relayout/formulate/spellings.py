@@ -9,7 +9,6 @@ from relayout.candidates.backend_conversions import base_format
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.memory_format import Atom, MemoryFormat, boxes_of, with_units
-from relayout.ops import Rule
 
 __all__ = ["Spellings", "stated_spellings"]
 
@@ -24,11 +23,11 @@ def stated_spellings(requirements: Requirements) -> dict[Tensor, Spellings]:
     shared: dict[object, list[tuple[int, MemoryFormat, MemoryFormat]]] = {}
     found: dict[Tensor, dict[MemoryFormat, dict[MemoryFormat, None]]] = {}
     for choice in requirements.choices:
-        if choice.node is None or not any(map(any, choice.layouts)):
+        if choice.node is None or not any(any(each.layouts) for each in choice.alternatives):
             continue
         key = id(choice.alternatives), *[id(port.operand.view) for port in choice.ports]
         if key not in shared:
-            shared[key] = list(dict.fromkeys(_stated_by(choice, choice.rule_in(tensors))))
+            shared[key] = list(dict.fromkeys(_stated_by(choice)))
         for place, format_, order in shared[key]:
             operand = choice.ports[place].operand
             base = tensors.operands[operand.tensor.base]
@@ -38,13 +37,14 @@ def stated_spellings(requirements: Requirements) -> dict[Tensor, Spellings]:
     return {tensor: tuple([(f, tuple(orders)) for f, orders in own.items()]) for tensor, own in found.items()}
 
 
-def _stated_by(choice: NodeAlternatives, rule: Rule | None) -> Iterator[tuple[int, MemoryFormat, MemoryFormat]]:
+def _stated_by(choice: NodeAlternatives) -> Iterator[tuple[int, MemoryFormat, MemoryFormat]]:
     """Each port of which a layout is required, with the format that an alternative has it in, and all its atoms."""
-    for alternative, layouts in zip(choice.alternatives, choice.layouts, strict=True):
-        for place, (port, format_, text) in enumerate(zip(choice.ports, alternative.formats, layouts, strict=True)):
+    for alternative in choice.alternatives:
+        each = zip(choice.ports, alternative.formats, alternative.layouts, strict=True)
+        for place, (port, format_, text) in enumerate(each):
             if not text or boxes_of(format_) or not port.operand.view.is_plain:
                 continue
-            dims, axes = alternative.lowering.operand_dims(port, rule), port.operand.view.axes
+            dims, axes = alternative.lowering.operand_dims(port, choice.rule), port.operand.view.axes
             if all(group is not None and len(group) == 1 for group in dims):
                 atoms = [group[0] for group in dims if group is not None]
                 # A view behind a Transpose does not say which axis of extent 1 one of its own is.

@@ -47,7 +47,7 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[int,
         stated, followed = _stated(choice), None
         flowing = stated
         # One implementation may state a layout, and another none.
-        takes_any = not stated or not all(map(any, choice.layouts))
+        takes_any = not stated or not all(any(each.layouts) for each in choice.alternatives)
         if takes_any and any(kind is True or choice.node.op_type in kind for kind in kinds):
             read = [port.operand.tensor for port in choice.ports if not port.is_result]
             above = frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
@@ -68,7 +68,7 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[int,
 def _stated(choice: NodeAlternatives) -> frozenset[Layout]:
     """The layouts of the results in the backend's implementations, else by the node's layout attributes."""
     results = [(index, port) for index, port in enumerate(choice.ports) if port.is_result]
-    found = {texts[index] for texts in choice.layouts for index, _ in results}
+    found = {each.layouts[index] for each in choice.alternatives for index, _ in results}
     if not any(found) and choice.node is not None and has_roles(choice.node):
         found = {_own(choice.node, port.index) for _, port in results}
     return frozenset(filter(None, map(_plain, found)))

@@ -332,13 +332,12 @@ def _drawn_choice(
     listed = []
     for index in order[:_MOST_ALTERNATIVES]:
         alternative, change = choice.alternatives[index], changes[index]
-        required = choice.layouts[index] if index < len(choice.layouts) else ("",) * len(choice.ports)
         operands = tuple(
             DrawnOperand(
                 layout=asked or format_text(names, port.operand, format_),
                 required=bool(asked),
             )
-            for port, format_, asked in zip(choice.ports, alternative.formats, required, strict=True)
+            for port, format_, asked in zip(choice.ports, alternative.formats, alternative.layouts, strict=True)
         )
         listed.append(
             DrawnAlternative(

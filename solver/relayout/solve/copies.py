@@ -7,7 +7,7 @@ Steiner problem in graphs", Dreyfus & Wagner 1971). A set of formats is an int w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 __all__ = ["FormatCopies", "copies_between", "members"]
 
@@ -22,8 +22,7 @@ class FormatCopies:
     def __init__(self, conversion: tuple[tuple[int | None, ...], ...]) -> None:
         self._conversion = conversion
         self._formats = range(len(conversion))
-        self._known: dict[tuple[int, int], _Tree | None] = {}
-        self._splits: dict[tuple[int, int], _Tree | None] = {}
+        self._tree, self._split = cache(self._cheapest_tree), cache(self._cheapest_split)
 
     def cost(self, source: int, required: int) -> int | None:
         """The cost of all required formats from `source`; None: one of them cannot be made."""
@@ -70,14 +69,8 @@ class FormatCopies:
                         best[g] = cost + price, edges | {(f, g)}
         return best
 
-    def _tree(self, root: int, required: int) -> _Tree | None:
+    def _cheapest_tree(self, root: int, required: int) -> _Tree | None:
         """The cheapest copies of `required` from `root`, which is not among them."""
-        key = root, required
-        if key not in self._known:
-            self._known[key] = self._cheapest(root, required)
-        return self._known[key]
-
-    def _cheapest(self, root: int, required: int) -> _Tree | None:
         if not required:
             return 0, frozenset()
         if required & (required - 1) == 0:
@@ -89,14 +82,8 @@ class FormatCopies:
                 best = cost + rest[0], edges | rest[1]
         return best
 
-    def _split(self, via: int, required: int) -> _Tree | None:
+    def _cheapest_split(self, via: int, required: int) -> _Tree | None:
         """The cheapest copies of `required` from `via` in two parts."""
-        key = via, required
-        if key not in self._splits:
-            self._splits[key] = self._cheapest_parts(via, required)
-        return self._splits[key]
-
-    def _cheapest_parts(self, via: int, required: int) -> _Tree | None:
         lowest = required & -required
         others = required & ~lowest
         best: _Tree | None = None

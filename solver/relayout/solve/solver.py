@@ -6,9 +6,8 @@ go to the lowest alternative, so the builder of a problem puts the source's alte
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -73,22 +72,19 @@ def solve(
     if engine not in ENGINES:
         raise UsageError("unknown engine", expected=" or ".join(ENGINES), found=engine)
     deadline = Deadline(time_limit, improved)
-    with _collector_paused():
-        # A solution of the problem without its limit is none yet.
-        with deadline.silent() if max_conversions is not None else nullcontext():
-            answer = by_cpsat(problem, deadline, hint, None) if engine == "cp-sat" else by_reduction(problem, deadline)
-        solution = _checked(problem, answer, deadline, hint)
-        if solution.status == "infeasible":
-            conflict, relaxation = explain_infeasibility(problem, deadline, answer.seed)
-            return replace(solution, conflict=conflict, relaxation=relaxation)
-        if max_conversions is None:
-            return solution
-        if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
-            return solution
-        return replace(
-            _limited(problem.with_direct_copies(), deadline, max_conversions, answer.bound, hint),
-            is_direct=problem.reuses_copies,
-        )
+    # A solution of the problem without its limit is none yet.
+    with deadline.silent() if max_conversions is not None else nullcontext():
+        answer = by_cpsat(problem, deadline, hint, None) if engine == "cp-sat" else by_reduction(problem, deadline)
+    solution = _checked(problem, answer, deadline, hint)
+    if solution.status == "infeasible":
+        conflict, relaxation = explain_infeasibility(problem, deadline, answer.seed)
+        return replace(solution, conflict=conflict, relaxation=relaxation)
+    if max_conversions is None:
+        return solution
+    if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
+        return solution
+    limited = _limited(problem.with_direct_copies(), deadline, max_conversions, answer.bound, hint)
+    return replace(limited, is_direct=problem.reuses_copies)
 
 
 def _limited(
@@ -119,18 +115,6 @@ def _limited(
     if answer.status not in ("optimal", "infeasible"):
         answer = replace(answer, bound=max(answer.bound or 0, bound or 0))
     return _checked(problem, answer, deadline, start)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    # A network is a million small objects that all remain reachable: collector passes took a quarter of the time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _checked(problem: Problem, answer: Answer, deadline: Deadline, hint: Sequence[int] | None) -> Solution:

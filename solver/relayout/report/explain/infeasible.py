@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relayout.candidates.alternatives import Port
+from relayout.candidates.alternatives import Alternative, Port
 from relayout.candidates.boundary_options import ANY
 from relayout.candidates.messages import contradiction, format_text, operand_name, relaxed, required
 from relayout.errors import InfeasibleError, option_text
@@ -55,8 +55,8 @@ class _Messages:
         self._numbered = {
             port.operand.tensor
             for choice in self._choices
-            for layouts in choice.layouts
-            for port, text in zip(choice.ports, layouts, strict=True)
+            for alternative in choice.alternatives
+            for port, text in zip(choice.ports, alternative.layouts, strict=True)
             if text.startswith("{")
         }
 
@@ -86,7 +86,7 @@ class _Messages:
 
     def _required(self, use: TensorUse, conflict: Sequence[TensorUse]) -> str:
         choice, port = self._choices[use.choice], self._port(use)
-        layouts = [self._layout(use, a) for a in range(len(choice.alternatives))]
+        layouts = [self._layout(use, each) for each in choice.alternatives]
         name = choice.label if choice.node is None else choice.port_name(port)
         coupled = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
         return required(name, layouts, [_name(other) for other in coupled])
@@ -111,18 +111,15 @@ class _Messages:
             return "another layout or at another device"
         format_ = def_use.formats[change.format]
         for use in def_use.uses:
-            for a, alternative in enumerate(self._choices[use.choice].alternatives):
+            for alternative in self._choices[use.choice].alternatives:
                 if alternative.formats[use.port] == format_:
-                    return self._layout(use, a)
+                    return self._layout(use, alternative)
         return self._text(def_use.producer, format_)
 
-    def _layout(self, use: TensorUse, alternative: int) -> str:
+    def _layout(self, use: TensorUse, alternative: Alternative) -> str:
         """The layout of one port in one alternative, as the backend spells it, else by axis names."""
-        choice = self._choices[use.choice]
-        stated = choice.layouts[alternative][use.port]
-        if stated not in ("", ANY):
-            return stated
-        return self._text(use, choice.alternatives[alternative].formats[use.port])
+        stated = alternative.layouts[use.port]
+        return stated if stated not in ("", ANY) else self._text(use, alternative.formats[use.port])
 
     def _text(self, use: TensorUse, format_: MemoryFormat) -> str:
         """A format by axis names, or in the notation of a layout that is required of its tensor by axis numbers."""

@@ -106,7 +106,7 @@ class Relaxation:
         producer = self.formulation.requirements.choices[def_use.producer.choice]
         port, device = producer.ports[def_use.producer.port], producer.alternatives[0].device
         lowering = BoundaryLowering(source_order(len(port.operand.view.axes)))
-        alternatives = tuple([Alternative((format_,), lowering, device=device) for format_ in def_use.formats])
+        alternatives = tuple([Alternative((format_,), lowering, ("",), device=device) for format_ in def_use.formats])
         return NodeAlternatives(f"{producer.label}, relaxed", None, (port,), alternatives=alternatives)
 
 
