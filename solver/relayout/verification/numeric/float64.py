@@ -1,4 +1,4 @@
-"""Rounding or fault: where results differ in float32, the same comparison in float64 decides."""
+"""Rounding or fault: where results differ in narrower floats, the same comparison in float64 decides."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def in_float64(
         return list(differences), f"not run: {reason}"
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
     agree = all(each.passed for each in settled)
-    return settled, "the two differ" if not agree else "the two agree: the difference in float32 is rounding"
+    return settled, "the two agree: the difference in narrower floats is rounding" if agree else "the two differ"
 
 
 def _compared(
@@ -72,6 +72,8 @@ def _compared(
     for model, original in pairs:
         right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
         their_steps, my_steps = steps_of(original.model), steps_of(model.model)
+        if their_steps.casts != my_steps.casts:
+            raise UndecidedError("the two models do not have the same casts between float types")
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):
             disturbed = with_noise(feed)

@@ -1,11 +1,13 @@
-"""A model's nodes one by one, as they are and in float64: with every float32 in them, constants included, widened.
+"""A model's nodes one by one, in float32 and in float64: with narrower floats in them, constants included, widened.
 
 Functions are inlined first. A model that widening would change is refused: one with float64 of its own rounds to
-float32 on purpose. The other float types stay as they are, with their rounding.
+float32 on purpose. float16 and bfloat16 are widened as float32 is; floats of 8 bits and less stay as they are, with
+their rounding.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
+__all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]
+
+_WIDENED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 # Attributes that are an element type. Absent ones are float32 by default where no operand has a type.
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
@@ -32,7 +36,7 @@ class UndecidedError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One node, as it is and in float64, and all outer values that it reads, bodies included."""
+    """One node, in float32 and in float64, and all outer values that it reads, bodies included."""
 
     narrow: onnx.NodeProto
     wide: onnx.NodeProto
@@ -41,10 +45,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """A model's nodes in order, its constants as they are, and its opsets."""
+    """A model's nodes in order, its constants as they are, and its opsets.
+
+    `casts` counts the casts to each type that is widened, and `largest` is the largest number of the narrowest one.
+    """
 
     steps: tuple[Step, ...]
     constants: dict[str, Array]
+    casts: Counter[int]
+    largest: float
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
 
@@ -58,16 +67,36 @@ def steps_of(model: ir.Model) -> Steps:
     constants = {str(value.name): _data(value) for value in flat.graph.initializers.values()}
     flat.graph.initializers.clear()
     proto = ir.to_proto(flat)
-    steps = tuple(Step(node, _wide_node(node), tuple(_reads(node))) for node in proto.graph.node)
-    held = [*constants.values(), *(numpy_helper.to_array(tensor) for step in steps for tensor in _tensors(step.narrow))]
-    if any(array.dtype == np.float64 for array in held) or any(map(_says_float64, _entries(proto.graph))):
+    steps = tuple(
+        Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)))
+        for node in proto.graph.node
+    )
+    nodes = list(_all_nodes(proto.graph))
+    types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
+    types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
+    types.update(entry.type.tensor_type.elem_type for entry in _entries(proto.graph))
+    casts = Counter(a.i for node in nodes for a in node.attribute if a.name in _TYPES and a.i in _WIDENED)
+    if TensorProto.DOUBLE in types:
         raise UndecidedError(_OWN)
-    return Steps(steps, constants, tuple(proto.opset_import), proto.ir_version)
+    has_float16 = TensorProto.FLOAT16 in types or TensorProto.FLOAT16 in casts
+    largest = float(np.finfo(np.float16 if has_float16 else np.float32).max)
+    return Steps(steps, constants, casts, largest, tuple(proto.opset_import), proto.ir_version)
 
 
 def wide(array: Array) -> Array:
-    """The same numbers; float32 as float64."""
-    return array.astype(np.float64) if array.dtype == np.float32 else array
+    """The same numbers; narrower floats as float64."""
+    return _of_type(array, TensorProto.DOUBLE)
+
+
+def narrow(array: Array) -> Array:
+    """The numbers in float32, if they are floats of 16 bits or more."""
+    return array.astype(np.float32) if array.dtype == np.float64 else _of_type(array, TensorProto.FLOAT)
+
+
+def _of_type(array: Array, dtype: int) -> Array:
+    if helper.np_dtype_to_tensor_dtype(array.dtype) not in _WIDENED:
+        return array
+    return array.astype(helper.tensor_dtype_to_np_dtype(dtype))
 
 
 def _data(value: ir.Value) -> Array:
@@ -76,58 +105,60 @@ def _data(value: ir.Value) -> Array:
     return value.const_value.numpy()
 
 
-def _wide_node(node: onnx.NodeProto) -> onnx.NodeProto:
+def _in_type(node: onnx.NodeProto, dtype: int) -> onnx.NodeProto:
     if node.op_type in RANDOM or node.op_type in _TYPED:
         raise UndecidedError(f"the result of {node.op_type} is float32 for every input")
     widened = onnx.NodeProto()
     widened.CopyFrom(node)
-    attributes = [_wide_attribute(attribute) for attribute in node.attribute]
+    attributes = [_attribute(attribute, dtype) for attribute in node.attribute]
     if node.op_type == "ConstantOfShape" and not attributes:
-        attributes = [helper.make_attribute("value", numpy_helper.from_array(np.zeros(1)))]
+        attributes = [_constant(0.0, dtype, (1,))]
     del widened.attribute[:]
     widened.attribute.extend(attributes)
     return widened
 
 
-def _wide_attribute(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+def _attribute(attribute: onnx.AttributeProto, dtype: int) -> onnx.AttributeProto:
     kinds = onnx.AttributeProto
     if attribute.type == kinds.INT and attribute.name in _TYPES:
         if attribute.i == TensorProto.DOUBLE:
             raise UndecidedError(_OWN)
-        return (
-            helper.make_attribute(attribute.name, TensorProto.DOUBLE) if attribute.i == TensorProto.FLOAT else attribute
-        )
+        return helper.make_attribute(attribute.name, dtype) if attribute.i in _WIDENED else attribute
     if attribute.type == kinds.TENSOR:
-        return helper.make_attribute(attribute.name, _wide_tensor(attribute.t))
+        return helper.make_attribute(attribute.name, _tensor(attribute.t, dtype))
     if attribute.name == "value_float":
-        return helper.make_attribute("value", numpy_helper.from_array(np.array(np.float32(attribute.f), np.float64)))
+        return _constant(attribute.f, dtype, ())
     if attribute.name == "value_floats":
-        data = np.array(attribute.floats, np.float32).astype(np.float64)
-        return helper.make_attribute("value", numpy_helper.from_array(data))
+        return _constant(attribute.floats, dtype, (len(attribute.floats),))
     if attribute.type == kinds.GRAPH:
-        return helper.make_attribute(attribute.name, _wide_graph(attribute.g))
+        return helper.make_attribute(attribute.name, _graph(attribute.g, dtype))
     if attribute.type in (kinds.GRAPHS, kinds.SPARSE_TENSOR, kinds.SPARSE_TENSORS, kinds.TYPE_PROTO, kinds.TYPE_PROTOS):
         raise UndecidedError(f"the attribute {attribute.name} is not written in float64")
     return attribute
 
 
-def _wide_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    if tensor.data_type != TensorProto.FLOAT:
+def _constant(data: float | Sequence[float], dtype: int, shape: tuple[int, ...]) -> onnx.AttributeProto:
+    array = np.array(data, np.float32).reshape(shape)
+    return helper.make_attribute("value", numpy_helper.from_array(_of_type(array, dtype)))
+
+
+def _tensor(tensor: onnx.TensorProto, dtype: int) -> onnx.TensorProto:
+    if tensor.data_type not in _WIDENED:
         return tensor
     if tensor.data_location == TensorProto.EXTERNAL:
         raise UndecidedError(f"the data of {tensor.name} is in a file")
-    return numpy_helper.from_array(wide(numpy_helper.to_array(tensor)), tensor.name)
+    return numpy_helper.from_array(_of_type(numpy_helper.to_array(tensor), dtype), tensor.name)
 
 
-def _wide_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
+def _graph(graph: onnx.GraphProto, dtype: int) -> onnx.GraphProto:
     widened = onnx.GraphProto()
     widened.CopyFrom(graph)
     for entry in _entries(widened):
-        if entry.type.tensor_type.elem_type == TensorProto.FLOAT:
-            entry.type.tensor_type.elem_type = TensorProto.DOUBLE
+        if entry.type.tensor_type.elem_type in _WIDENED:
+            entry.type.tensor_type.elem_type = dtype
     del widened.node[:], widened.initializer[:]
-    widened.node.extend(map(_wide_node, graph.node))
-    widened.initializer.extend(map(_wide_tensor, graph.initializer))
+    widened.node.extend(_in_type(node, dtype) for node in graph.node)
+    widened.initializer.extend(_tensor(tensor, dtype) for tensor in graph.initializer)
     return widened
 
 
@@ -135,18 +166,21 @@ def _entries(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from (*graph.input, *graph.output, *graph.value_info)
 
 
-def _says_float64(entry: onnx.ValueInfoProto) -> bool:
-    return bool(entry.type.tensor_type.elem_type == TensorProto.DOUBLE)
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in _graphs(attribute):
+                yield from _all_nodes(inner)
 
 
 def _tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """The tensors in a node, without those of the nodes in its bodies."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR:
             yield attribute.t
         for inner in _graphs(attribute):
             yield from inner.initializer
-            for each in inner.node:
-                yield from _tensors(each)
 
 
 def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.float64_conv import convolve
-from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, wide
+from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, narrow, wide
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Deadline", "run_wide"]
@@ -96,16 +96,14 @@ def _results(
         for name, array in each.items():
             if not isinstance(array, np.ndarray):
                 raise UndecidedError(f"{name} is not a tensor")
-            if _is_beyond_float32(array):
-                raise UndecidedError(f"{name} has values beyond the range of float32")
+            if _is_beyond(model.largest, array):
+                raise UndecidedError(f"{name} has values beyond the range of the model's floats, {model.largest:.5g}")
     return results
 
 
-def _is_beyond_float32(array: Array) -> bool:
-    """Whether the difference is an overflow in float32 alone."""
-    if array.dtype != np.float64:
-        return False
-    return bool(np.any(np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)))
+def _is_beyond(largest: float, array: Array) -> bool:
+    """Whether the difference is an overflow in a narrower float alone."""
+    return array.dtype == np.float64 and bool(np.any(np.isfinite(array) & (np.abs(array) > largest)))
 
 
 def _by_onnxruntime(
@@ -152,10 +150,10 @@ def _in_words_of_opset_20(node: onnx.NodeProto) -> onnx.NodeProto:
 def _hold_against_float32(
     model: Steps, step: Step, operands: Sequence[Operands], constants: Operands, results: Sequence[Operands]
 ) -> None:
-    narrow = [{name: _narrow(array) for name, array in each.items()} for each in operands]
+    inputs = [{name: narrow(array) for name, array in each.items()} for each in operands]
     try:
         found = _by_onnxruntime(
-            model, step.narrow, narrow, {name: narrow[0].get(name, a) for name, a in constants.items()}
+            model, step.narrow, inputs, {name: inputs[0].get(name, a) for name, a in constants.items()}
         )
     except Exception as error:  # it may raise anything
         raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
@@ -166,7 +164,7 @@ def _hold_against_float32(
 
 
 def _is_near(expected: Array, found: Array) -> bool:
-    if expected.shape != found.shape or expected.dtype != _narrow(found).dtype:
+    if expected.shape != found.shape or expected.dtype != narrow(found).dtype:
         return False
     if expected.dtype != np.float32:
         return bool(np.array_equal(expected, found))
@@ -175,10 +173,6 @@ def _is_near(expected: Array, found: Array) -> bool:
         return False
     apart = np.abs(expected[both] - found[both]).max(initial=0.0)
     return bool(apart <= _ONE_OPERATOR * np.abs(found[both]).max(initial=0.0))
-
-
-def _narrow(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, constants: Operands) -> onnx.ModelProto:
