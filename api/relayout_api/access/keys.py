@@ -56,7 +56,8 @@ class Keys:
     UsageError if it cannot be used."""
 
     def __init__(self, url: str) -> None:
-        self._engine: Engine = create_engine(url)
+        # A server of a database that started again has closed the connections of before.
+        self._engine: Engine = create_engine(url, pool_pre_ping=True)
         self._has_table = False
 
     def add(

@@ -157,10 +157,18 @@ class Jobs:
         return str((await self._row(job)).authenticated_user)
 
     def gauges(self) -> Gauges:
-        """The jobs that have not ended, by state, and the seconds that the oldest has waited."""
+        """The jobs that have not ended, by state, and the seconds that the oldest has waited. None of them where the
+        database does not answer."""
+        from relayout_api.jobs.engine import DatabaseError
+
         if self._engine is None:
             return {}
-        queued, running, oldest = self._engine.unfinished()
+        try:
+            queued, running, oldest = self._engine.unfinished()
+        except DatabaseError as error:
+            # The other metrics are wanted all the more.
+            _log.warning("the metrics are without jobs: %s", error.cause)
+            return {}
         return {
             "jobs": {"queued": queued, "running": running},
             "queue_depth": {"jobs": queued},
@@ -322,6 +330,9 @@ class Jobs:
             await sleep(seconds)
             try:
                 await self._call(what)
+            except RefusedError:
+                # It is logged, and the database will not be back in a moment.
+                await sleep(_TAKE_OVER_SECONDS)
             except Exception as error:
                 _log.warning("%s: %s", getattr(what, "__name__", what), error)
 
