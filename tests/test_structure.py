@@ -61,7 +61,7 @@ LATE = {
         "most problems are solved without ortools, whose import takes longest",
     ),
     "relayout.client.protocol": ("relayout.report.schema", "only a result needs the report's records"),
-    "relayout_api.access.entry": (
+    "relayout_api.app": (
         "relayout_api.access.keys relayout_api.access.tokens",
         "a service without keys imports no database and no cryptography at its start",
     ),

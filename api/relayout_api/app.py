@@ -21,8 +21,7 @@ from starlette.routing import Match, Route
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi, page
-from relayout_api.access.entry import finders
-from relayout_api.access.guard import Guard
+from relayout_api.access.guard import Finder, Guard
 from relayout_api.access.same_origin import SameOrigin
 from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
@@ -36,7 +35,7 @@ from relayout_api.settings import Settings
 from relayout_api.store import AwayError
 from relayout_api.telemetry.observer import Observer
 from relayout_api.telemetry.tracing import trace
-from relayout_api.validation import usage_error
+from relayout_api.validation import header_error
 from relayout_api.workers.processes import Template
 
 __all__ = ["create_app"]
@@ -98,7 +97,7 @@ def _add_middleware(app: FastAPI, settings: Settings, service: Service, only_loc
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, ONNX),
     )
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Guard, **finders(settings))
+    app.add_middleware(Guard, **_finders(settings), required=settings.auth == "required")
     if only_local:
         app.add_middleware(SameOrigin, allowed=settings.cors_origins)
     if settings.cors_origins:
@@ -114,6 +113,20 @@ def _add_middleware(app: FastAPI, settings: Settings, service: Service, only_loc
     # A caller's own id is taken if it is short and plain; it ends up in logs.
     app.add_middleware(CorrelationIdMiddleware, validator=lambda text: _ID.fullmatch(text) is not None)
     trace(app)
+
+
+def _finders(settings: Settings) -> dict[str, Finder | None]:
+    """The arguments of `Guard` that find callers. A service without keys imports no database and no cryptography."""
+    found: dict[str, Finder | None] = {"key": None, "token": None}
+    if settings.auth == "required":
+        from relayout_api.access.keys import Keys
+
+        found["key"] = Keys(settings.keys_url).find
+    if settings.oidc_issuer is not None:
+        from relayout_api.access.tokens import Tokens
+
+        found["token"] = Tokens(settings.oidc_issuer, settings.oidc_audience, settings.oidc_claim).find
+    return found
 
 
 @asynccontextmanager
@@ -148,7 +161,8 @@ async def _on_system(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _respond(request, usage_error(error.errors()))
+    # `check_query` looks at the query before.
+    return _respond(request, header_error(error.errors()))
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

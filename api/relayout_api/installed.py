@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
+from typing import Any
 
 from relayout.backend.options import options_of
 from relayout.backend.registry import Plugin, find_backends
@@ -20,33 +21,18 @@ def installed_backends() -> bytes:
         plugins = find_backends().values()
     except BackendError as error:
         raise InternalError("the installed backends clash", found=str(error)) from error
-    infos = [
-        BackendInfo(
-            name=each.name,
-            distribution=each.distribution,
-            version=each.version,
-            summary=_summary(each),
-            options=_options(each),
-        )
-        for each in plugins
-    ]
-    return BackendList(backends=infos).model_dump_json().encode()
+    return BackendList(backends=[_info(each) for each in plugins]).model_dump_json().encode()
 
 
-def _summary(plugin: Plugin) -> str:
+def _info(plugin: Plugin) -> BackendInfo:
+    known: dict[str, Any] = {"name": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
     try:
-        text = inspect.getdoc(plugin.load()) or ""
+        backend = plugin.load()
+        options = options_of(backend)
     except BackendError as error:
-        return error.problem
-    return " ".join(text.partition("\n\n")[0].split())
-
-
-def _options(plugin: Plugin) -> list[OptionInfo]:
-    try:
-        options = options_of(plugin.load())
-    except BackendError:
-        return []
-    return [
+        return BackendInfo(**known, summary=error.problem)
+    text = inspect.getdoc(backend) or ""
+    infos = [
         OptionInfo(
             name=each.name,
             expected=each.expected,
@@ -56,3 +42,4 @@ def _options(plugin: Plugin) -> list[OptionInfo]:
         )
         for each in options
     ]
+    return BackendInfo(**known, summary=" ".join(text.partition("\n\n")[0].split()), options=infos)

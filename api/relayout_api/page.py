@@ -6,19 +6,14 @@ from importlib.resources import files
 from os import PathLike, stat_result
 
 from fastapi import Response
-from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-__all__ = ["STATIC", "front_page"]
+__all__ = ["STATIC"]
 
-_FOLDER = str(files("relayout_api").joinpath("static"))
-
-HEADERS = {
+_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src 'self'; script-src 'self'; "
     "style-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
     # A browser asks whether its copy is still the same, so that all files are of one version.
     "Cache-Control": "no-cache",
 }
@@ -31,13 +26,8 @@ class _Files(StaticFiles):
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
         response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers.update(HEADERS)
+        response.headers.update(_HEADERS)
         return response
 
 
-STATIC = _Files(directory=_FOLDER)
-
-
-def front_page() -> FileResponse:
-    """The page itself."""
-    return FileResponse(f"{_FOLDER}/index.html", headers=HEADERS)
+STATIC = _Files(directory=str(files("relayout_api").joinpath("static")))

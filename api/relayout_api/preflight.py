@@ -28,7 +28,8 @@ def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
 
     Raises UsageError where a key is needed and there is none.
     """
-    if settings.auth == "off" and not is_open and not is_local(host):
+    is_asked_for = settings.auth == "required"
+    if not (is_asked_for or is_open or is_local(host)):
         settings = settings.model_copy(update={"auth": "required"})
     if settings.auth == "required" and settings.oidc_issuer is None:
         from relayout_api.access.keys import Keys
@@ -38,8 +39,10 @@ def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
         if not known:
             raise UsageError(
                 "nobody could call the service",
-                where=f"--host {host}",
-                expected="an API key, an issuer of tokens, or --open, which lets everybody in",
+                where="RELAYOUT_AUTH" if is_asked_for else f"--host {host}",
+                expected="an API key, or an issuer of tokens"
+                if is_asked_for
+                else "an API key, an issuer of tokens, or --open, which lets everybody in",
                 found="none",
                 hint="relayout serve keys add NAME makes a key",
             )

@@ -132,9 +132,9 @@ async def metrics(request: Request) -> Response:
 
 
 @router.get("/", include_in_schema=False)
-async def index() -> Response:
+async def index(request: Request) -> Response:
     """The page."""
-    return page.front_page()
+    return await page.STATIC.get_response("index.html", request.scope)
 
 
 @router.get("/jobs/{job}", include_in_schema=False)

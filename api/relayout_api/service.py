@@ -35,7 +35,7 @@ _CHECK_SECONDS = 1.0
 class Service:
     """The settings, the workers, the store and the jobs of one server.
 
-    `stopping` is set when the server is told to stop.
+    `stopping` is set when the server is told to stop, and `over` when the grace of what runs is over.
     """
 
     def __init__(self, settings: Settings, template: Template | None = None) -> None:
@@ -47,9 +47,9 @@ class Service:
         self.jobs = Jobs(settings, self.pool, self.results)
         self.metrics.watch(self.pool.gauges, self.jobs.gauges)
         self.stopping = anyio.Event()
+        self.over = anyio.Event()
         self._hurried = anyio.Event()
         self._working: set[anyio.CancelScope] = set()
-        self._is_over = False
         self._is_warm = False
         self._checked = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -58,10 +58,14 @@ class Service:
     async def open(self) -> AsyncIterator[None]:
         """Start everything in the background; at the end, stop it."""
         self._loop = asyncio.get_running_loop()
-        async with self.pool.open(), self.jobs.open(), anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_grace)
             tasks.start_soon(self._warm)
-            yield
+            async with self.pool.open(), self.jobs.open(self.over):
+                try:
+                    yield
+                finally:
+                    self._stop()
             tasks.cancel_scope.cancel()
 
     def stop_soon(self) -> None:
@@ -72,21 +76,17 @@ class Service:
     def stop_now(self) -> None:
         """End the grace; may be called in a signal handler."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._hurry)
+            self._loop.call_soon_threadsafe(self._hurried.set)
 
     def _stop(self) -> None:
         self.jobs.stop_taking()
         self.stopping.set()
 
-    def _hurry(self) -> None:
-        self.jobs.end_grace()
-        self._hurried.set()
-
     @contextmanager
     def ends(self, scope: anyio.CancelScope) -> Iterator[None]:
         """Cancel a scope, in which a request is answered, when the grace is over."""
         self._working.add(scope)
-        if self._is_over:
+        if self.over.is_set():
             scope.cancel()
         try:
             yield
@@ -94,10 +94,12 @@ class Service:
             self._working.discard(scope)
 
     async def _end_grace(self) -> None:
-        await self.stopping.wait()
-        with anyio.move_on_after(self.settings.grace):
-            await self._hurried.wait()
-        self._is_over = True
+        try:
+            await self.stopping.wait()
+            with anyio.move_on_after(self.settings.grace):
+                await self._hurried.wait()
+        finally:
+            self.over.set()
         self.bodies.stop()
         for scope in self._working:
             scope.cancel()

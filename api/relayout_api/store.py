@@ -27,6 +27,8 @@ _LARGEST_READ = 1 << 20
 _LONGEST_HEAD = 1 << 16
 # A folder that may not be written: a file system that is read-only, or the rights of another user.
 _REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
+# They have no folders: fsspec would make a bucket, where a name is wrong or the bucket is gone.
+_OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -294,6 +296,7 @@ class _Remote:
                 "the store's URL cannot be used", where="RELAYOUT_STORE_URL", expected="an fsspec URL", found=str(error)
             ) from error
         self._root = str(root).rstrip("/")
+        self._has_folders = url.partition("://")[0] not in _OBJECT_STORES
 
     def _ask(self, method: str, *arguments: object, **options: object) -> Any:
         """Call the file system, whose client may have errors of its own: no credentials, no answer."""
@@ -317,9 +320,13 @@ class _Remote:
 
     def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = f"{self._root}/{path}"
-        self._ask("makedirs", target.rpartition("/")[0], exist_ok=True)
-        # An object store shows a new object when all of it is there.
-        self._ask("pipe_file", target, b"".join(parts))
+        try:
+            if self._has_folders:
+                self._ask("makedirs", target.rpartition("/")[0], exist_ok=True)
+            # An object store shows a new object when all of it is there.
+            self._ask("pipe_file", target, b"".join(parts))
+        except FileNotFoundError as error:
+            raise AwayError(f"there is no place for {target}: {error}") from error
 
     def mark_used(self, path: str) -> bool:
         return bool(self._ask("exists", f"{self._root}/{path}"))

@@ -13,7 +13,7 @@ from relayout.model.graph_json.faults import expectation, first_fault, json_kind
 from relayout.model.graph_json.json_text import parse_json
 from relayout_api.problems import MalformedBodyError
 
-__all__ = ["load_body", "usage_error", "validated"]
+__all__ = ["header_error", "load_body", "validated"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -48,14 +48,13 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
         ) from None
 
 
-def usage_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
-    """The first of pydantic's errors about the parameters of a route as a UsageError."""
+def header_error(faults: Sequence[Mapping[str, Any]]) -> UsageError:
+    """The first of pydantic's errors about the headers of a request as a UsageError. No header is required."""
     fault = faults[0]
-    place, name = fault["loc"][0], str(fault["loc"][-1])
-    found = json.dumps(fault.get("input"), default=str)
+    found = json.dumps(fault["input"])
     return UsageError(
         "invalid request",
-        where=f"header {name.title()}" if place == "header" else ".".join(map(str, fault["loc"])),
-        expected="this parameter" if fault["type"] == "missing" else expectation(fault),
-        found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
+        where=f"header {fault['loc'][-1].title()}",
+        expected=expectation(fault),
+        found=found if len(found) <= 80 else f"{found[:77]}...",
     )

@@ -191,6 +191,12 @@ def test_the_configuration_can_be_checked_without_a_start(
     monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
     good = run("serve", "--check")
     assert good.status == 0, good.err
+    monkeypatch.setenv("RELAYOUT_AUTH", "required")
+    locked = run("serve", "--check", "--open")
+    assert locked.status == 2
+    assert "RELAYOUT_AUTH: nobody could call the service" in locked.err
+    assert "lets everybody in" not in locked.err
+    monkeypatch.delenv("RELAYOUT_AUTH")
     # Kubernetes sets this for a service named relayout.
     monkeypatch.setenv("RELAYOUT_PORT", "tcp://10.0.0.1:8000")
     assert run("serve", "--check").status == 0

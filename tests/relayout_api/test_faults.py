@@ -20,6 +20,8 @@ from http_bodies import GRAPH
 from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
 from http_server import Server, is_running, serving, wait_for, workers_of
 
+from relayout_api.access.keys import Keys
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
@@ -278,8 +280,13 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
         # What is found stands for a second.
         wait_for(lambda: client.get("/readyz").status_code == 503)
         assert client.post("/v1/legalize", json=BODY).status_code == 200
+        metrics = client.get("/metrics")
+        assert metrics.status_code == 200
+        assert 'relayout_workers{state="busy"}' in metrics.text
+        assert "relayout_jobs{" not in metrics.text
         postgres.start()
         assert wait_until_ended(client, job)["state"] == "succeeded"
+        assert "cancel_as_told" not in server.log()
         with serving(folders[1], **shared) as second, client_of(second) as other:
             lost = submit_loop(client, LOOP * 3)
             wait_for(lambda: state_of(client, lost) == "running")
@@ -288,3 +295,12 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
             (server if first_has_it else second).process.kill()
             survivor = other if first_has_it else client
             assert wait_until_ended(survivor, lost)["state"] == "succeeded"
+
+
+def test_a_key_is_found_at_once_when_its_database_is_back(postgres: Postgres) -> None:
+    with Keys(postgres.url.replace("postgresql", "postgresql+psycopg", 1)) as keys:
+        text = keys.add("ci", "read")
+        assert keys.find(text) is not None
+        postgres.kill()
+        postgres.start()
+        assert keys.find(text) is not None

@@ -290,6 +290,35 @@ def test_a_reload_keeps_the_model_the_backend_and_the_options(page: Page, is_jso
     assert model.value.suggested_filename == ("example.legal.json" if is_json else "my net.legal.onnx")
 
 
+def test_the_way_back_leads_to_each_result(page: Page) -> None:
+    legalize(page)
+    first = page.url
+    page.select_option("#backend", "nchw")
+    page.click("#run")
+    expect(page.locator("#result")).to_be_visible()
+    second = page.url
+    drop(page, "net.onnx", onnx_bytes())
+    drawn(page)
+    page.go_back()
+    expect(page.locator("#backend")).to_have_value("nchw")
+    assert page.url == second
+    page.go_back()
+    expect(page.locator(".headline")).to_have_text("2 transposes of 2 removed, 0 left.")
+    assert page.url == first
+    page.go_forward()
+    expect(page.locator("#backend")).to_have_value("nchw")
+
+
+def test_paper_has_the_whole_tables_and_no_controls(page: Page) -> None:
+    legalize(page)
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    for controls in ("#run", "#get-model", "#fit"):
+        expect(page.locator(controls)).to_be_hidden()
+    scrolled = "found => found.filter(each => each.scrollHeight > each.clientHeight).length"
+    assert page.locator(".scroll").evaluate_all(scrolled) == 0
+
+
 def test_a_job_whose_model_is_gone_says_why_there_are_no_savings(page: Page) -> None:
     page.route("**/v1/jobs/*/source", lambda route: route.fulfill(status=409, json={"title": "No result"}))
     page.click("#example")
@@ -480,6 +509,7 @@ def test_a_problem_says_where_and_what_to_do(page: Page) -> None:
     expect(page.locator("#problem")).to_contain_text("broken.json is not JSON")
     drop(page, "broken.onnx.gz", gzip.compress(onnx_bytes())[:-20])
     expect(page.locator("#problem")).to_contain_text("broken.onnx.gz cannot be unpacked")
+    expect(page.locator("#problem")).to_contain_text("the file may be cut off")
 
 
 def test_a_model_packed_with_gzip_is_unpacked(page: Page) -> None:

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import anyio
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from relayout.errors import UsageError
 from relayout_api.results import Results
@@ -109,6 +111,22 @@ def test_an_error_of_the_stores_own_client_is_one_of_the_system(
     store = store_of(Settings(data=tmp_path, store_url="s3://relayout-test-of-nothing"))
     with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials"):
         store.check()
+
+
+def test_a_bucket_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    made = []
+
+    class WithoutBuckets(MemoryFileSystem):
+        def makedirs(self, path: str, exist_ok: bool = False) -> None:
+            made.append(path)
+
+        def pipe_file(self, path: str, *_: object, **__: object) -> None:
+            raise FileNotFoundError(path)
+
+    fsspec.register_implementation("abfs", WithoutBuckets, clobber=True)
+    with pytest.raises(AwayError, match=r"there is no place for .*models/check"):
+        store_of(Settings(data=tmp_path, store_url="abfs://models")).check()
+    assert made == []
 
 
 def test_a_folder_that_may_not_be_written_is_away_and_still_read(

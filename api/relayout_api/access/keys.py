@@ -43,10 +43,6 @@ class Key:
     made: datetime
     expires: datetime | None
 
-    @property
-    def caller(self) -> Caller:
-        return Caller(f"key:{self.name}", self.scope, self.rate, self.concurrency)
-
     def is_valid(self, now: datetime) -> bool:
         return self.expires is None or now < self.expires
 
@@ -56,7 +52,8 @@ class Keys:
     UsageError if it cannot be used."""
 
     def __init__(self, url: str) -> None:
-        self._engine: Engine = create_engine(url)
+        # A server of a database that started again has closed the connections of before.
+        self._engine: Engine = create_engine(url, pool_pre_ping=True)
         self._has_table = False
 
     def add(
@@ -84,12 +81,14 @@ class Keys:
             ) from None
         return key
 
-    def find(self, key: str) -> Key | None:
-        """The key with this text, if there is one and it has not expired."""
+    def find(self, key: str) -> Caller | None:
+        """The caller whose key has this text, if there is one and it has not expired."""
         with self._asking(), self._engine.connect() as connection:
             row = connection.execute(_TABLE.select().where(_TABLE.c.sha256 == _hash(key))).mappings().one_or_none()
         found = None if row is None else _key(dict(row))
-        return found if found is not None and found.is_valid(datetime.now(UTC)) else None
+        if found is None or not found.is_valid(datetime.now(UTC)):
+            return None
+        return Caller(f"key:{found.name}", found.scope, found.rate, found.concurrency)
 
     def all(self) -> list[Key]:
         """Every key, by name."""

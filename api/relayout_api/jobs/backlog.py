@@ -21,11 +21,13 @@ _RETRY_SECONDS, _RETRY_BYTES_SECONDS = 5, 60
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A job that has not ended: its caller, the bytes of its input, and whether it waits or runs."""
+    """A job that has not ended: its caller, the bytes of its input, whether it waits or runs, and when it was written
+    to the database, in milliseconds."""
 
     caller: str
     size: int
     waits: bool = True
+    created: int | None = None
 
 
 class Backlog:

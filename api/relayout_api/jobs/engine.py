@@ -41,13 +41,13 @@ _log = logging.getLogger("relayout_api")
 _APPLICATION = "relayout"
 _QUEUE = "jobs"
 _WORKFLOW = "relayout.job"
-_MOST_COUNTED = 10_000
 _STREAM = "events"
 # The version of the rows, not of relayout: any server that reads these rows may run them.
 _ROWS = "1"
 # The attribute of a row with the size of the job's input.
 _BYTES = "bytes"
 _POLL_SECONDS = 0.2
+_UNFINISHED = ["ENQUEUED", "DELAYED", "PENDING"]
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 Events = Callable[[dict[str, Any]], None]
@@ -179,30 +179,17 @@ class Engine:
         with _reported():
             return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True, user=owner)
 
-    def unfinished(self) -> tuple[int, int, int | None]:
-        """How many jobs wait and how many run, and when the oldest that waits was written (ms), of the first thousands.
-
-        Raises DatabaseError.
-        """
-        with _reported():
-            rows = self._client.list_workflows(
-                name=_WORKFLOW,
-                status=["ENQUEUED", "DELAYED", "PENDING"],
-                limit=_MOST_COUNTED,
-                load_input=False,
-                load_output=False,
-            )
-        waiting = [row.created_at for row in rows if row.status != "PENDING"]
-        return len(waiting), len(rows) - len(waiting), min(filter(None, waiting), default=None)
-
-    def backlog(self) -> list[Unfinished]:
+    def unfinished(self) -> list[Unfinished]:
         """The jobs that have not ended. Raises DatabaseError."""
         with _reported():
-            rows = self._client.list_workflows(
-                name=_WORKFLOW, status=["ENQUEUED", "DELAYED", "PENDING"], load_input=False, load_output=False
-            )
+            rows = self._client.list_workflows(name=_WORKFLOW, status=_UNFINISHED, load_input=False, load_output=False)
         return [
-            Unfinished(str(row.authenticated_user), (row.attributes or {}).get(_BYTES, 0), row.status != "PENDING")
+            Unfinished(
+                str(row.authenticated_user),
+                (row.attributes or {}).get(_BYTES, 0),
+                row.status != "PENDING",
+                row.created_at,
+            )
             for row in rows
         ]
 
@@ -281,7 +268,7 @@ class Engine:
                 name=_WORKFLOW, status=_ENDED, completed_before=before, load_input=False, load_output=False
             )
             self._client.delete_workflows([row.workflow_id for row in old])
-            rows = self._client.list_workflows(name=_WORKFLOW, status=["ENQUEUED", "PENDING", "DELAYED"])
+            rows = self._client.list_workflows(name=_WORKFLOW, status=_UNFINISHED)
         return {row.input["args"][0]["body"] for row in rows if row.input is not None}
 
     def perform(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:

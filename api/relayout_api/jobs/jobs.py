@@ -91,30 +91,27 @@ class Jobs:
         self._backlog = Backlog(settings, self._unfinished)
         # Digests of inputs that no row names yet.
         self._arriving: Counter[str] = Counter()
-        self._stop_time = math.inf
         # Database calls have threads of their own, so that slow ones delay nothing else.
         self._threads = CapacityLimiter(16)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Open the job database in the background; at the end, drain."""
+    async def open(self, over: anyio.Event) -> AsyncIterator[None]:
+        """Open the job database in the background; at the end, wait for the jobs that run, until it is `over`."""
         self._loop = asyncio.get_running_loop()
         async with create_task_group() as tasks:
             tasks.start_soon(self._open)
             yield
             tasks.cancel_scope.cancel()
         if (engine := self._engine) is not None:
-            await self._drain(engine)
+            with CancelScope(shield=True):
+                while engine.is_busy and not over.is_set():
+                    await sleep(0.05)
+                await to_thread.run_sync(engine.close)
 
     def stop_taking(self) -> None:
-        """Start no further job; those that run have the grace from now on."""
-        self._stop_time = min(self._stop_time, monotonic())
+        """Start no further job."""
         if self._engine is not None:
             self._engine.stop_taking()
-
-    def end_grace(self) -> None:
-        """Give the jobs that run no more time."""
-        self._stop_time = -math.inf
 
     async def submit(self, arguments: dict[str, Any], content: Body, caller: str, key: str | None) -> Job:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
@@ -125,7 +122,7 @@ class Jobs:
         row = None if key is None else await self._call(engine.find, name)
         is_new = row is None and await self._accept(engine, name, arguments, content, caller)
         row = row or await self._row(name)
-        if not is_new and {"name": None, **_input(row)} != arguments:
+        if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -157,13 +154,23 @@ class Jobs:
         return str((await self._row(job)).authenticated_user)
 
     def gauges(self) -> Gauges:
-        """The jobs that have not ended, by state, and the seconds that the oldest has waited."""
+        """The jobs that have not ended, by state, and the seconds that the oldest has waited. None of them where the
+        database does not answer."""
+        from relayout_api.jobs.engine import DatabaseError
+
         if self._engine is None:
             return {}
-        queued, running, oldest = self._engine.unfinished()
+        try:
+            jobs = self._engine.unfinished()
+        except DatabaseError as error:
+            # The other metrics are wanted all the more.
+            _log.warning("the metrics are without jobs: %s", error.cause)
+            return {}
+        waiting = [job.created for job in jobs if job.waits]
+        oldest = min(filter(None, waiting), default=None)
         return {
-            "jobs": {"queued": queued, "running": running},
-            "queue_depth": {"jobs": queued},
+            "jobs": {"queued": len(waiting), "running": len(jobs) - len(waiting)},
+            "queue_depth": {"jobs": len(waiting)},
             "queue_oldest_seconds": {"jobs": max(0.0, time.time() - oldest / 1000) if oldest else 0.0},
         }
 
@@ -237,11 +244,10 @@ class Jobs:
         await self.result(job, "model")
         row = await self._row(job)
         arguments, output = _input(row), row.output or {}
-        digests = [arguments["body"], *(output.get(part) for part in PARTS)]
+        digests = [arguments["body"], *(output[part] for part in PARTS)]
         parts = []
         for digest in digests:
-            # A job of an earlier version has no choices.
-            part = memoryview(b"{}") if digest is None else await self._results.content(digest)
+            part = await self._results.content(digest)
             if part is None:
                 raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=job)
             parts.append(part)
@@ -322,12 +328,15 @@ class Jobs:
             await sleep(seconds)
             try:
                 await self._call(what)
+            except RefusedError:
+                # It is logged, and the database will not be back in a moment.
+                await sleep(_TAKE_OVER_SECONDS)
             except Exception as error:
                 _log.warning("%s: %s", getattr(what, "__name__", what), error)
 
     def _unfinished(self) -> list[Unfinished]:
         assert self._engine is not None
-        return self._engine.backlog()
+        return self._engine.unfinished()
 
     def _clean_if_due(self) -> None:
         if monotonic() < self._next_clean and not self._results.is_too_large:
@@ -339,13 +348,6 @@ class Jobs:
         assert self._engine is not None
         needed = self._engine.delete_ended(oldest.isoformat())
         self._results.clean(needed | arriving, since)
-
-    async def _drain(self, engine: Engine) -> None:
-        self.stop_taking()
-        with CancelScope(shield=True):
-            while engine.is_busy and monotonic() < self._stop_time + self._settings.grace:
-                await sleep(0.05)
-            await to_thread.run_sync(engine.close)
 
     def _start(self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]) -> Future[Any]:
         """Run a job in the event loop; called by the engine's threads."""
@@ -440,7 +442,7 @@ class Jobs:
         if state != "queued" and dequeued is not None:
             started = max(dequeued, created)
         path = f"/v1/jobs/{row.workflow_id}"
-        # A job of an earlier version has no name, and one with a JSON body no parameters.
+        # A JSON body has its own.
         parameters = arguments["parameters"] or {}
         has_results = state not in ("failed", "cancelled")
         links = JobLinks(
@@ -453,7 +455,7 @@ class Jobs:
         return Job(
             id=row.workflow_id,
             kind=arguments["kind"],
-            name=arguments.get("name"),
+            name=arguments["name"],
             backend=parameters.get("backend"),
             options=parameters.get("options"),
             state=state,

@@ -140,8 +140,10 @@ async function unpackedFile(file) {
   try {
     const content = await new Response(file.stream().pipeThrough(new DecompressionStream("gzip"))).blob();
     return new File([content], file.name.replace(/\.gz$/i, ""));
-  } catch (error) {
-    throw new service.ServiceError({title: "Not a whole gzip file", detail: `${file.name} cannot be unpacked`, found: error.message});
+  } catch {
+    // A browser's words for it are those of a request that failed.
+    throw new service.ServiceError({title: "Not a whole gzip file", detail: `${file.name} cannot be unpacked`,
+      hint: "the file may be cut off: gzip --test tells"});
   }
 }
 
@@ -163,6 +165,12 @@ async function openJson(name, text, where) {
   return openModel({name, graph}, `the graph of a request${others.length ? `; its ${others.join(" and ")} are in step 2` : ""}`);
 }
 
+// The page's address, without a job if none is given. The browser's Back leads to each job that was shown.
+function showAddress(query = "") {
+  if (location.search && location.search !== query) history.pushState(null, "", query || location.pathname);
+  else history.replaceState(null, "", query || location.pathname);
+}
+
 const NO_MODEL = [...at("drop-text").childNodes];
 
 // The model of the form, with words about it; null: none.
@@ -180,7 +188,7 @@ function setModel(opened, about) {
 function refuse(error) {
   stop();
   clearResult();
-  history.replaceState(null, "", location.pathname);
+  showAddress();
   setModel(null);
   fail(error);
 }
@@ -190,7 +198,7 @@ async function openModel(opened, about = opened.bytes ? bytes(opened.bytes.size)
   stop();
   clearResult();
   at("form").classList.remove("compact");
-  history.replaceState(null, "", location.pathname);
+  showAddress();
   setModel(opened, about);
   const own = begin("Reading the model", () => openModel(opened, about));
   try {
@@ -313,7 +321,7 @@ async function legalize() {
   try {
     const job = await service.createJob("legalize", model, request.backend, request.options, own.signal);
     own.job = job.id;
-    history.replaceState(null, "", `?job=${encodeURIComponent(job.id)}`);
+    showAddress(`?job=${encodeURIComponent(job.id)}`);
     await finishJob(job.id, own, objectiveOf(request.options), request);
   } catch (error) {
     fail(error);
@@ -827,4 +835,6 @@ async function start() {
 }
 
 listen();
+// The page of another address begins anew.
+addEventListener("popstate", () => location.reload());
 start();

@@ -1,4 +1,4 @@
-"""Logs: one line a record, as JSON or as text, with the ids of request, trace and job."""
+"""Logs: one line a record, as JSON or as text, with the ids of request and trace."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 from asgi_correlation_id.context import correlation_id
 
-__all__ = ["JsonFormatter", "LogFormat", "TextFormatter", "configure", "job_id", "trace_id"]
+__all__ = ["JsonFormatter", "LogFormat", "TextFormatter", "configure", "trace_id"]
 
 LogFormat = Literal["json", "text"]
 
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the request in hand, from its header `traceparent` (W3C Trace Context)."""
-job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
-"""The job in hand."""
 
 # Control characters.
 _ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
@@ -28,7 +26,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "colo
 
 
 def _ids() -> dict[str, str]:
-    found = {"request_id": correlation_id.get(), "trace_id": trace_id.get(), "job_id": job_id.get()}
+    found = {"request_id": correlation_id.get(), "trace_id": trace_id.get()}
     return {name: value for name, value in found.items() if value}
 
 

@@ -1,15 +1,11 @@
-"""The limits of a worker process, on systems that have them."""
+"""The limits of a worker process."""
 
 from __future__ import annotations
 
 import ctypes
+import resource
 import signal
 import sys
-
-try:
-    import resource
-except ImportError:  # Windows has no such limits.
-    resource = None  # type: ignore[assignment]
 
 __all__ = ["die_with_parent", "limit_cpu", "limit_memory", "no_core_dump"]
 
@@ -24,16 +20,12 @@ def die_with_parent() -> None:
 
 def limit_memory(size: int) -> None:
     """Limit this process to `size` bytes of data; more is a MemoryError. Only Linux counts all of it."""
-    if resource is None:
-        return
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (size if most == resource.RLIM_INFINITY else min(size, most), most))
 
 
 def limit_cpu(seconds: float) -> None:
     """Have the kernel kill this process after so many more seconds of its processors' time."""
-    if resource is None:
-        return
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     end = int(usage.ru_utime + usage.ru_stime + seconds) + 2
@@ -42,5 +34,4 @@ def limit_cpu(seconds: float) -> None:
 
 def no_core_dump() -> None:
     """A process that dies leaves no file with its callers' models."""
-    if resource is not None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -178,7 +178,12 @@ def checked(response: httpx.Response) -> httpx.Response:
     except ValueError:
         problem = None
     if not isinstance(problem, dict) or "detail" not in problem:
-        problem = {"detail": "the server answers without a reason", "found": f"status {response.status_code}"}
+        hint = "it is not the service's answer: a proxy in front of it may have limits of its own"
+        problem = {
+            "detail": "the server answers without a reason",
+            "found": f"status {response.status_code}",
+            "hint": hint,
+        }
     raise error_of(problem, str(response.url))
 
 

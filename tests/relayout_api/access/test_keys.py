@@ -23,9 +23,7 @@ def keys(tmp_path: Path) -> Iterator[Keys]:
 
 def test_a_key_is_found_by_its_text_with_its_limits(keys: Keys) -> None:
     text = keys.add("ci", "legalize", rate=60, concurrency=2)
-    found = keys.find(text)
-    assert found is not None
-    assert found.caller == Caller("key:ci", "legalize", 60, 2)
+    assert keys.find(text) == Caller("key:ci", "legalize", 60, 2)
     assert keys.find(text[:-1]) is None
     assert keys.find("") is None
 

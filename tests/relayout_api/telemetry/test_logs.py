@@ -7,7 +7,7 @@ import logging
 
 from asgi_correlation_id.context import correlation_id
 
-from relayout_api.telemetry.logs import JsonFormatter, TextFormatter, job_id, trace_id
+from relayout_api.telemetry.logs import JsonFormatter, TextFormatter, trace_id
 
 
 def record(message: str, **extra: object) -> logging.LogRecord:
@@ -19,7 +19,6 @@ def record(message: str, **extra: object) -> logging.LogRecord:
 def test_a_json_line_has_the_ids_and_what_the_call_gives() -> None:
     correlation_id.set("r1")
     trace_id.set("a" * 32)
-    job_id.set("j1")
     line = json.loads(JsonFormatter().format(record("a worker\nended", signal=9)))
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -28,7 +27,6 @@ def test_a_json_line_has_the_ids_and_what_the_call_gives() -> None:
         "message": "a worker\nended",
         "request_id": "r1",
         "trace_id": "a" * 32,
-        "job_id": "j1",
         "signal": 9,
     }
 
