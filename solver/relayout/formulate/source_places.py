@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from fractions import Fraction
+from functools import reduce
 from math import prod
+from operator import or_
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -147,8 +149,9 @@ def _differences(
     for node, changed in zip(before.nodes, after.nodes, strict=True):
         if changed.chosen.cost != node.chosen.cost:
             tensors = [port.operand.tensor for port in changed.ports if opened.get(port.operand.tensor)]
-            product = tuple(sorted({extent for tensor in tensors for extent in opened[tensor]}))
-            yield product, changed.chosen.cost, tensors
+            # A square image has the same open extent twice.
+            together = reduce(or_, [Counter(opened[tensor]) for tensor in tensors], Counter[OpenExtent]())
+            yield tuple(sorted(together.elements())), changed.chosen.cost, tensors
 
 
 def _settled(growth: Mapping[_Product, Fraction]) -> dict[_Product, Fraction]:
