@@ -31,8 +31,8 @@ from relayout.model.dims.inference_placeholders import (
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, subgraphs_of
+from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
-from relayout.model.typed_values import proto_of
 from relayout.ops import graphs_of, nested_graphs
 
 __all__ = [
