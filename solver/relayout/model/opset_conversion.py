@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from relayout.errors import InputError
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, nodes_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, nodes_inside
 from relayout.model.structure import OLDEST_OPSET
 
 __all__ = ["is_lifted", "lifted"]
@@ -27,8 +27,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
     from onnx import version_converter
 
     try:
-        lifted = onnx.ModelProto()
-        lifted.CopyFrom(proto)
+        lifted = copied(proto)
         # The converter trusts its input.
         onnx.checker.check_model(lifted)
         for target in range(version + 1, OLDEST_OPSET + 1):

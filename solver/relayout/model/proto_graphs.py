@@ -1,4 +1,4 @@
-"""The graphs and nodes inside the nodes of a protobuf, and a copy of a part of one.
+"""The graphs and nodes inside the nodes of a protobuf, and copies of messages.
 
 Loops over many nodes read a repeated field as a list, by the slice `[:]`. An iterator over the field itself ends with
 an exception in protobuf's library, and takes three times as long.
@@ -7,11 +7,13 @@ an exception in protobuf's library, and takes three times as long.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 
-__all__ = ["STANDARD_DOMAINS", "copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+__all__ = ["STANDARD_DOMAINS", "copied", "copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""
@@ -44,6 +46,13 @@ def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for graph in graphs_inside([node]):
             yield from nodes_inside(graph.node)
+
+
+def copied(message: _Message) -> _Message:
+    """A copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def copy_fields(source: Any, target: Any, *, left_out: str) -> None:

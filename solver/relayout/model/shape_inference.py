@@ -30,7 +30,7 @@ from relayout.model.dims.inference_placeholders import (
 )
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, subgraphs_of
 from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.ops import graphs_of, nested_graphs
@@ -129,8 +129,7 @@ def infer_shapes(
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
     if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph):
-        probe = onnx.ModelProto()
-        probe.CopyFrom(proto)
+        probe = copied(proto)
         lend(probe.graph, {})
         hide(probe.graph)
     if has_absent:

@@ -15,7 +15,7 @@ from math import prod
 import onnx
 
 from relayout.layout.terms import GENERATED, NAME
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside
 
 __all__ = [
     "MadeUpNames",
@@ -100,8 +100,7 @@ def without_made_up_outputs(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, di
         for place, dim in enumerate(value.type.tensor_type.shape.dim)
         if dim.dim_param in names
     }
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copied(proto)
     for value in copy.graph.output:
         for place, dim in enumerate(value.type.tensor_type.shape.dim):
             if (value.name, place) in made_up:
