@@ -11,7 +11,17 @@ from typing import Any, TypeVar
 
 import onnx
 
-__all__ = ["STANDARD_DOMAINS", "copied", "copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+__all__ = [
+    "STANDARD_DOMAINS",
+    "copied",
+    "copy_fields",
+    "declared_values",
+    "dims_in",
+    "graphs_in",
+    "graphs_inside",
+    "nodes_inside",
+    "subgraphs_of",
+]
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
 
@@ -38,6 +48,18 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for inner in graphs_inside(graph.node):
         yield from subgraphs_of(inner)
+
+
+def declared_values(graph: onnx.GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """The values of a graph that may have a declared type: its inputs, the values inside, and its outputs."""
+    return (*graph.input, *graph.value_info, *graph.output)
+
+
+def dims_in(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The dims of all declared values, in the graph and those inside it."""
+    for each in subgraphs_of(graph):
+        for value in declared_values(each):
+            yield from value.type.tensor_type.shape.dim
 
 
 def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

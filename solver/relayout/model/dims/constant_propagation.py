@@ -28,7 +28,7 @@ from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["Inferred", "infer_with_values"]
@@ -347,7 +347,7 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
     onnx infers them from a function body, which exists only if the operator's inputs are fully known.
     """
-    values = (*graph.input, *graph.value_info, *graph.output)
+    values = declared_values(graph)
     known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
     hints = []
     for node in graph.node:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import onnx
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_inside
 
 __all__ = ["enter_ranks", "enter_scan_inputs"]
 
@@ -31,7 +31,7 @@ def enter_ranks(
     body. `outer` has the known ranks of values of the enclosing graphs. Returns whether a rank was declared, and the
     ranks found for values of the enclosing graphs.
     """
-    listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    listed = {value.name: value for value in declared_values(inferred)}
     stored = {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
     own = {name for node in inferred.node for name in node.output} | listed.keys() | stored.keys()
     ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
@@ -57,7 +57,7 @@ def enter_ranks(
             declared_type = state.type.tensor_type
             if name and name not in known and declared_type.HasField("shape"):
                 found[name] = _Kind(declared_type.elem_type, len(declared_type.shape.dim))
-    declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    declared = {value.name: value for value in declared_values(graph)}
     for name, kind in found.items():
         element = listed[name].type.tensor_type.elem_type if name in listed else kind.element
         if not element or name not in own:
@@ -76,7 +76,7 @@ def enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProto
 
     `outer` has the types of values of the enclosing graphs.
     """
-    values = (*graph.input, *graph.value_info, *graph.output)
+    values = declared_values(graph)
     known = {**outer, **{value.name: value.type for value in values}}
     for tensor in graph.initializer:
         known[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
