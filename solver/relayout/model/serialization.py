@@ -55,10 +55,11 @@ def _take_types(graph: onnx.GraphProto) -> dict[str, bytes]:
     """The types of values, encoded, which the graph loses. It keeps those of inputs and outputs, and those with more
     than an element type and a shape."""
     boundary = {info.name for info in (*graph.input, *graph.output)}
-    taken, kept = {}, []
+    taken: dict[str, bytes] = {}
+    kept = []
     for info in graph.value_info[:]:
         is_plain = info.type.HasField("tensor_type") and not info.type.denotation
-        if is_plain and not info.metadata_props and not info.doc_string and info.name not in boundary:
+        if is_plain and info.name and not info.metadata_props and not info.doc_string and info.name not in boundary:
             taken[info.name] = info.type.SerializeToString()
         else:
             kept.append(info)
