@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from relayout.errors import InputError
 from relayout.model.operator_schema import check_auto_pad, check_node
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_in
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
 __all__ = ["Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
@@ -58,7 +58,7 @@ def check_graph(
             expected="dense tensors",
             found="a sparse_initializer",
         )
-    values = (*graph.input, *graph.value_info, *graph.output)
+    values = declared_values(graph)
     tensors = graph.initializer[:]
     check_text(_texts_of((graph, *values, *tensors)), where)
     names: dict[str, str | int] = {}

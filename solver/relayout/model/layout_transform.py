@@ -17,9 +17,10 @@ from onnx import helper
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.model.emit import fresh_name
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import subgraphs_of
+from relayout.model.proto_graphs import copied, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
@@ -52,9 +53,7 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer, kinds: Iterable[Ki
     names = _value_names(proto) if packing is not None else set()
     while packing is not None:
         # A chain of them is written out one after the other: each makes the shape of the next one known.
-        probe = onnx.ModelProto()
-        probe.CopyFrom(proto)
-        shapes = _shapes(infer(probe))
+        shapes = _shapes(infer(copied(proto)))
         written = [_write_out(graph, shapes, names) for graph in subgraphs_of(proto.graph)]
         left = [n for graph in subgraphs_of(proto.graph) for n in graph.node if (n.domain, n.op_type) == PACKING]
         packing = left[0] if left else None
@@ -161,8 +160,7 @@ def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set
         return False
     made: list[onnx.NodeProto] = []
     for node, now in zip(graph.node, ready, strict=True):
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         made += _steps(copy, shapes[copy.input[0]], names) if now else [copy]
     del graph.node[:]
     graph.node.extend(made)
@@ -182,14 +180,13 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
     if any(tiles.get(name, size) != size for name, size in target_tiles.items()):
         # No layout has two tile sizes of one axis, so the conversion goes by way of the whole axis.
         between = Layout.from_names(_axes(source))
-        first, second = onnx.NodeProto(), onnx.NodeProto()
+        first, second = copied(node), copied(node)
         for copy, ends in ((first, (source, between)), (second, (between, target))):
-            copy.CopyFrom(node)
             del copy.attribute[:]
             layouts = {name: str(layout) for name, layout in zip(LAYOUT_PAIRS[0], ends, strict=True)}
             copy.attribute.extend([helper.make_attribute(name, layout) for name, layout in layouts.items()])
-        first.output[0] = second.input[0] = _fresh(f"{node.output[0]}_unpacked", names)
-        first.name = _fresh(f"{node.name or node.output[0]}_unpack", names)
+        first.output[0] = second.input[0] = fresh_name(f"{node.output[0]}_unpacked", names)
+        first.name = fresh_name(f"{node.name or node.output[0]}_unpack", names)
         yield from _steps(first, extents, names)
         unpacked = [_times(_extent(source, extents, name), tiles.get(name, 1)) for name in between.names]
         yield from _steps(second, unpacked, names)
@@ -216,13 +213,13 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
     before = list(extents)
     for number, (operator, how) in enumerate(steps):
         last = number == len(steps) - 1
-        result = node.output[0] if last else _fresh(f"{node.output[0]}_step", names)
-        name = node.name if last else _fresh(f"{node.name or node.output[0]}_{operator}", names)
+        result = node.output[0] if last else fresh_name(f"{node.output[0]}_step", names)
+        name = node.name if last else fresh_name(f"{node.name or node.output[0]}_{operator}", names)
         if operator == "Transpose":
             yield helper.make_node("Transpose", [value], [result], name=name, perm=perm)
             before = moved
         else:
-            shape = _fresh(f"{node.output[0]}_shape", names)
+            shape = fresh_name(f"{node.output[0]}_shape", names)
             tensor = helper.make_tensor("shape", onnx.TensorProto.INT64, [len(how)], _reshape_target(node, how, before))
             yield helper.make_node("Constant", [], [shape], name=shape, value=tensor)
             yield helper.make_node("Reshape", [value, shape], [result], name=name)
@@ -274,11 +271,3 @@ def _reshape_target(node: onnx.NodeProto, sizes: Extents, before: Extents) -> li
     if asked.count(-1) > 1:
         raise _wrong(node, "extents that are known, of all dimensions but one", f"shape {list(before)}")
     return asked
-
-
-def _fresh(stem: str, names: set[str]) -> str:
-    name, count = stem, 1
-    while name in names:
-        name, count = f"{stem}_{count}", count + 1
-    names.add(name)
-    return name

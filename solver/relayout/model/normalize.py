@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 from relayout.ops.operand_roles import OWN_DOMAIN
 
@@ -34,7 +34,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
             _name_standard(graph.node)
         if OWN_DOMAIN in used:
             _split_overloads(graph.node)
-        for info in (*graph.input, *graph.value_info, *graph.output):
+        for info in declared_values(graph):
             _clear_invalid_extents(info.type)
         _declare_constants(graph)
     for function in proto.functions:

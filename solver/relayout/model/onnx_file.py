@@ -33,8 +33,8 @@ from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.model.external_data import is_in_file
 from relayout.model.opset_conversion import is_lifted
 from relayout.model.proto_graphs import copy_fields
+from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import is_absent
-from relayout.model.typed_values import proto_of
 from relayout.model.weights import is_small
 
 __all__ = ["Encoded", "Parsed", "encoded", "parse", "replace_file", "write_inside", "write_onnx"]

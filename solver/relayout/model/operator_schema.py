@@ -53,11 +53,18 @@ class _Definition(Struct, frozen=True):
     is_deprecated: bool
 
 
+def _schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    """The operator's schema in this version of its domain; None if ONNX does not define it."""
+    try:
+        return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
 @lru_cache(maxsize=4096)
 def _definition(op: str, domain: str, version: int) -> _Definition | None:
-    try:
-        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(op, domain, version)
+    if schema is None:
         return None
     return _Definition(
         (schema.min_input, schema.max_input),
@@ -80,9 +87,8 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
 def type_variables(op: str, domain: str, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The type variables of an operator's inputs and results, such as T. Empty for an operand with a type of its own;
     none for an operator that ONNX does not define."""
-    try:
-        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(op, domain, version)
+    if schema is None:
         return (), ()
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
 
@@ -95,22 +101,17 @@ def type_variables(op: str, domain: str, version: int) -> tuple[tuple[str, ...],
 @lru_cache(maxsize=1024)
 def takes_type(op: str, version: int, dtype: ir.DataType | None) -> bool:
     """Whether the first operand of ONNX's operator may have elements of this type; True if either is not known."""
-    try:
-        schema = onnx.defs.get_schema(op, max_inclusive_version=version)
-    except onnx.defs.SchemaError:
+    schema = _schema(op, "", version)
+    if schema is None or dtype is None or dtype == ir.DataType.UNDEFINED:
         return True
     allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
-    return (
-        dtype in (None, ir.DataType.UNDEFINED) or f"tensor({dtype.name.lower()})" in allowed[schema.inputs[0].type_str]
-    )
+    return f"tensor({dtype.name.lower()})" in allowed[schema.inputs[0].type_str]
 
 
 def since(op: str, domain: str, version: int) -> int | None:
     """The version since which the schema at `version` is valid; None if ONNX does not define the operator."""
-    try:
-        return int(onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain).since_version)
-    except onnx.defs.SchemaError:
-        return None
+    schema = _schema(op, domain, version)
+    return None if schema is None else int(schema.since_version)
 
 
 def attribute_number(attribute: onnx.defs.OpSchema.Attribute) -> int:
@@ -121,19 +122,15 @@ def attribute_number(attribute: onnx.defs.OpSchema.Attribute) -> int:
 
 def has_body(op: str, versions: Versions) -> bool:
     """Whether ONNX defines this standard operator by a graph of others."""
-    try:
-        schema = onnx.defs.get_schema(op, max_inclusive_version=versions.get("", 1))
-    except onnx.defs.SchemaError:
-        return False
-    told: Any = schema  # onnx's stubs lack these two
-    return bool(told.has_function or told.has_context_dependent_function)
+    schema: Any = _schema(op, "", versions.get("", 1))  # onnx's stubs lack these two
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def check_node(
     node: onnx.NodeProto,
     attributes: Sequence[tuple[str, int]],
     versions: Versions,
-    functions: Collection[tuple[str, str]] = (),
+    functions: Collection[tuple[str, str]],
 ) -> None:
     """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema.
 

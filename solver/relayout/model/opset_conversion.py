@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from relayout.errors import InputError
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, nodes_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, nodes_inside
 from relayout.model.structure import OLDEST_OPSET
 
 __all__ = ["is_lifted", "lifted"]
@@ -27,8 +27,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
     from onnx import version_converter
 
     try:
-        lifted = onnx.ModelProto()
-        lifted.CopyFrom(proto)
+        lifted = copied(proto)
         # The converter trusts its input.
         onnx.checker.check_model(lifted)
         for target in range(version + 1, OLDEST_OPSET + 1):
@@ -66,7 +65,7 @@ def _align(graph: onnx.GraphProto) -> None:
     every `axis` as 0, so the bias of a channel would be added along the batch. Raises InputError where a rank is
     unknown.
     """
-    values = (*graph.input, *graph.value_info, *graph.output)
+    values = declared_values(graph)
     ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in values if _has_shape(info)}
     ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
@@ -98,7 +97,7 @@ def _align(graph: onnx.GraphProto) -> None:
 def _size(graph: onnx.GraphProto) -> None:
     """Give every unknown dim the size 1: the converter rejects operators with unknown dims, even if nothing is left to
     convert."""
-    for info in (*graph.input, *graph.value_info, *graph.output):
+    for info in declared_values(graph):
         for dim in info.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
                 dim.dim_value = 1
@@ -116,7 +115,7 @@ def _has_shape(info: onnx.ValueInfoProto) -> bool:
 def _unsqueezed(graph: onnx.GraphProto, source: str, name: str, following: int) -> onnx.ValueInfoProto:
     """The type of `source` with `following` dims of extent 1 at the end."""
     info = onnx.ValueInfoProto()
-    for each in (*graph.input, *graph.value_info, *graph.output):
+    for each in declared_values(graph):
         if each.name == source:
             info.CopyFrom(each)
     for tensor in graph.initializer:

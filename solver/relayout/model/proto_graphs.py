@@ -1,4 +1,4 @@
-"""The graphs and nodes inside the nodes of a protobuf, and a copy of a part of one.
+"""The graphs and nodes inside the nodes of a protobuf, and copies of messages.
 
 Loops over many nodes read a repeated field as a list, by the slice `[:]`. An iterator over the field itself ends with
 an exception in protobuf's library, and takes three times as long.
@@ -7,11 +7,23 @@ an exception in protobuf's library, and takes three times as long.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 
-__all__ = ["STANDARD_DOMAINS", "copy_fields", "graphs_in", "graphs_inside", "nodes_inside", "subgraphs_of"]
+__all__ = [
+    "STANDARD_DOMAINS",
+    "copied",
+    "copy_fields",
+    "declared_values",
+    "dims_in",
+    "graphs_in",
+    "graphs_inside",
+    "nodes_inside",
+    "subgraphs_of",
+]
+
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""
@@ -38,12 +50,31 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         yield from subgraphs_of(inner)
 
 
+def declared_values(graph: onnx.GraphProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """The values of a graph that may have a declared type: its inputs, the values inside, and its outputs."""
+    return (*graph.input, *graph.value_info, *graph.output)
+
+
+def dims_in(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The dims of all declared values, in the graph and those inside it."""
+    for each in subgraphs_of(graph):
+        for value in declared_values(each):
+            yield from value.type.tensor_type.shape.dim
+
+
 def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """These nodes and those in graphs inside them, at every depth."""
     for node in nodes:
         yield node
         for graph in graphs_inside([node]):
             yield from nodes_inside(graph.node)
+
+
+def copied(message: _Message) -> _Message:
+    """A copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def copy_fields(source: Any, target: Any, *, left_out: str) -> None:

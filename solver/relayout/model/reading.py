@@ -32,10 +32,10 @@ from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE
 from relayout.model.opset_conversion import lifted
+from relayout.model.serialization import model_of
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import Structure, check_structure
-from relayout.model.typed_values import model_of
 from relayout.model.weights import Weights, attach, detach, detach_from_model
 from relayout.ops import nested_graphs
 
@@ -122,7 +122,7 @@ def model_from(light: Light) -> ir.Model:
 def _built(inferred: Inferred, light: Light) -> ir.Model:
     """The model of an inferred protobuf, with its constants, the propagated ones included, and with checked shapes."""
     has_graphs, has_tensors = light.structure.has_graphs, light.structure.has_tensors
-    model = model_of(inferred.proto, has_graphs=has_graphs)
+    model = model_of(inferred.proto)
     graphs = nested_graphs(model.graph) if has_graphs else [model.graph]
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.

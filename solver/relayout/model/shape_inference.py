@@ -30,9 +30,9 @@ from relayout.model.dims.inference_placeholders import (
 )
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, subgraphs_of
+from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
-from relayout.model.typed_values import proto_of
 from relayout.ops import graphs_of, nested_graphs
 
 __all__ = [
@@ -129,8 +129,7 @@ def infer_shapes(
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
     if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph):
-        probe = onnx.ModelProto()
-        probe.CopyFrom(proto)
+        probe = copied(proto)
         lend(probe.graph, {})
         hide(probe.graph)
     if has_absent:
@@ -160,7 +159,7 @@ def _declare_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoPr
     `outer` has the values of the enclosing graphs. Returns whether a shape was declared.
     """
     stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
-    listed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    listed = {value.name: value for value in declared_values(graph)}
     known = {**outer, **{value.name: value for value in stored}, **listed}
     found = False
     for node in graph.node:

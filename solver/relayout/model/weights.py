@@ -103,9 +103,7 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
     return ir.to_proto(clone), weights
 
 
-def attach(
-    model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder, *, in_nodes: bool = True
-) -> None:
+def attach(model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder, *, in_nodes: bool) -> None:
     """Give `model` its weights; `graphs` are all of its graphs. `in_nodes`: nodes may have tensors as attributes."""
     # A small tensor is copied from the protobuf of the graph, which would else stay in memory with it.
     kept = onnx.GraphProto()

@@ -40,29 +40,12 @@ if TYPE_CHECKING:
         region_edges_of,
     )
 
-# The modules without names register rows.
-_EXPORTS = {
-    "node_reader": "constant_array extents_of is_read",
-    "operator_classes": "OperatorClass OperatorClasses",
-    "registry": "Row rows rule_of",
-    "rule": """
-        NO_EDIT Axes AxisTraits Decomposition DecompositionWriter Edit Fixed Free Listed Relabel Rule Shared Traffic
-        free
-    """,
-    "subgraph_values": "RegionEdge RegionPort all_nodes given_at graphs_of nested_graphs read_at region_edges_of",
-    "axis_ops": "",
-    "contractions": "",
-    "contributed": "",
-    "convolutions": "",
-    "elementwise": "",
-    "pooling": "",
-    "reductions": "",
-    "resize": "",
-    "slicing": "",
-    "split": "",
-    "view_ops": "",
-}
-_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+# All of them are imported at once: those without exported names register rows.
+_EXPORTS = (
+    *("node_reader", "operator_classes", "registry", "rule", "subgraph_values"),
+    *("axis_ops", "contractions", "contributed", "convolutions", "elementwise", "pooling", "reductions", "resize"),
+    *("slicing", "split", "view_ops"),
+)
 
 __all__ = [
     "NO_EDIT",
@@ -99,9 +82,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in _EXPORTS:
-        import_module(f"relayout.ops.{module}")
-    value = globals()[name] = getattr(import_module(f"relayout.ops.{_MODULE_OF[name]}"), name)
-    return value
+        names = vars(import_module(f"relayout.ops.{module}"))
+        globals().update({each: names[each] for each in names.get("__all__", ()) if each in __all__})
+    return globals()[name]

@@ -30,14 +30,14 @@ __all__ = ["gemm", "product_rule"]
 
 @row("contract", "MatMul")
 def matmul(node: Reading) -> Free:
-    return product_rule(node, 0, 1)
+    return product_rule(node, 1)
 
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
     if node.has(2) and node.rank(2) > 0 and node.extents(2) != (1,):
         raise NoRuleError  # a zero point per row is read along the rows
-    rule = product_rule(node, 0, 1)
+    rule = product_rule(node, 1)
     if not node.has(3) or node.rank(3) == 0 or node.extents(3) == (1,):
         return rule
     if node.rank(3) > 1:
@@ -50,13 +50,13 @@ def matmul_integer(node: Reading) -> Free:
 def quantised_matmul(node: Reading) -> Free:
     if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
         raise NoRuleError
-    return product_rule(node, 0, 3)
+    return product_rule(node, 3)
 
 
-def product_rule(node: Reading, left: int, right: int) -> Free:
-    """Batch axes are permuted alike, the last two stay. If the right operand is a matrix, every axis of the left but
-    the last is a row axis, and row axes are in any order."""
-    a, b = node.extents(left), node.extents(right)
+def product_rule(node: Reading, right: int) -> Free:
+    """The product of inputs 0 and `right`. Batch axes are permuted alike, the last two stay. If the right operand is a
+    matrix, every axis of the left but the last is a row axis, and row axes are in any order."""
+    a, b = node.extents(0), node.extents(right)
     if len(a) < 2 or len(b) < 2:
         raise NoRuleError
     result = node.result_extents()
@@ -64,7 +64,7 @@ def product_rule(node: Reading, left: int, right: int) -> Free:
     contracted, column = rows, rows + 1
     extents: tuple[Extent, ...] = (*result[:-1], a[-1], result[-1])
     inputs: list[Axes | None] = [None] * len(node.node.inputs)
-    inputs[left] = (*range(rows - len(a) + 1, rows), contracted)
+    inputs[0] = (*range(rows - len(a) + 1, rows), contracted)
     inputs[right] = (*range(rows - len(b) + 1, rows - 1), contracted, column)
     batch = tuple(range(rows - 1))
     batched = len(b) > 2

@@ -111,7 +111,7 @@ def product_of_integers(node: Reading) -> Free:
         raise NoRuleError
     if any(node.has(index) and node.rank(index) > 1 for index in range(2, len(node.node.inputs))):
         raise NoRuleError  # a scale for each column of each matrix of a batch
-    rule = product_rule(node, 0, 1)
+    rule = product_rule(node, 1)
     column = replace(rule.traits[-1], permutable_within="")
     return replace(rule, traits=(*rule.traits[:-1], column))
 

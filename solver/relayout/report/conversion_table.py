@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from relayout.report.grouping import counted, grouped
+from relayout.report.grouping import Group, counted, grouped
 from relayout.report.schema import Charge, Conversion, Transfer
 
 __all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words", "transfer_rows"]
+
+_Moved = TypeVar("_Moved", Conversion, Transfer)
 
 # An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
 _FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
@@ -42,11 +45,9 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
     )
     rows = []
     for group in groups:
-        first, (value, *readers) = group.items[0], group.names
+        first = group.items[0]
         kind = first.kind if first.passes == 1 else f"{first.passes} {first.kind}s"
-        total = sum(each.bytes for each in group.items)
-        source, target = in_words(first.from_), in_words(first.to)
-        rows.append(ConversionRow(counted(group), value, source, target, kind, total, tuple(readers)))
+        rows.append(_row(group, in_words(first.from_), in_words(first.to), kind))
     return rows
 
 
@@ -61,13 +62,14 @@ def transfer_rows(transfers: Sequence[Transfer]) -> list[ConversionRow]:
         )
         for each in transfers
     )
-    rows = []
-    for group in groups:
-        first, (value, *readers) = group.items[0], group.names
-        total = sum(each.bytes for each in group.items)
-        layout = in_words(first.layout)
-        rows.append(ConversionRow(counted(group), value, first.from_, first.to, layout, total, tuple(readers)))
-    return rows
+    firsts = ((group, group.items[0]) for group in groups)
+    return [_row(group, first.from_, first.to, in_words(first.layout)) for group, first in firsts]
+
+
+def _row(group: Group[_Moved], source: str, target: str, kind: str) -> ConversionRow:
+    value, *readers = group.names
+    total = sum(each.bytes for each in group.items)
+    return ConversionRow(counted(group), value, source, target, kind, total, tuple(readers))
 
 
 _REMARKS = {

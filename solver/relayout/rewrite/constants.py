@@ -41,10 +41,10 @@ class Constants:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A context at whose end the values computed in it are forgotten, because outer graphs cannot read them."""
-        known = len(self._computed)
+        outer = {*self._computed}
         yield
-        added = [self._computed.popitem() for _ in range(len(self._computed) - known)]
-        self._computed.update((key, value) for key, value in reversed(added) if value.producer() is None)
+        left = ((key, value) for key, value in self._computed.items() if key in outer or value.producer() is None)
+        self._computed = dict(left)
 
     def relaid(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""

@@ -57,27 +57,21 @@ class Copies:
                 self._symbols[operand.tensor, group] = extent
         self._known: dict[_Key, tuple[Physical, ...]] = {}
         self._added: dict[_Key, tuple[Physical, ...]] = {}
-        # The entries before each open scope, of those that changed in it.
-        self._before: list[dict[_Key, tuple[tuple[Physical, ...] | None, tuple[Physical, ...] | None]]] = []
         self._unused: Iterator[str] | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A context at whose end the values added in it are forgotten."""
-        self._before.append({})
+        outer = self._known, self._added
+        self._known, self._added = {**self._known}, {**self._added}
         yield
-        for key, entries in self._before.pop().items():
-            for table, physicals in zip((self._known, self._added), entries, strict=True):
-                if physicals is None:
-                    table.pop(key, None)
-                else:
-                    table[key] = physicals
+        self._known, self._added = outer
 
     def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical, emitted: bool = False) -> None:
         """Register these values for the tensor in this format; the first is read where the shape does not matter.
         `emitted`: they are results of conversions, not values of the source."""
         key = tensor, format_, self.device
-        self._enter(key, physical)
+        self._known[key] = physical
         if self._sources:
             self._added[key] = physical
         for each in physical:
@@ -107,7 +101,7 @@ class Copies:
         plain = next((physical for physical in known if physical.shape is None), known[0])
         physical = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
         self._name_dims(tensor, physical, emitted=True)
-        self._enter((tensor, format_, self.device), (*known, physical))
+        self._known[tensor, format_, self.device] = (*known, physical)
         return physical
 
     def _name_dims(self, tensor: Tensor, physical: Physical, *, emitted: bool) -> None:
@@ -155,17 +149,12 @@ class Copies:
             return Physical(alike, dims, tuple(shape))
         plain = self.read(tensor, format_, dims, stem=stem)
         physical = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
-        self._enter((tensor, format_, self.device), (*self._of(tensor, format_), physical))
+        self._known[tensor, format_, self.device] = (*self._of(tensor, format_), physical)
         return physical
 
     def aliased_shape(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
         """The shape of a value whose dimensions are not those of its format, if there is one."""
         return next((p.shape for p in self._find(tensor, format_) or () if p.shape is not None), None)
-
-    def _enter(self, key: _Key, physicals: tuple[Physical, ...]) -> None:
-        if self._before and key not in self._before[-1]:
-            self._before[-1][key] = self._known.get(key), self._added.get(key)
-        self._known[key] = physicals
 
     def _find(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Physical, ...] | None:
         key = tensor, format_, self.device
@@ -173,8 +162,7 @@ class Copies:
         if known is None and key in self._sources:
             sent = self._added.get((tensor, format_, self._sources[key]))
             if sent is not None:
-                self._enter(key, sent)
-                return sent
+                known = self._known[key] = sent
         return known
 
     def _of(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Physical, ...]:

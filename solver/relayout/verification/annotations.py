@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
@@ -43,12 +44,16 @@ def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonN
 
 
 def _check_annotations(value: ir.Value, namings: Sequence[AxisNames], names: CommonNames) -> Iterator[Finding]:
-    if ORDER_KEY in value.metadata_props or ATOMS_KEY in value.metadata_props:
+    marks = value.metadata_props
+    if ORDER_KEY in marks or ATOMS_KEY in marks:
         yield from _check_arrangement(value)
     for key in (LAYOUT_KEY, BOUNDARY_LAYOUT_KEY):
-        if key in value.metadata_props:
+        layout = _parsed(value, key) if key in marks else None
+        if isinstance(layout, Finding):
+            yield layout
+        elif layout is not None and key == LAYOUT_KEY:
             # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
-            yield from _check_layout(value, key, namings if key == LAYOUT_KEY else (), names)
+            yield from _check_layout(value, layout, namings, names.of(value))
 
 
 def _namings(value: ir.Value, index: ModelIndex, derivation: Derivation) -> tuple[AxisNames, ...]:
@@ -75,132 +80,147 @@ def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
         yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
 
 
-def _is_part_and_whole(
-    layout: Layout, name: str | None, known: set[str | None], candidates: Sequence[AxisNames]
-) -> bool:
-    """Whether the one may be the inner tile of the axis that the other names. Tiles are fused along another dimension:
-    the axis's outer part, for which the graph has no name or none yet."""
-    if name is None:
-        return False
-    if known == {name.upper()} and name != name.upper():
-        place = layout.names.find(name.upper())
-        return place >= 0 and all(naming[place] is None for naming in candidates)
-    return known == {name.lower()} and all(name not in naming for naming in candidates)
-
-
-def _is_joined(
-    layout: Layout,
-    place: int,
-    known: set[str | None],
-    candidates: Sequence[AxisNames],
-    extents: Sequence[int | str | None],
-) -> bool:
-    """Whether a tile of an axis has the name of another axis, of extent 1, with which the graph fuses it: the rows of a
-    block are the channels where an image has one channel."""
-    if layout.outer(place) is None:
-        return False
-    units = {layout.names[i] for i in range(layout.rank) if extents[i] == 1}
-    return all(
-        name in units and all(naming[layout.names.index(name)] is None for naming in candidates)
-        for name in known
-        if name is not None
-    )
-
-
-def _check_layout(value: ir.Value, key: str, namings: Sequence[AxisNames], names: CommonNames) -> Iterator[Finding]:
+def _parsed(value: ir.Value, key: str) -> Layout | Finding:
+    """The layout that an annotation is, or a finding where it is none of the value's rank."""
     text = value.metadata_props[key]
     try:
         layout = Layout.parse(text)
     except LayoutSyntaxError as error:
-        yield _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
-        return
+        return _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
     # A tiled value has a dimension for each tile, or, for operators with opaque blocks, one for each axis.
     if value.shape is not None and len(value.shape) not in (rank, layout.rank):
-        yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
-        return
-    if key == LAYOUT_KEY and _has_parts_exchanged(layout, memory_format_of(value)):
+        return _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
+    return layout
+
+
+def _check_layout(
+    value: ir.Value, layout: Layout, namings: Sequence[AxisNames], common: Sequence[Set[str]]
+) -> Iterator[Finding]:
+    """Yield a finding where a layout has other tiles than the memory format, or other names than the graph.
+
+    `common` are the names of each axis elsewhere.
+    """
+    text, format_ = value.metadata_props[LAYOUT_KEY], memory_format_of(value)
+    if format_ is not None and len(format_.dims) != layout.rank:
+        format_ = None
+    exchanges_tiles = format_ is not None and _has_tiles_exchanged(layout, format_)
+    if exchanges_tiles:
         expected = f"{ATOMS_KEY} {value.metadata_props[ATOMS_KEY]}"
         yield _annotation(value, expected, text, "the annotation has other tiles of axes")
-    if key == LAYOUT_KEY:
-        yield from _check_whole(value, layout, names)
-    candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
-    extents = known_extents(value)
-    if value.shape is None or layout.rank != len(extents):
+    if value.shape is None or len(value.shape) != layout.rank:
         return
-    common = names.of(value)
-    if not candidates and key == LAYOUT_KEY:
-        yield from _check_exchanged(value, layout, common)
+    extents = known_extents(value)
+    known = "".join(min(each, default="*") for each in common)
+    if _has_others_beside_tiles(layout, extents, common):
+        message = "the annotation contradicts the names of the axes that are not tiled"
+        yield _annotation(value, known, str(layout), message)
+    candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     if not candidates:
+        if _has_axes_exchanged(layout, extents, common, format_):
+            yield _annotation(value, known, str(layout), "the annotation exchanges axes of the value")
         return
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
         yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
-    # An axis of extent 1 may be anywhere, under any name.
-    clash = [
-        i
-        for i, name in enumerate(with_whole_parts(tuple(layout.names), value.shape))
-        if name not in (None, "*") and extents[i] != 1
-        if (known := {naming[i] for naming in candidates} - {None})
-        and name not in known
-        and not _is_part_and_whole(layout, name, known, candidates)
-        and not _is_joined(layout, i, known, candidates, extents)
-        and not _is_scrambled(layout, i, known, memory_format_of(value))
-        and not _is_split_off(layout, i, known, memory_format_of(value))
-    ]
-    # The annotation may give any of the names of an axis.
-    clash = [i for i in clash if layout.names[i] not in common[i]]
-    if clash:
+    graph = _Names(candidates, common, extents, None if exchanges_tiles else format_)
+    own = with_whole_parts(tuple(layout.names), value.shape)
+    if not all(graph.allow(layout, place, name) for place, name in enumerate(own)):
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
         yield _annotation(value, shown, text, "the annotation contradicts the names of the value's axes")
 
 
-def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]) -> Iterator[Finding]:
-    """Yield a finding where an axis has a name that operators give another axis of the value, and not this one.
+class _Names(Struct, frozen=True):
+    """The names of a value's axes by the graph: `candidates` by its producer and readers, `common` by any operator.
+
+    `format_` is the memory format where it distinguishes the tiles that a layout may have exchanged.
+    """
+
+    candidates: Sequence[AxisNames]
+    common: Sequence[Set[str]]
+    extents: Sequence[int | str | None]
+    format_: MemoryFormat | None
+
+    def allow(self, layout: Layout, place: int, name: str | None) -> bool:
+        """Whether the axis at a place of the layout may have this name: that of the layout, or, for a tile that is all
+        of an axis, the axis's."""
+        known = {each for naming in self.candidates if (each := naming[place]) is not None}
+        # An axis of extent 1 may be anywhere, under any name.
+        if name is None or name == "*" or self.extents[place] == 1 or not known or name in known:
+            return True
+        return (
+            layout.names[place] in self.common[place]
+            or (known == {name.swapcase()} and self._has_no_other_part(layout, name))
+            or self._is_tile_of_fused(layout, place, known)
+            or self._is_told_by_format(layout, place, known)
+        )
+
+    def _has_no_other_part(self, layout: Layout, name: str) -> bool:
+        """Whether the graph has no name, or none yet, for the part of an axis that it does not take this one for.
+
+        Then the two names may be the axis and its inner tile: tiles are fused along another dimension, the outer part.
+        """
+        if name.isupper():
+            return all(name not in naming for naming in self.candidates)
+        return name.upper() in layout.names and self._is_unnamed(layout, name.upper())
+
+    def _is_tile_of_fused(self, layout: Layout, place: int, known: Set[str]) -> bool:
+        """Whether a tile of an axis has the name of another axis, of extent 1, with which the graph fuses it: the rows
+        of a block are the channels where an image has one channel."""
+        units = {name for name, extent in zip(layout.names, self.extents, strict=True) if extent == 1}
+        is_tile = layout.outer(place) is not None
+        return is_tile and all(name in units and self._is_unnamed(layout, name) for name in known)
+
+    def _is_told_by_format(self, layout: Layout, place: int, known: Set[str]) -> bool:
+        """Whether the memory format says which tile of an axis this is, and the graph names it as another.
+
+        As the axis's other tile: an operator that accepts the tiles of an axis in any order reads the first as the
+        outer one. Or as an axis of its own, which the layout does not have: the source splits it off by a Reshape that
+        the legal model does not need.
+        """
+        own = layout.names[place]
+        other = own.swapcase()
+        if self.format_ is None or len(self.format_.dims[place]) != 1 or other == own or other not in layout.names:
+            return False
+        return known == {other} or (not self.format_.dims[place][0].is_whole and known.isdisjoint(layout.names))
+
+    def _is_unnamed(self, layout: Layout, name: str) -> bool:
+        """Whether the graph has no name for the layout's axis of this name."""
+        return all(naming[layout.names.index(name)] is None for naming in self.candidates)
+
+
+def _has_axes_exchanged(
+    layout: Layout, extents: Sequence[int | str | None], common: Sequence[Set[str]], format_: MemoryFormat | None
+) -> bool:
+    """Whether an axis has a name that operators give another axis of the value, and not this one.
 
     This is for values whose own producers and readers name no axis, as between a Reshape that fuses tiles and an Add.
-    An axis whose extent is or may be 1 may be anywhere.
+    An axis whose extent is or may be 1 may be anywhere. Two tiles of one axis may have each other's names where the
+    memory format tells their order.
     """
-    wide = [i for i, extent in enumerate(known_extents(value)) if isinstance(extent, int) and extent != 1]
-    format_ = memory_format_of(value)
-    exchanged = [
-        i
+    wide = [i for i, extent in enumerate(extents) if isinstance(extent, int) and extent != 1]
+    dims = () if format_ is None else format_.dims
+    told = {i for i, group in enumerate(dims) if len(group) == 1 and not group[0].is_whole}
+    return any(
+        layout.names[i] in common[j] and not ({i, j} <= told and (layout.outer(i) == j or layout.outer(j) == i))
         for i in wide
-        if common[i]
-        and layout.names[i] not in common[i]
-        and any(layout.names[i] in common[j] and not _are_parts(layout, i, j, format_) for j in wide)
-    ]
-    if exchanged:
-        expected = "".join(min(each, default="*") for each in common)
-        yield _annotation(value, expected, str(layout), "the annotation exchanges axes of the value")
+        if common[i] and layout.names[i] not in common[i]
+        for j in wide
+    )
 
 
-def _are_parts(layout: Layout, i: int, j: int, format_: MemoryFormat | None) -> bool:
-    """Whether two dimensions are parts of one axis, by the layout and by the memory format, which tells their order."""
-    if format_ is None or len(format_.dims) != layout.rank or (layout.outer(i) != j and layout.outer(j) != i):
-        return False
-    return all(len(format_.dims[k]) == 1 and not format_.dims[k][0].is_whole for k in (i, j))
-
-
-def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
-    """Yield a finding for tiles of an axis that are adjacent to an untiled axis that has other names elsewhere."""
+def _has_others_beside_tiles(layout: Layout, extents: Sequence[int | str | None], common: Sequence[Set[str]]) -> bool:
+    """Whether an untiled axis beside tiles of another one has other names elsewhere."""
     tiled = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
-    if not tiled or value.shape is None or len(value.shape) != layout.rank:
-        return
-    known = names.of(value)
-    for i, name in enumerate(layout.names):
-        if name.upper() not in tiled | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
-            shown = "".join(min(each, default="*") for each in known)
-            message = "the annotation contradicts the names of the axes that are not tiled"
-            yield _annotation(value, shown, str(layout), message)
-            return
+    return bool(tiled) and any(
+        name.upper() not in tiled | {"*"} and extents[i] != 1 and common[i] and name not in common[i]
+        for i, name in enumerate(layout.names)
+    )
 
 
-def _has_parts_exchanged(layout: Layout, format_: MemoryFormat | None) -> bool:
+def _has_tiles_exchanged(layout: Layout, format_: MemoryFormat) -> bool:
     """Whether the layout has tiles of an axis where the memory format has none, or has its outer tile as the inner one.
     Tiles that the source has as axes are whole there."""
-    if format_ is None or len(format_.dims) != layout.rank:
-        return False
     for i, group in enumerate(format_.dims):
         outer = layout.outer(i)
         other = format_.dims[outer] if outer is not None else ()
@@ -209,28 +229,6 @@ def _has_parts_exchanged(layout: Layout, format_: MemoryFormat | None) -> bool:
         if group[0].axis != other[0].axis or group[0].inner > other[0].inner:
             return True
     return False
-
-
-def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
-    """Whether the graph names a tile of an axis as the axis's other tile, and the memory format distinguishes the two.
-
-    An operator that accepts the tiles of an axis in any order reads the first as the outer one.
-    """
-    if format_ is None or len(format_.dims) != layout.rank or _has_parts_exchanged(layout, format_):
-        return False
-    other = layout.names[place].swapcase()
-    return other in layout.names and known == {other} and len(format_.dims[place]) == 1
-
-
-def _is_split_off(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
-    """Whether the graph names a tile of an axis as an axis of its own, which the layout does not have: the source
-    splits it off by a Reshape that the legal model does not need."""
-    is_tiled = layout.outer(place) is not None or any(layout.outer(i) == place for i in range(layout.rank))
-    if not is_tiled or format_ is None or len(format_.dims) != layout.rank:
-        return False
-    (tile, *others), is_free = format_.dims[place] or (None,), known.isdisjoint(layout.names)
-    is_tile = tile is not None and not others and not tile.is_whole
-    return is_tile and is_free and not _has_parts_exchanged(layout, format_)
 
 
 def _stated(value: ir.Value, index: ModelIndex) -> Iterator[AxisNames]:
@@ -246,10 +244,10 @@ def _stated(value: ir.Value, index: ModelIndex) -> Iterator[AxisNames]:
     for kind, names in ends:
         if names is not None:
             is_open = kind.facts is not None and kind.facts.pooled and kind.node.domain != OURS
-            yield from _exchanged(names) if is_open else [names]
+            yield from _pooled(names) if is_open else [names]
 
 
-def _exchanged(names: AxisNames) -> Iterator[AxisNames]:
+def _pooled(names: AxisNames) -> Iterator[AxisNames]:
     """The possible names of a globally pooled value.
 
     ONNX's operator determines neither which of the kept axes is which, nor of the reduced ones. One of `relayout` does.

@@ -41,7 +41,7 @@ Array = np.ndarray[Any, Any]
 
 
 def operand_format(
-    layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, exact: bool = True
+    layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, exact: bool
 ) -> tuple[MemoryFormat, tuple[int, ...]] | None:
     """The memory format of an operand in this layout relative to `axes`, the operator's own, and extents that fit.
 

@@ -88,11 +88,11 @@ class _Verdict:
 
 
 def check_requirements(
-    index: ModelIndex, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges | None = None
+    index: ModelIndex, backend: Backend, derivation: Derivation, common: CommonNames, charges: Charges
 ) -> Iterator[Finding]:
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
-    The costs of the implementations that are met are added to `charges`, where there are any. A rewritten node costs
+    The costs of the implementations that are met, other than 0, are added to `charges`. A rewritten node costs
     what is noted on it: the backend was asked about the operator that it stands for.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
@@ -130,7 +130,7 @@ def check_requirements(
             _note_boxes(node, verdict.met, boxes)
         noted = noted_cost(node) if is_noted else None
         least, most = (verdict.least, verdict.most) if noted is None else (noted, noted)
-        if charges is not None and (least or most):
+        if least or most:
             charges[node] = least, most
     yield from _check_outputs(graph, boxes)
 

@@ -13,7 +13,7 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import VERSION_KEY
-from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, subgraphs_of
 
 __all__ = ["correct_declared_dims"]
 
@@ -60,8 +60,7 @@ def _without_numbers(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     """A copy without the numbers of results, in which each open dim of an input has a name, and these names with those
     that the model gives them; an open dim without a name gets one for the inference, and the empty string here. The
     inputs of the body of a Loop or a Scan are inputs too: what they get is open where the model's inputs are."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(proto)
+    probe = copied(proto)
     given: dict[str, str] = {}
     unnamed = (f"{_UNNAMED}{n}" for n in count())
     for value in (value for graph in subgraphs_of(probe.graph) for value in graph.input):
@@ -88,7 +87,7 @@ def _names_by_value(inferred: onnx.ModelProto) -> dict[str, list[str]]:
 def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of open dims that a Reshape to a known shape lets have one extent alone: an exporter may have written
     the batch of its example there, and the model runs with no other."""
-    shapes = {value.name: _dims(value) for value in (*graph.input, *graph.value_info, *graph.output)}
+    shapes = {value.name: _dims(value) for value in declared_values(graph)}
     for node in graph.node:
         if node.op_type == "Reshape" and node.domain in STANDARD_DOMAINS:
             before, after = shapes.get(node.input[0], []), shapes.get(node.output[0], [])

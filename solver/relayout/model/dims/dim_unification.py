@@ -15,7 +15,7 @@ from math import prod
 import onnx
 
 from relayout.layout.terms import GENERATED, NAME
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, dims_in, graphs_inside
 
 __all__ = [
     "MadeUpNames",
@@ -100,8 +100,7 @@ def without_made_up_outputs(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, di
         for place, dim in enumerate(value.type.tensor_type.shape.dim)
         if dim.dim_param in names
     }
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copied(proto)
     for value in copy.graph.output:
         for place, dim in enumerate(value.type.tensor_type.shape.dim):
             if (value.name, place) in made_up:
@@ -129,7 +128,7 @@ def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple
     `outer` has the open dims of values of the enclosing graphs: the product of the other dims, and the name.
     """
     known = dict(outer)
-    for value in (*graph.input, *graph.value_info, *graph.output):
+    for value in declared_values(graph):
         known.pop(value.name, None)
         open_ = _open_dim(value)
         if open_ is not None:
@@ -163,19 +162,13 @@ def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
 
 def number(graph: onnx.GraphProto, numbers: Mapping[str, int]) -> None:
     """Give dims of these names their numbers, in the graph and those inside it."""
-    for value in (*graph.input, *graph.value_info, *graph.output) if numbers else ():
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in numbers:
-                dim.dim_value = numbers[dim.dim_param]
-    for inner in graphs_inside(graph.node) if numbers else ():
-        number(inner, numbers)
+    for dim in dims_in(graph) if numbers else ():
+        if dim.dim_param in numbers:
+            dim.dim_value = numbers[dim.dim_param]
 
 
 def rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
     """Give dims other names, in the graph and those inside it."""
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in same:
-                dim.dim_param = same[dim.dim_param]
-    for inner in graphs_inside(graph.node):
-        rename(inner, same)
+    for dim in dims_in(graph):
+        if dim.dim_param in same:
+            dim.dim_param = same[dim.dim_param]

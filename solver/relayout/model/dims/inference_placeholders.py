@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -114,7 +114,7 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
         return {}
     read = {name for _, node in telling for name in node.input}
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer if tensor.name in read}
-    for value in (*graph.input, *graph.value_info, *graph.output):
+    for value in declared_values(graph):
         if value.name in read and value.type.tensor_type.HasField("shape"):
             ranks[value.name] = len(value.type.tensor_type.shape.dim)
     lengths = {t.name: t.dims[0] for t in graph.initializer if t.name in read and len(t.dims) == 1}
@@ -152,7 +152,7 @@ def blind_slices(graph: onnx.GraphProto) -> list[int]:
     computed = {index: node for index, node in computed.items() if node.input[1] not in stored}
     if not computed:
         return []
-    values = (*graph.input, *graph.value_info, *graph.output)
+    values = declared_values(graph)
     ranked = {v.name: v.type.tensor_type.shape.dim for v in values if v.type.tensor_type.HasField("shape")}
     static = {name for name, dims in ranked.items() if all(dim.HasField("dim_value") for dim in dims)}
     known, propagated = set(stored), set(stored)

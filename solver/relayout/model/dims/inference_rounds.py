@@ -13,6 +13,7 @@ import onnx_ir as ir
 from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
+from relayout.model.proto_graphs import copied
 
 __all__ = ["infer_in_rounds"]
 
@@ -32,13 +33,13 @@ def infer_in_rounds(
     """
     for _ in range(ROUNDS):
         inferred = _inferred(proto, lambda model: infer_with_values(model, infer, has_graphs=has_graphs))
-        known = None if inferred.is_ranked else _copy(inferred.proto)
+        known = None if inferred.is_ranked else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
         if known is None or not completed:
             break
         if not state_completed(completed, known.graph):
-            trial = _inferred(_copy(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
+            trial = _inferred(copied(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
             if known_dims(trial.proto.graph) <= known_dims(known.graph):
                 break
         proto = known
@@ -51,9 +52,3 @@ def _inferred(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], Inferre
     inferred = infer(proto)
     remove_operator_placeholders(inferred.proto.graph, replaced)
     return inferred
-
-
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx
 
 from relayout.layout.terms import GENERATED
-from relayout.model.proto_graphs import graphs_inside
+from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
 
 __all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]
 
@@ -57,7 +57,7 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
 
 def shaped_values(graph: onnx.GraphProto, *, has_graphs: bool) -> set[str]:
     """The names of the values with a shape, in the graph and those inside it, if it `has_graphs`."""
-    graphs = [each for each, _ in _pairs(graph, graph)] if has_graphs else [graph]
+    graphs = subgraphs_of(graph) if has_graphs else [graph]
     return {value.name for each in graphs for value in _values(each) if value.type.tensor_type.HasField("shape")}
 
 
@@ -65,7 +65,7 @@ def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
     """Give each dim without a number and a name a generated name, in the graph and those inside it, but for the values
     `stated`, whose shapes the model declares."""
     unused = _unused(names_in(graph))
-    for each, _ in _pairs(graph, graph):
+    for each in subgraphs_of(graph):
         for value in _values(each):
             for dim in value.type.tensor_type.shape.dim if value.name not in stated else ():
                 if not dim.HasField("dim_value") and not dim.dim_param:
@@ -74,13 +74,7 @@ def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
 
 def names_in(graph: onnx.GraphProto) -> set[str]:
     """The names of the dims of the graph and of those inside it."""
-    return {
-        dim.dim_param
-        for each, _ in _pairs(graph, graph)
-        for value in (*each.input, *_values(each))
-        for dim in value.type.tensor_type.shape.dim
-        if dim.dim_param
-    }
+    return {dim.dim_param for dim in dims_in(graph) if dim.dim_param}
 
 
 class _Extents:

@@ -17,7 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, rounded_down, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.proto_graphs import STANDARD_DOMAINS
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
@@ -51,7 +51,7 @@ def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -
 
     Returns whether there was one.
     """
-    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
+    infos = {info.name: info for info in declared_values(graph)}
     kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     formulas: dict[str, _Formula] = {}
     slices: dict[str, _Cut] = {}

@@ -36,7 +36,7 @@ from relayout.model.dims.symbolic_vectors import (
     Vector,
     constant,
 )
-from relayout.model.proto_graphs import STANDARD_DOMAINS
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
 
 __all__ = ["Symbols"]
 
@@ -217,7 +217,7 @@ def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
 
 def _dims_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     found: dict[str, Dims] = {t.name: tuple(Term(Fraction(n)) for n in t.dims) for t in graph.initializer}
-    for info in (*graph.input, *graph.value_info, *graph.output):
+    for info in declared_values(graph):
         kind = info.type.tensor_type
         if info.type.HasField("tensor_type") and kind.HasField("shape"):
             found[info.name] = tuple(_dim(dim) for dim in kind.shape.dim)

@@ -42,7 +42,7 @@ class Picture:
     omitted: int = 0
 
 
-def neighbourhood(inspection: Inspection, hops: int = 1) -> Picture:
+def neighbourhood(inspection: Inspection, hops: int) -> Picture:
     """The conversions with all nodes up to `hops` steps before and after them: the neighbourhood of the first, which is
     the largest, and of others while all are at most `MOST_NODES` nodes."""
     producer_of = {name: number for number, node in enumerate(inspection.nodes) for name in node.outputs}

@@ -33,7 +33,7 @@ _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_
 
 
 def check_price(
-    report: Report, index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
+    report: Report, index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None
 ) -> tuple[list[Finding], Price | None]:
     """A finding for each part of the report's account that the model and the backend contradict, and the price as far
     as it can be computed again. `charges` are the costs of implementations (see `check_requirements`)."""
@@ -88,7 +88,7 @@ def _check_operators(bill: Bill, claimed: Entry) -> tuple[Finding | None, str]:
 
 
 def check_recorded_price(
-    index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None = None
+    index: ModelIndex, backend: Backend, charges: Charges, dims: Mapping[str, int] | None
 ) -> tuple[list[Finding], Price | None]:
     """A finding if the model costs other than it records for this backend, and the price as far as it is known."""
     facts = index.model.metadata_props

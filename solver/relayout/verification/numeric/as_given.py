@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from relayout.model.io import is_read
 from relayout.model.onnx_file import Parsed
+from relayout.model.proto_graphs import copied
 from relayout.report.schema import Finding, OutputDifference
 from relayout.verification.numeric.baseline import Feeds, first_line
 from relayout.verification.numeric.runtimes import Session
@@ -105,7 +106,5 @@ def _proto(source: object) -> onnx.ModelProto | None:
     if isinstance(source, Parsed):
         return source.whole()
     if isinstance(source, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source)
-        return copy
+        return copied(source)
     return ir.to_proto(source) if isinstance(source, ir.Model) and not is_read(source) else None

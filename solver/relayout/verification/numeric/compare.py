@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -12,7 +14,7 @@ from relayout.verification.numeric.as_given import Unread, check_as_given
 from relayout.verification.numeric.baseline import Feeds, behind, drawn_anew, first_line, run, variant
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise, with_weights
-from relayout.verification.numeric.preparation import in_format, prepare, values_of
+from relayout.verification.numeric.preparation import Prepared, in_format, prepare, values_of
 from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
 from relayout.verification.numeric.tolerance import Arrays, difference, has_numbers
 
@@ -50,12 +52,9 @@ def compare(
     prepared = prepare(mine, theirs, {value.name for value in opaque}, drawn, samples, seed, dims)
     if isinstance(prepared, str):
         return [], _skipped(f"the original cannot be run: {prepared}")
-    subject, baseline = prepared.model, prepared.baseline
-    feeds = [prepared.feeds(trial) for trial in baseline.trials]
-    found: list[dict[str, Arrays]] = []
+    feeds = [prepared.feeds(trial) for trial in prepared.baseline.trials]
     try:
-        for trial, feed in zip(baseline.trials, feeds, strict=True):
-            found += run(variant(subject, trial), baseline.runtime, sorted(prepared.inner), feed)
+        found = _results(prepared, feeds)
     except NotImplementedError as error:
         # onnx.reference lacks the operators of runtimes, and onnxruntime did not run the original.
         return [], _skipped(f"the runtime lacks operators of the model: {first_line(error)}")
@@ -63,68 +62,103 @@ def compare(
         fault, expected = first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
-    right = [sample for trial in baseline.trials for sample in trial.results]
-    outputs = {str(value.name) for value in subject.graph.outputs}
+    outputs = {str(value.name) for value in prepared.model.graph.outputs}
     sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
-    quantized = behind(original, _quantizes)
-    judge = partial(_differences, subject, prepared.original, sources, quantized=quantized)
-    differences = list(judge(right, found))
-    float64 = None
-    if not all(each.passed for each in differences):
-        # A network may amplify the last bits of its inputs; the run that measures this is made only after a difference.
-        noisy: list[dict[str, Arrays]] = []
-        for trial in baseline.trials:
-            disturbed = [with_noise(feed) for feed in trial.feeds]
-            noisy += run(variant(prepared.original, trial), baseline.runtime, prepared.asked, disturbed)
-        differences = list(judge(right, found, noisy))
-    if not all(each.passed for each in differences):
-        failed = {each.name: sources[each.name] for each in differences if not each.passed}
-        exactly = partial(_differences, subject, prepared.original, failed, quantized=frozenset(), exact=True)
-        pairs = [
-            (Side(variant(subject, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
-            for trial, feed in zip(baseline.trials, feeds, strict=True)
-        ]
-        differences, float64 = in_float64(differences, failed, pairs, exactly)
+    runs = _Runs(prepared, feeds, found, sources, behind(original, _quantizes))
+    differences, float64 = _judged(runs)
     # All is known of a result of no elements.
     empty = {str(value.name) for value in original.graph.outputs if 0 in (value.shape or ())}
-    blind = {each.name for each in differences if not has_numbers([sample[sources[each.name]] for sample in right])}
-    blind -= empty
+    expected_of = {each.name: [sample[sources[each.name]] for sample in runs.expected] for each in differences}
+    blind = {name for name, results in expected_of.items() if not has_numbers(results)} - empty
     left_out = {
         **dict.fromkeys(sorted({str(value.name) for value in original.graph.outputs} & drawn), _RANDOM),
         **prepared.left_out,
         **dict.fromkeys(sorted(outputs & blind), "it has no finite element for any of the inputs drawn"),
     }
     telling = [each for each in differences if each.name not in blind or not each.passed]
-    shown = tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance)
     findings = [*prepared.notes, *_left_out(left_out), *_findings(telling, outputs, float64)]
-    untried = list(baseline.untried)
-    if not prepared.is_partial:
-        first, count = baseline.trials[0], len(baseline.trials[0].feeds)
-
-        def unread(title: str, source: object, read: ir.Model, feeds: Feeds, results: Samples) -> Unread:
-            return Unread(
-                title, source, feeds, results, partial(run, variant(read, first), baseline.runtime, (), feeds)
-            )
-
-        pair = (
-            unread("the original", given[1], prepared.original, first.feeds, first.results),
-            unread("the model", given[0], subject, feeds[0], found[:count]),
-        )
-        more, not_run = check_as_given(*pair, baseline.runtime, left_out.keys(), quantized)
-        findings += more
-        untried += not_run
+    unread, not_run = _as_given(runs, given, left_out.keys())
     numeric = Numeric(
         status="compared" if telling else "skipped",
         reason=None if telling else "no output has a value that could be compared",
-        runtime=baseline.runtime,
+        runtime=prepared.baseline.runtime,
         samples=samples,
         seed=seed,
-        outputs=shown,
+        outputs=tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance),
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
-        untried=tuple(untried),
+        untried=(*prepared.baseline.untried, *not_run),
         float64=float64,
     )
-    return findings, numeric
+    return [*findings, *unread], numeric
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Both models and their runs: `feeds` are the model's inputs in each trial, `found` its results for every sample.
+
+    `sources` are the values of the model that are compared, each with the original's name; `quantized` are values of
+    the original behind a quantization.
+    """
+
+    prepared: Prepared
+    feeds: Sequence[Feeds]
+    found: Samples
+    sources: Mapping[str, str]
+    quantized: Set[str]
+
+    @property
+    def expected(self) -> Samples:
+        """The original's results for every sample."""
+        return [sample for trial in self.prepared.baseline.trials for sample in trial.results]
+
+
+def _results(prepared: Prepared, feeds: Sequence[Feeds]) -> Samples:
+    """The model's results for every sample of all trials. Raises whatever the runtime does."""
+    trials, runtime = prepared.baseline.trials, prepared.baseline.runtime
+    inner = sorted(prepared.inner)
+    runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
+    return [*chain.from_iterable(runs)]
+
+
+def _judged(runs: _Runs) -> tuple[list[OutputDifference], str | None]:
+    """The difference of each value, and the verdict of float64 where that was needed.
+
+    A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
+    those in float64 only after one that is larger.
+    """
+    prepared, baseline = runs.prepared, runs.prepared.baseline
+    judge = partial(_differences, prepared.model, prepared.original)
+    differences = list(judge(runs.sources, runs.expected, runs.found, quantized=runs.quantized))
+    if all(each.passed for each in differences):
+        return differences, None
+    noisy: list[dict[str, Arrays]] = []
+    for trial in baseline.trials:
+        disturbed = [with_noise(feed) for feed in trial.feeds]
+        noisy += run(variant(prepared.original, trial), baseline.runtime, prepared.asked, disturbed)
+    differences = list(judge(runs.sources, runs.expected, runs.found, noisy, quantized=runs.quantized))
+    failed = {each.name: runs.sources[each.name] for each in differences if not each.passed}
+    if not failed:
+        return differences, None
+    pairs = [
+        (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
+        for trial, feed in zip(baseline.trials, runs.feeds, strict=True)
+    ]
+    return in_float64(differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True))
+
+
+def _as_given(runs: _Runs, given: tuple[object, object], left_out: Set[str]) -> tuple[list[Finding], list[str]]:
+    """The same of both models as they were given, in the first trial; of models that were cut nothing is said."""
+    prepared, baseline = runs.prepared, runs.prepared.baseline
+    if prepared.is_partial:
+        return [], []
+    first, runtime = baseline.trials[0], baseline.runtime
+
+    def unread(title: str, source: object, read: ir.Model, feeds: Feeds, results: Samples) -> Unread:
+        return Unread(title, source, feeds, results, partial(run, variant(read, first), runtime, (), feeds))
+
+    original = unread("the original", given[1], prepared.original, first.feeds, first.results)
+    model = unread("the model", given[0], prepared.model, runs.feeds[0], runs.found[: len(first.feeds)])
+    return check_as_given(original, model, runtime, left_out, runs.quantized)
 
 
 def _quantizes(node: ir.Node) -> bool:

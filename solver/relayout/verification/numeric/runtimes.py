@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.divisors import check, watch, watched
 from relayout.verification.numeric.inputs import Array
@@ -81,8 +81,7 @@ def _onnxruntime(proto: onnx.ModelProto) -> Any:
 
 def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
     """The model under older versions of the file format, and of ONNX's operators where they mean the same."""
-    older = onnx.ModelProto()
-    older.CopyFrom(proto)
+    older = copied(proto)
     older.ir_version = min(proto.ir_version, _OLD_IR_VERSION)
     if older.ir_version != proto.ir_version:
         yield older

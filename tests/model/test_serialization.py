@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from relayout.model.typed_values import model_of, proto_of
+from relayout.model.serialization import model_of, proto_of
 
 MODELS = {
     "types and data": """
@@ -77,7 +77,7 @@ def test_the_nodes_are_those_that_onnx_ir_makes() -> None:
     graph = onnx.helper.make_graph(nodes, "g", image[:1], [out], [weight], value_info=image[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
     expected = ir.to_proto(ir.from_proto(model)).SerializeToString(deterministic=True)
-    read = model_of(model, has_graphs=False)
+    read = model_of(model)
     assert ir.to_proto(read).SerializeToString(deterministic=True) == expected
     pads = [node.attributes["pads"] for node in read.graph if node.op_type == "Conv"]
     assert pads[0] is not pads[1]
