@@ -1,6 +1,7 @@
 """Run one optimiser, relayout or a peer, on one model.
 
-    python benchmarks/optimizers.py TOOL IN.onnx OUT.onnx     relayout-bytes, relayout-transposes or a peer
+    python benchmarks/optimizers.py TOOL IN.onnx OUT.onnx     relayout-bytes, relayout-transposes or a peer;
+                                                              relayout-NHWC, relayout-NCHW: convolutions in a layout
     python benchmarks/optimizers.py equal A.onnx B.onnx       the difference of their outputs, and its scale
     python benchmarks/optimizers.py count MODEL.onnx          its transposes, and the bytes that they move
 
@@ -26,13 +27,18 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 NOT_INSTALLED = 3
 
 
-def relayout(source: str, target: str, objective: str) -> None:
+def relayout(source: str, target: str, backend: str = "onnx", **options: Any) -> None:
     import relayout as library
     from relayout.model.io import write_model
 
-    model, report = library.legalize(source, "onnx", objective=objective)
+    model, report = library.legalize(source, backend, **options)
     write_model(model, target)
     print(json.dumps({"status": report.status, "cost": report.cost, "bound": report.bound}))
+
+
+def converted(source: str, target: str, layouts: tuple[str, str]) -> None:
+    """Convolutions with data and kernels in these layouts."""
+    relayout(source, target, "convert-layout", backend_options={"desired_layouts": {"Conv": list(layouts)}})
 
 
 def onnxruntime(source: str, target: str) -> None:
@@ -50,7 +56,7 @@ def onnxruntime(source: str, target: str) -> None:
 
 def onnxsim(source: str, target: str) -> None:
     import onnx
-    import onnxsim as tool  # type: ignore[import-not-found,unused-ignore]
+    import onnxsim as tool
 
     model, _ = tool.simplify(onnx.load(source))
     onnx.save(model, target)
@@ -58,7 +64,7 @@ def onnxsim(source: str, target: str) -> None:
 
 def onnxslim(source: str, target: str) -> None:
     import onnx
-    import onnxslim as tool  # type: ignore[import-not-found,unused-ignore]
+    import onnxslim as tool
 
     onnx.save(tool.slim(onnx.load(source)), target)
 
@@ -177,6 +183,8 @@ def _outputs(model: str | bytes, feeds: dict[str, object]) -> list[Any]:
 TOOLS: dict[str, Callable[[str, str], None]] = {
     "relayout-bytes": partial(relayout, objective="bytes"),
     "relayout-transposes": partial(relayout, objective="transposes"),
+    "relayout-NHWC": partial(converted, layouts=("NHWC", "OHWI")),
+    "relayout-NCHW": partial(converted, layouts=("NCHW", "OIHW")),
     "onnxruntime": onnxruntime,
     "onnxsim": onnxsim,
     "onnxslim": onnxslim,
