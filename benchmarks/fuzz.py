@@ -137,6 +137,8 @@ def _examine(backends: str, seeds: range) -> Tally:
 def _tell(total: Tally, *, list_rows: bool) -> None:
     for name, count in sorted(total.counts.items()):
         print(f"{count:8} {name}")
+    if not total.covered:
+        return
     table = [r for r in rows() if not r.domain]
     missing = [f"{r.operator} since {r.since}" for r in table if not total.covered[r.operator, r.since]]
     print(
