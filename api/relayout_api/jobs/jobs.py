@@ -35,11 +35,14 @@ from relayout_api.workers.messages import Task
 from relayout_api.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from dbos import WorkflowStatus
+    from dbos import WorkflowStatus as Row
 
     from relayout_api.jobs.engine import Engine
+else:
+    # FastAPI looks at the types of its endpoints, and DBOS takes a second to import.
+    Row = object
 
-__all__ = ["Event", "Jobs"]
+__all__ = ["Event", "Jobs", "Row"]
 
 _log = logging.getLogger("relayout_api")
 
@@ -121,7 +124,7 @@ class Jobs:
         # A job that is there takes no place in the queue.
         row = None if key is None else await self._call(engine.find, name)
         is_new = row is None and await self._accept(engine, name, arguments, content, caller)
-        row = row or await self._row(name)
+        row = row or await self.find(name)
         if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
@@ -130,7 +133,7 @@ class Jobs:
                 expected="the body and query of the first request, or another key",
                 found=f"job {name}",
             )
-        return await self._job(row)
+        return await self.shown(row)
 
     async def _accept(self, engine: Engine, name: str, arguments: dict[str, Any], content: Body, caller: str) -> bool:
         """Store the body and write the row of a job; False: another request wrote the row. Raises RefusedError."""
@@ -145,13 +148,62 @@ class Jobs:
             self._backlog.leave(job, is_written=is_written)
         return is_written
 
-    async def get(self, job: str) -> Job:
-        """The job of an id. Raises RefusedError."""
-        return await self._job(await self._row(job))
+    async def find(self, job: str) -> Row:
+        """The row of a job. Raises RefusedError where there is none."""
+        row = await self._call((await self._opened()).find, job)
+        if row is None:
+            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
+        return row
 
-    async def owner(self, job: str) -> str:
-        """The name of the caller that submitted a job. Raises RefusedError."""
-        return str((await self._row(job)).authenticated_user)
+    async def shown(self, row: Row) -> Job:
+        """The job of a row, as callers see it. Raises RefusedError."""
+        arguments, output = _input(row), row.output or {}
+        state = _STATES[row.status]
+        if state == "succeeded" and "problem" in output:
+            state = "failed"
+        seen: dict[str, Any] = {}
+        if state != "queued":
+            if row.workflow_id in self._progress:
+                seen = self._progress[row.workflow_id]
+            else:
+                events, _ = await self._call((await self._opened()).events, row.workflow_id)
+                for event in events:
+                    seen.update(event)
+        problem = Problem(**output["problem"]) if "problem" in output else None
+        if state == "failed" and problem is None:
+            problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
+        created, started = row.created_at or 0, None
+        dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
+        if state != "queued" and dequeued is not None:
+            started = max(dequeued, created)
+        path = f"/v1/jobs/{row.workflow_id}"
+        # A JSON body has its own.
+        parameters = arguments["parameters"] or {}
+        has_results = state not in ("failed", "cancelled")
+        links = JobLinks(
+            self=path,
+            events=f"{path}/events",
+            report=f"{path}/report" if has_results else None,
+            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
+            source=f"{path}/source",
+        )
+        return Job(
+            id=row.workflow_id,
+            kind=arguments["kind"],
+            name=arguments["name"],
+            backend=parameters.get("backend"),
+            options=parameters.get("options"),
+            state=state,
+            stage=seen.get("stage"),
+            progress=1.0 if state == "succeeded" else seen.get("progress"),
+            cost=output.get("cost", seen.get("cost")),
+            bound=output.get("bound", seen.get("bound")),
+            created=_iso(created),
+            started=None if started is None else _iso(started),
+            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
+            problem=problem,
+            links=links,
+        )
 
     def gauges(self) -> Gauges:
         """The jobs that have not ended, by state, and the seconds that the oldest has waited. None of them where the
@@ -188,25 +240,23 @@ class Jobs:
             last = shown[-1].created_at or 0
             same = [row.workflow_id for row in shown if row.created_at == last]
             more = _cursor(last, [*given, *same] if until == last else same)
-        return JobList(jobs=[await self._job(row) for row in shown], next=more)
+        return JobList(jobs=[await self.shown(row) for row in shown], next=more)
 
-    async def cancel(self, job: str) -> Job:
+    async def cancel(self, row: Row) -> Job:
         """Cancel a job, unless it has ended. Raises RefusedError."""
-        row = await self._row(job)
         # DBOS would cancel it again, and move its end.
         if _STATES[row.status] == "cancelled":
-            return await self._job(row)
+            return await self.shown(row)
         # Its start, too, is no longer in the row.
-        await self._call((await self._opened()).cancel, job, {_STARTED: row.dequeued_at})
-        return await self.get(job)
+        await self._call((await self._opened()).cancel, row.workflow_id, {_STARTED: row.dequeued_at})
+        return await self.shown(await self.find(row.workflow_id))
 
-    async def result(self, job: str, part: str) -> tuple[memoryview, str, str]:
+    async def result(self, row: Row, part: str) -> tuple[memoryview, str, str]:
         """The `report` or `model` of a job: its content, its media type and its digest.
 
         Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
         """
-        row = await self._row(job)
-        shown = await self._job(row)
+        shown = await self.shown(row)
         if shown.problem is not None:
             raise AnsweredError(shown.problem)
         output = row.output if shown.state == "succeeded" else None
@@ -220,36 +270,37 @@ class Jobs:
             )
         content = await self._results.content(digest)
         if content is None:
-            raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=job)
+            raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=shown.id)
         assert output is not None
         return content, output["media"] if part == "model" else "application/json", digest
 
-    async def source(self, job: str) -> tuple[memoryview, str, str]:
+    async def source(self, row: Row) -> tuple[memoryview, str, str]:
         """The model that a job is about, or its JSON body: the content, its media type and the digest of the body.
 
         Raises RefusedError where it was deleted.
         """
-        arguments = _input(await self._row(job))
+        arguments = _input(row)
         content = await self._results.content(arguments["body"])
         if content is None:
-            raise RefusedError("no-result", "the source was deleted", expected="a newer job", found=job)
+            found = row.workflow_id
+            raise RefusedError("no-result", "the source was deleted", expected="a newer job", found=found)
         # Of a form with two files, the model comes first.
         return content[: arguments["split"]], arguments["media"], arguments["body"]
 
-    async def drawn(self, job: str) -> tuple[Task, str, list[memoryview]]:
+    async def drawn(self, row: Row) -> tuple[Task, str, list[memoryview]]:
         """The task that draws a job that legalized a graph, its key, and what it is about: the body, then PARTS.
 
         Raises as `result` does.
         """
-        await self.result(job, "model")
-        row = await self._row(job)
+        await self.result(row, "model")
         arguments, output = _input(row), row.output or {}
         digests = [arguments["body"], *(output[part] for part in PARTS)]
         parts = []
         for digest in digests:
             part = await self._results.content(digest)
             if part is None:
-                raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=job)
+                found = row.workflow_id
+                raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=found)
             parts.append(part)
         limits = self._settings.time_limit, self._settings.memory_bytes
         task = Task("draw", arguments["parameters"], *limits, digest=arguments["body"])
@@ -271,7 +322,7 @@ class Jobs:
             pause = _LEAST_PAUSE if events else min(1.5 * pause, _MOST_PAUSE)
             if not has_ended:
                 await sleep(pause)
-        shown = await self.get(job)
+        shown = await self.shown(await self.find(job))
         yield Event(number + 1, "done", shown.model_dump())
 
     async def has_told(self, job: str, number: int) -> bool:
@@ -415,61 +466,6 @@ class Jobs:
         """The cause, where a caller may see it: that of a database at a URL may have the address in it."""
         return cause if self._settings.database_url is None else ""
 
-    async def _row(self, job: str) -> WorkflowStatus:
-        row = await self._call((await self._opened()).find, job)
-        if row is None:
-            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
-        return row
-
-    async def _job(self, row: WorkflowStatus) -> Job:
-        arguments, output = _input(row), row.output or {}
-        state = _STATES[row.status]
-        if state == "succeeded" and "problem" in output:
-            state = "failed"
-        seen: dict[str, Any] = {}
-        if state != "queued":
-            if row.workflow_id in self._progress:
-                seen = self._progress[row.workflow_id]
-            else:
-                events, _ = await self._call((await self._opened()).events, row.workflow_id)
-                for event in events:
-                    seen.update(event)
-        problem = Problem(**output["problem"]) if "problem" in output else None
-        if state == "failed" and problem is None:
-            problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
-        created, started = row.created_at or 0, None
-        dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
-        if state != "queued" and dequeued is not None:
-            started = max(dequeued, created)
-        path = f"/v1/jobs/{row.workflow_id}"
-        # A JSON body has its own.
-        parameters = arguments["parameters"] or {}
-        has_results = state not in ("failed", "cancelled")
-        links = JobLinks(
-            self=path,
-            events=f"{path}/events",
-            report=f"{path}/report" if has_results else None,
-            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
-            source=f"{path}/source",
-        )
-        return Job(
-            id=row.workflow_id,
-            kind=arguments["kind"],
-            name=arguments["name"],
-            backend=parameters.get("backend"),
-            options=parameters.get("options"),
-            state=state,
-            stage=seen.get("stage"),
-            progress=1.0 if state == "succeeded" else seen.get("progress"),
-            cost=output.get("cost", seen.get("cost")),
-            bound=output.get("bound", seen.get("bound")),
-            created=_iso(created),
-            started=None if started is None else _iso(started),
-            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
-            problem=problem,
-            links=links,
-        )
-
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
         from relayout_api.jobs.engine import DatabaseError
@@ -488,7 +484,7 @@ class Jobs:
             raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
 
 
-def _input(row: WorkflowStatus) -> dict[str, Any]:
+def _input(row: Row) -> dict[str, Any]:
     assert row.input is not None
     arguments: dict[str, Any] = row.input["args"][0]
     return arguments
