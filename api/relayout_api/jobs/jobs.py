@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 from anyio import CancelScope, CapacityLimiter, create_task_group, move_on_after, sleep, to_thread
@@ -46,7 +45,7 @@ __all__ = ["Event", "Jobs", "Row"]
 
 _log = logging.getLogger("relayout_api")
 
-_P = ParamSpec("_P")
+_Arguments = TypeVarTuple("_Arguments")
 _T = TypeVar("_T")
 _STATES: dict[str, State] = {
     "DELAYED": "queued",
@@ -256,23 +255,9 @@ class Jobs:
 
         Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
         """
-        shown = await self.shown(row)
-        if shown.problem is not None:
-            raise AnsweredError(shown.problem)
-        output = row.output if shown.state == "succeeded" else None
-        digest = (output or {}).get(part)
-        if digest is None and shown.state == "succeeded":
-            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
-            raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
-        if digest is None:
-            raise RefusedError(
-                "no-result", f"the job has no {part}", expected="a job that succeeded", found=f"it is {shown.state}"
-            )
-        content = await self._results.content(digest)
-        if content is None:
-            raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=shown.id)
-        assert output is not None
-        return content, output["media"] if part == "model" else "application/json", digest
+        output = await self._output(row, part)
+        content = await self._stored(row, output[part], f"the {part}")
+        return content, output["media"] if part == "model" else "application/json", output[part]
 
     async def source(self, row: Row) -> tuple[memoryview, str, str]:
         """The model that a job is about, or its JSON body: the content, its media type and the digest of the body.
@@ -280,10 +265,7 @@ class Jobs:
         Raises RefusedError where it was deleted.
         """
         arguments = _input(row)
-        content = await self._results.content(arguments["body"])
-        if content is None:
-            found = row.workflow_id
-            raise RefusedError("no-result", "the source was deleted", expected="a newer job", found=found)
+        content = await self._stored(row, arguments["body"], "the source")
         # Of a form with two files, the model comes first.
         return content[: arguments["split"]], arguments["media"], arguments["body"]
 
@@ -292,19 +274,31 @@ class Jobs:
 
         Raises as `result` does.
         """
-        await self.result(row, "model")
-        arguments, output = _input(row), row.output or {}
+        arguments, output = _input(row), await self._output(row, "model")
         digests = [arguments["body"], *(output[part] for part in PARTS)]
-        parts = []
-        for digest in digests:
-            part = await self._results.content(digest)
-            if part is None:
-                found = row.workflow_id
-                raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=found)
-            parts.append(part)
+        parts = [await self._stored(row, digest, "a part of the job") for digest in digests]
         limits = self._settings.time_limit, self._settings.memory_bytes
         task = Task("draw", arguments["parameters"], *limits, digest=arguments["body"])
         return task, self._results.key(task, *digests), parts
+
+    async def _output(self, row: Row, part: str) -> dict[str, Any]:
+        """The output of a job that has this part. Raises as `result` does."""
+        shown, output = await self.shown(row), row.output or {}
+        if shown.problem is not None:
+            raise AnsweredError(shown.problem)
+        if output.get(part) is not None and shown.state == "succeeded":
+            return output
+        expected, found = "a job that succeeded", f"it is {shown.state}"
+        if shown.state == "succeeded":
+            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
+        raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
+
+    async def _stored(self, row: Row, digest: str, what: str) -> memoryview:
+        """A content of a job. Raises RefusedError where it was deleted."""
+        content = await self._results.content(digest)
+        if content is None:
+            raise RefusedError("no-result", f"{what} was deleted", expected="a newer job", found=row.workflow_id)
+        return content
 
     async def events(self, job: str, after: int, is_stopping: Callable[[], bool]) -> AsyncIterator[Event]:
         """The events of a job with a number above `after`, and `done` when it ends.
@@ -466,14 +460,12 @@ class Jobs:
         """The cause, where a caller may see it: that of a database at a URL may have the address in it."""
         return cause if self._settings.database_url is None else ""
 
-    async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _call(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
         """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
         from relayout_api.jobs.engine import DatabaseError
 
         try:
-            return await to_thread.run_sync(
-                partial(function, *args, **kwargs), limiter=self._threads, abandon_on_cancel=True
-            )
+            return await to_thread.run_sync(function, *args, limiter=self._threads, abandon_on_cancel=True)
         except DatabaseError as error:
             _log.error("the job database: %s", error)
             if error.is_full:
