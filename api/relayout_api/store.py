@@ -77,7 +77,7 @@ class Files(Protocol):
 
 
 class Store:
-    """Contents by digest, and records by key. A record is a small JSON object that names contents.
+    """Contents by digest, and records by key: facts, as a small JSON object, and a content beside them, or none.
 
     Every method but `lacks` may block, and raises OSError where the disk is full, AwayError where the service of the
     URL does not answer, or the folder may not be written.
@@ -120,31 +120,22 @@ class Store:
             return None
         return content
 
-    def record(self, key: str, value: dict[str, Any]) -> None:
+    def record(self, key: str, facts: dict[str, Any], content: bytes | memoryview = b"") -> None:
         """Keep a record. It may be lost in a crash."""
-        self._write(_record(key), json.dumps(value).encode(), durable=False)
+        head = json.dumps([digest_of(content), facts]).encode() + b"\n"
+        self._write(_record(key), head, content, durable=False)
 
-    def recorded(self, key: str) -> dict[str, Any] | None:
-        """The record of a key, or None."""
-        text = self._files.read(_record(key))
-        try:
-            value: dict[str, Any] = json.loads(bytes(text or b""))
-        except ValueError:
-            return None
-        return value
-
-    def put_answer(self, key: str, facts: dict[str, Any], content: memoryview) -> None:
-        """Keep a content with facts about it, unless there is one. It may be lost in a crash."""
+    def record_first(self, key: str, facts: dict[str, Any], content: bytes | memoryview) -> None:
+        """Keep a record, unless there is one."""
         if not self._files.mark_used(_record(key)):
-            head = json.dumps([digest_of(content), facts]).encode() + b"\n"
-            self._write(_record(key), head, content, durable=False)
+            self.record(key, facts, content)
 
     def lacks(self, key: str) -> bool:
-        """Whether there is certainly no answer of this key."""
+        """Whether there is certainly no record of this key."""
         return self._files.lacks(_record(key))
 
-    def answer(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
-        """The facts and the content of an answer; None where it was deleted or is damaged."""
+    def recorded(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
+        """The facts and the content of a record; None where it was deleted or is damaged."""
         found = self._files.read(_record(key))
         if found is None:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from time import monotonic
 
 import anyio
@@ -153,7 +154,7 @@ class Pool:
         self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
     ) -> Answer:
         try:
-            body.send(worker.channel, task.header(), *others)
+            body.send(worker.channel, asdict(task), *others)
         except ConnectionError as error:
             await self._log_death(worker)
             raise _GoneError(worker.end) from error
