@@ -18,14 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from dbos import (
-    DBOS,
-    DBOSClient,
-    DBOSConfig,
-    DBOSPortableJSONSerializer,
-    EnqueueOptions,
-    WorkflowStatus,
-)
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, EnqueueOptions, WorkflowStatus
 from dbos import error as dbos_errors
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -230,7 +223,7 @@ class Engine:
     def cancel_as_told(self) -> None:
         """Stop the jobs here that were cancelled by way of another server."""
         running = list(self._running)
-        # No ids would be all.
+        # This is looked at all the time, and mostly none runs.
         for row in self._heads(workflow_ids=running, status="CANCELLED") if running else ():
             if (future := self._running.get(row.workflow_id)) is not None:
                 future.cancel()

@@ -170,7 +170,7 @@ class Jobs:
                     seen.update(event)
         problem = Problem(**output["problem"]) if "problem" in output else None
         if state == "failed" and problem is None:
-            problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
+            problem = problem_of(RefusedError("internal", "the job failed"))
         created, started = row.created_at or 0, None
         dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
         if state != "queued" and dequeued is not None:
