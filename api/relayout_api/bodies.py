@@ -230,9 +230,6 @@ class _Reading:
 
     async def body(self) -> Body:
         declared = self._request.headers.get("content-length", "")
-        if declared and "transfer-encoding" in self._request.headers:
-            # A proxy in between may believe the other one, and see two requests where there is one (RFC 9112, 6.1).
-            raise RefusedError("malformed-request", "the request has both Content-Length and Transfer-Encoding")
         if declared.isdecimal() and int(declared) > self._most:
             refusal = self._too_large(f"{declared} bytes")
             self._refuse(refusal)

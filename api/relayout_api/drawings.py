@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from relayout_api import openapi
-from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON
 from relayout_api.job_routes import Existing
 from relayout_api.pieces import Pieces
 from relayout_api.query import GraphQuery
-from relayout_api.routes import answer, unless_gone
+from relayout_api.routes import answer, computed
 from relayout_api.service import Service
 from relayout_api.workers.messages import Content
 
@@ -44,13 +43,8 @@ async def draw_job(
     """
     service: Service = request.app.state.service
     task, key, (body, *others) = await service.jobs.drawn(job)
-    found = await service.results.known(key)
-    if found is None:
-        wait = service.settings.queue_seconds
-        working = service.pool.run(task, Content(body), caller_of(request).name, *others, wait=wait)
-        found = await unless_gone(request, service, working)
-        await service.results.learn(key, found)
-    return Pieces(_part(found.view, of), media_type=JSON)
+    found, background = await computed(request, key, task, Content(body), *others)
+    return Pieces(_part(found.view, of), media_type=JSON, background=background)
 
 
 def _part(drawn: memoryview, of: Literal["both", "source", "legal"]) -> bytes | memoryview:

@@ -15,7 +15,7 @@ from relayout_api import openapi
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX
 from relayout_api.http_headers import is_known, tag_of
-from relayout_api.jobs.jobs import Jobs
+from relayout_api.jobs.jobs import Jobs, Row
 from relayout_api.jobs.schema import Job, JobList, Verb
 from relayout_api.pieces import Pieces
 from relayout_api.problems import RefusedError
@@ -70,22 +70,22 @@ async def list_jobs(
     return await _jobs(request).page(limit, cursor, None if caller.may("admin") else caller.name)
 
 
-async def _existing(request: Request, job: str) -> str:
-    """The id of a job that exists and that the caller may see. Raises RefusedError."""
-    owner = await _jobs(request).owner(job)
-    if not caller_of(request).may_see(owner):
+async def _existing(request: Request, job: str) -> Row:
+    """The row of a job that exists and that the caller may see. Raises RefusedError."""
+    row = await _jobs(request).find(job)
+    if not caller_of(request).may_see(str(row.authenticated_user)):
         # As if it did not exist: its id is nobody else's business.
         raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
-    return job
+    return row
 
 
-Existing = Annotated[str, Depends(_existing)]
+Existing = Annotated[Row, Depends(_existing)]
 
 
 @router.get("/v1/jobs/{job}", **openapi.JOB)
 async def get_job(request: Request, job: Existing) -> Job:
     """A job: its state, and how far it is."""
-    return await _jobs(request).get(job)
+    return await _jobs(request).shown(job)
 
 
 @router.delete("/v1/jobs/{job}", **openapi.CANCEL)
@@ -126,7 +126,7 @@ async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) 
 async def _next_events(request: Request, job: Existing, after: Annotated[int, Depends(_last_event_id)]) -> int:
     """The number of the last event that the caller has seen, unless that is the last of all: then the answer is 204, at
     which a browser does not ask again."""
-    if await _jobs(request).has_told(job, after):
+    if await _jobs(request).has_told(job.workflow_id, after):
         raise HTTPException(204)
     return after
 
@@ -137,7 +137,7 @@ async def job_events(
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service
-    async for event in service.jobs.events(job, after, service.stopping.is_set):
+    async for event in service.jobs.events(job.workflow_id, after, service.stopping.is_set):
         yield ServerSentEvent(data=event.data, event=event.name, id=str(event.number))
 
 

@@ -108,6 +108,11 @@ def _operation(
     return {"tags": [tag], "summary": summary, "responses": {200: answer, **known, **_errors(*errors)}}
 
 
+def _form(*files: str) -> dict[str, Any]:
+    properties = dict.fromkeys(files, _BINARY)
+    return {MULTIPART: {"schema": {"type": "object", "properties": properties, "required": ["model"]}}}
+
+
 def _header(name: str, description: str) -> dict[str, Any]:
     return {"headers": {name: {"description": description, "schema": {"type": "string"}}}}
 
@@ -115,12 +120,6 @@ def _header(name: str, description: str) -> dict[str, Any]:
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
 _BINARY = {"type": "string", "format": "binary"}
 _MODEL = {ONNX: {"schema": _BINARY}}
-_FORM = {MULTIPART: {"schema": {"type": "object", "properties": {"model": _BINARY}, "required": ["model"]}}}
-_FORM_OF_TWO = {
-    MULTIPART: {
-        "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
-    }
-}
 _READ = ("not-found", "invalid-options", "starting", "internal")
 _RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
 
@@ -135,6 +134,7 @@ SUBMIT: dict[str, Any] = {
                 "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
             },
             **_MODEL,
+            **_form("model", "against"),
         }
     ),
     "responses": {
@@ -173,16 +173,16 @@ _LEGAL = {
 }
 LEGALIZE = _operation(
     "work", "Make a graph legal", "The legal graph or model, and the report", _LEGAL, *_WORK, "infeasible"
-) | _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM})
+) | _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_form("model")})
 LEGALIZE["responses"][200] |= _header(
     "Relayout-Report", "with the model's bytes: the report in JSON, without its lists"
 )
 VERIFY = _operation("work", "Verify a graph", "The report with the findings", _json(ReportResponse), *_WORK) | _takes(
-    {**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}
+    {**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_form("model", "against")}
 )
 EXPLAIN = _operation(
     "work", "Explain the conversions", "The report with the reasons", _json(ReportResponse), *_WORK, "infeasible"
-) | _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM})
+) | _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_form("model")})
 GRAPH = _operation(
     "work", "Draw a graph", "The graph and the legal graph, to draw", _json(GraphResponse), *_WORK, "infeasible"
 ) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL})

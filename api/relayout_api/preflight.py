@@ -58,13 +58,18 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
         yield "settings", "", error
         return
     yield "settings", f"{settings.workers} workers of {settings.memory_bytes >> 20} MiB", None
-    for name, look in (
-        ("access", lambda: _access(settings, host, is_open)),
-        ("issuer of tokens", lambda: _issuer(settings)),
-        ("job database", lambda: _database(settings)),
-        ("store", lambda: _store(settings)),
-    ):
-        yield name, *_looked(look)
+    looks: dict[str, Callable[[], str]] = {
+        "access": lambda: _access(settings, host, is_open),
+        "issuer of tokens": lambda: _issuer(settings),
+        "job database": lambda: _database(settings),
+        "store": lambda: _store(settings),
+    }
+    for name, look in looks.items():
+        try:
+            found, fault = look(), None
+        except UsageError as error:
+            found, fault = "", error
+        yield name, found, fault
 
 
 def _check_spelling() -> None:
@@ -75,13 +80,6 @@ def _check_spelling() -> None:
         near = get_close_matches(name, Settings.model_fields, n=1, cutoff=0.8)
         if variable.startswith(_PREFIX) and near and name not in Settings.model_fields:
             raise UsageError("no such setting", where=variable, hint=f"did you mean {_PREFIX}{near[0].upper()}?")
-
-
-def _looked(look: Callable[[], str]) -> tuple[str, UsageError | None]:
-    try:
-        return look(), None
-    except UsageError as error:
-        return "", error
 
 
 def _access(settings: Settings, host: str, is_open: bool) -> str:

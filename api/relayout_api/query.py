@@ -66,7 +66,7 @@ class _Texts(Strict):
 
 
 class _Query(_Texts):
-    """The query of an ONNX model. `verb` has the options, `schema` is the JSON body without the graph."""
+    """The query of an ONNX model. `verb` has the options, `body` is the JSON body without the graph."""
 
     verb: ClassVar = "legalize"
     body: ClassVar[type[Parameters]] = LegalizeParameters

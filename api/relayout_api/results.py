@@ -63,8 +63,8 @@ class Results:
         """
         key = self.key(task)
         found = await to_thread.run_sync(self._store.recorded, key)
-        if found is not None and await to_thread.run_sync(self._has, found):
-            return found
+        if found is not None and await to_thread.run_sync(self._has, found[0]):
+            return found[0]
         answer = await pool.run(task, Content(body), caller, take=take)
         return await to_thread.run_sync(self._keep_parts, key, answer)
 
@@ -73,7 +73,7 @@ class Results:
         if self._store.lacks(key):
             return None
         try:
-            found = await to_thread.run_sync(self._store.answer, key)
+            found = await to_thread.run_sync(self._store.recorded, key)
         except AwayError as error:
             # It is computed again.
             _log.warning("no answer can be looked up: %s", error)
@@ -86,7 +86,7 @@ class Results:
             return
         try:
             facts = {"report": bytes(answer.report).decode()}
-            await to_thread.run_sync(self._store.put_answer, key, facts, answer.view)
+            await to_thread.run_sync(self._store.record_first, key, facts, answer.view)
         except OSError as error:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from io import BytesIO
 from typing import Annotated
 from urllib.parse import urlencode
@@ -26,19 +27,13 @@ from relayout_api.installed import installed_backends
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
-from relayout_api.schemas import (
-    DimInfo,
-    LayoutInfo,
-    LayoutText,
-    Limits,
-    Parameters,
-)
+from relayout_api.schemas import DimInfo, LayoutInfo, LayoutText, Limits, Parameters
 from relayout_api.service import Service
 from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Form, Task
+from relayout_api.workers.messages import Answer, Content, Form, Task
 
-__all__ = ["answer", "router", "unless_gone"]
+__all__ = ["answer", "computed", "router"]
 
 router = APIRouter()
 
@@ -104,8 +99,7 @@ def problem(kind: str) -> Response:
     """The meaning of a kind of problem, to which the `type` of an error refers."""
     if kind not in KINDS:
         raise RefusedError("not-found", "no such kind of problem", expected=", ".join(KINDS), found=kind)
-    known = KINDS[kind]
-    return JSONResponse({"status": known.status, "title": known.title, "meaning": known.meaning})
+    return JSONResponse(asdict(KINDS[kind]))
 
 
 @router.get("/healthz", **openapi.HEALTH)
@@ -155,14 +149,7 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         key = service.results.key(task)
         if is_known(request, key):
             return Response(status_code=304, headers={"ETag": tag_of(key), "Vary": "Accept"})
-
-        background = None
-        found = await service.results.known(key)
-        if found is None:
-            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
-            found = await unless_gone(request, service, working)
-            if found.repeats:
-                background = BackgroundTask(service.results.learn, key, found)
+        found, background = await computed(request, key, task, body)
     headers = {"Vary": "Accept"}
     if found.repeats:
         headers["ETag"] = tag_of(key)
@@ -182,7 +169,24 @@ def _zipped(answer: Answer) -> bytes:
     return packed.getvalue()
 
 
-async def unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
+async def computed(
+    request: Request, key: str, task: Task, body: Content, *others: memoryview
+) -> tuple[Answer, BackgroundTask | None]:
+    """The answer of a key from the store, or else from a worker, and what keeps it after it was sent.
+
+    Raises as `Pool.run`, ClientDisconnect, RefusedError.
+    """
+    service: Service = request.app.state.service
+    if (found := await service.results.known(key)) is not None:
+        return found, None
+    wait = service.settings.queue_seconds
+    found = await _unless_gone(
+        request, service, service.pool.run(task, body, caller_of(request).name, *others, wait=wait)
+    )
+    return found, BackgroundTask(service.results.learn, key, found) if found.repeats else None
+
+
+async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
     """The worker's answer. If the caller disconnects, the worker is killed, also when the server's grace is over.
 
     Raises ClientDisconnect, RefusedError.

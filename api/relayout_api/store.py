@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any, Protocol
 
 from relayout.errors import UsageError
@@ -29,6 +30,11 @@ _LONGEST_HEAD = 1 << 16
 _REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
 # They have no folders: fsspec would make a bucket, where a name is wrong or the bucket is gone.
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
+
+# The service at a URL has this long for an answer, one second more for so many bytes, and this long for a list of all.
+_ANSWER_SECONDS, _RATE, _LIST_SECONDS = 5.0, 1 << 20, 600.0
+# One that did not answer in time is not asked for so long, so that requests do not wait one after the other.
+_AWAY_SECONDS = 5.0
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -53,7 +59,8 @@ class AwayError(OSError):
 class Files(Protocol):
     """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged.
 
-    `lacks` takes no time: it is whether a file is known not to be there.
+    `lacks` takes no time: it is whether a file is known not to be there. A file that is read counts as used, and
+    `mark_used` is whether it is there.
     """
 
     def lacks(self, path: str) -> bool: ...
@@ -70,7 +77,7 @@ class Files(Protocol):
 
 
 class Store:
-    """Contents by digest, and records by key. A record is a small JSON object that names contents.
+    """Contents by digest, and records by key: facts, as a small JSON object, and a content beside them, or none.
 
     Every method but `lacks` may block, and raises OSError where the disk is full, AwayError where the service of the
     URL does not answer, or the folder may not be written.
@@ -111,35 +118,24 @@ class Store:
             # A crash cut it off. The next `put` writes it again.
             self._files.remove(_blob(digest))
             return None
-        self._files.mark_used(_blob(digest))
         return content
 
-    def record(self, key: str, value: dict[str, Any]) -> None:
+    def record(self, key: str, facts: dict[str, Any], content: bytes | memoryview = b"") -> None:
         """Keep a record. It may be lost in a crash."""
-        self._write(_record(key), json.dumps(value).encode(), durable=False)
+        head = json.dumps([digest_of(content), facts]).encode() + b"\n"
+        self._write(_record(key), head, content, durable=False)
 
-    def recorded(self, key: str) -> dict[str, Any] | None:
-        """The record of a key, or None."""
-        text = self._files.read(_record(key))
-        try:
-            value: dict[str, Any] = json.loads(bytes(text or b""))
-        except ValueError:
-            return None
-        self._files.mark_used(_record(key))
-        return value
-
-    def put_answer(self, key: str, facts: dict[str, Any], content: memoryview) -> None:
-        """Keep a content with facts about it, unless there is one. It may be lost in a crash."""
+    def record_first(self, key: str, facts: dict[str, Any], content: bytes | memoryview) -> None:
+        """Keep a record, unless there is one."""
         if not self._files.mark_used(_record(key)):
-            head = json.dumps([digest_of(content), facts]).encode() + b"\n"
-            self._write(_record(key), head, content, durable=False)
+            self.record(key, facts, content)
 
     def lacks(self, key: str) -> bool:
-        """Whether there is certainly no answer of this key."""
+        """Whether there is certainly no record of this key."""
         return self._files.lacks(_record(key))
 
-    def answer(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
-        """The facts and the content of an answer; None where it was deleted or is damaged."""
+    def recorded(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
+        """The facts and the content of a record; None where it was deleted or is damaged."""
         found = self._files.read(_record(key))
         if found is None:
             return None
@@ -153,7 +149,6 @@ class Store:
             # A crash cut it off.
             self._files.remove(_record(key))
             return None
-        self._files.mark_used(_record(key))
         return facts, content
 
     def check(self) -> None:
@@ -216,6 +211,7 @@ class _Folder:
     def read(self, path: str) -> memoryview | None:
         try:
             with open(self._root / path, "rb") as file:
+                self.mark_used(path)
                 # A file is never written again, only replaced, so a large one is mapped.
                 if os.fstat(file.fileno()).st_size > _LARGEST_READ:
                     return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -283,7 +279,8 @@ class _Remote:
         try:
             import fsspec
 
-            self._system, root = fsspec.url_to_fs(url)
+            # A list from before would hide what other servers have written since.
+            self._system, root = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
             raise UsageError(
                 "the store's URL needs a package",
@@ -297,13 +294,22 @@ class _Remote:
             ) from error
         self._root = str(root).rstrip("/")
         self._has_folders = url.partition("://")[0] not in _OBJECT_STORES
+        self._away_until = -math.inf
 
-    def _ask(self, method: str, *arguments: object, **options: object) -> Any:
-        """Call the file system, whose client may have errors of its own: no credentials, no answer."""
+    def _ask(self, method: str, *arguments: object, seconds: float = _ANSWER_SECONDS, **options: object) -> Any:
+        """Call the file system. Raises AwayError where it does not answer in time, as its own client may wait without
+        end, and for the errors of that client, such as missing credentials."""
+        if monotonic() < self._away_until:
+            raise AwayError("the service of the store does not answer")
+        if self._system.async_impl:
+            options["timeout"] = seconds
         try:
             return getattr(self._system, method)(*arguments, **options)
         except FileNotFoundError:
             raise
+        except TimeoutError as error:
+            self._away_until = monotonic() + _AWAY_SECONDS
+            raise AwayError("the service of the store does not answer") from error
         except Exception as error:
             raise AwayError(f"{type(error).__name__}: {error}") from error
 
@@ -312,8 +318,10 @@ class _Remote:
         return False
 
     def read(self, path: str) -> memoryview | None:
+        source = f"{self._root}/{path}"
         try:
-            content: bytes = self._ask("cat_file", f"{self._root}/{path}")
+            size = self._ask("info", source)["size"]
+            content: bytes = self._ask("cat_file", source, seconds=_seconds_for(size))
         except FileNotFoundError:
             return None
         return memoryview(content)
@@ -324,7 +332,8 @@ class _Remote:
             if self._has_folders:
                 self._ask("makedirs", target.rpartition("/")[0], exist_ok=True)
             # An object store shows a new object when all of it is there.
-            self._ask("pipe_file", target, b"".join(parts))
+            content = b"".join(parts)
+            self._ask("pipe_file", target, content, seconds=_seconds_for(len(content)))
         except FileNotFoundError as error:
             raise AwayError(f"there is no place for {target}: {error}") from error
 
@@ -340,7 +349,12 @@ class _Remote:
     def entries(self) -> Iterator[Entry]:
         if not self._ask("exists", self._root):
             return
-        for name, facts in self._ask("find", self._root, detail=True).items():
+        for name, facts in self._ask("find", self._root, detail=True, seconds=_LIST_SECONDS).items():
             when = facts.get("LastModified") or facts.get("created") or facts.get("mtime")
             used = when.timestamp() if hasattr(when, "timestamp") else float(when or time.time())
             yield Entry(name.removeprefix(f"{self._root}/"), facts["size"], used)
+
+
+def _seconds_for(size: int) -> float:
+    """The time that a content of this size may take to or from the service of a URL."""
+    return _ANSWER_SECONDS + size / _RATE

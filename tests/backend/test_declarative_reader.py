@@ -197,7 +197,12 @@ def test_an_unknown_backend_to_extend_is_named_with_near_ones() -> None:
     ("name", "data", "problem"),
     [
         ("missing.toml", None, "cannot be read\n  found:    No such file or directory"),
-        ("latin.toml", b'name = "\xe9"', "cannot be read"),
+        (
+            "latin.toml",
+            b'# caf\xc3\xa9\nname = "\xe9"',
+            "latin.toml, line 2: the backend's file is not UTF-8\n  expected: text in UTF-8\n  found:    byte 0xE9\n"
+            "  hint:     save the file as UTF-8",
+        ),
         ("broken.toml", b"name = ", "is not TOML"),
         ("broken.json", b'{"name": ', "is not JSON"),
         ("deep.json", b"[" * 100_000, "is not JSON"),

@@ -116,6 +116,17 @@ def test_the_conversion_operators_of_a_backend_are_counted_and_counted_again(mak
     assert [each.rule for each in verification.findings if each.severity == "error"] == ["cost-accounting"]
 
 
+def test_the_note_on_a_conversion_operator_says_that_it_converts() -> None:
+    class Unnamed(Acme):
+        def conversion_operators(self) -> frozenset[tuple[str, str]]:
+            return frozenset()
+
+    legal, _ = relayout.legalize(standard(), Acme())
+    for backend, words in ((Acme(), "it only converts"), (Unnamed(), "its effect on layouts is not known")):
+        (note,) = [each for each in relayout.verify(legal, backend).findings if each.rule == "function-missing"]
+        assert (note.severity, words in note.message) == ("note", True)
+
+
 def test_the_layouts_of_a_backends_own_operator_tell_which_axis_is_which() -> None:
     class Forgetful(Acme):
         def operator_layouts(self, node: ir.Node) -> None:

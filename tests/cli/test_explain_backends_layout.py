@@ -108,6 +108,11 @@ def test_backends_shows_the_options_that_a_file_gives(tmp_path: Path, run: Run) 
     assert said.out.startswith('mine: a table that extends auto-nhwc with device="cpu"\n')
 
 
+def test_a_wrong_verb_before_a_backend_gets_the_nearest(run: Run) -> None:
+    ended = run("backends", "chekc", "nhwc")
+    assert (ended.status, "Did you mean 'check'?" in ended.err) == (2, True)
+
+
 def test_a_backend_that_is_not_there_is_2(run: Run) -> None:
     assert "did you mean nhwc or nchw?" in run("backends", "nhcw").err
 

@@ -51,6 +51,35 @@ def test_graph_json_comes_back_as_graph_json(remote: Client, model: Path) -> Non
     assert remote.explain(model, "onnx").report.conversions
 
 
+@pytest.mark.parametrize("is_json", [False, True], ids=["onnx", "json"])
+def test_a_model_is_verified_against_its_original(is_json: bool, remote: Client, model: Path) -> None:
+    source = to_json(read_model(model)) if is_json else model
+    legal = remote.legalize(source, "nhwc").model
+    assert legal is not None
+    verification = remote.verify(legal, against=source, samples=1).report.verification
+    assert verification is not None
+    assert verification.numeric is not None
+    assert (verification.passed, verification.numeric.status) == (True, "compared")
+    other = saved(model.with_name("other.onnx"), CHANNELS_LAST.replace("Relu", "Sigmoid"))
+    against = to_json(read_model(other)) if is_json else other
+    assert remote.verify(legal, "nhwc", against).report.status == "failed"
+
+
+def test_two_models_of_different_kinds_are_not_sent(model: Path) -> None:
+    with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(UsageError, match="of different kinds"):
+            client.verify(model, "nhwc", against=to_json(read_model(model)))
+        with pytest.raises(TypeError, match=re.escape("legalize() got an unexpected keyword argument 'against'")):
+            client.submit("legalize", model, "nhwc", against=model)
+
+
+def test_a_job_has_the_name_and_the_times_that_the_service_shows(remote: Client, model: Path) -> None:
+    job = remote.wait(remote.submit("explain", model, name="blocks").id)
+    assert job == next(each for each in remote.jobs() if each.name == "blocks")
+    assert None not in (job.created, job.started, job.ended)
+    assert remote.limits()["max_body_bytes"] > 0
+
+
 def test_a_model_is_verified_for_the_backend_that_it_records(remote: Client, model: Path) -> None:
     content = remote.legalize(model, "nhwc").model
     graph = remote.legalize(to_json(read_model(model)), "nhwc").model

@@ -141,6 +141,19 @@ def test_a_store_that_is_away_slows_requests_and_refuses_jobs(tmp_path: Path) ->
         assert int(refused.headers["retry-after"]) > 0
 
 
+def test_a_store_that_never_answers_holds_neither_probes_nor_requests(tmp_path: Path) -> None:
+    """Its machine takes connections, and nothing reads them. The client of S3 waits for a minute, and then again."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = {"RELAYOUT_STORE_URL": "s3://bucket", "AWS_ENDPOINT_URL": "http://{}:{}".format(*silent.getsockname())}
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        with serving(tmp_path, until="/healthz", **url, **keys) as server, client_of(server) as client:
+            client.timeout = httpx.Timeout(20)
+            wait_for(lambda: client.get("/readyz").json().get("detail") == "the store cannot be used")
+            assert client.get("/readyz").json()["found"] == "the service of the store does not answer"
+            assert client.post("/v1/legalize", json=BODY).status_code == 200
+            assert client.post("/v1/jobs", params={"kind": "legalize"}, json=BODY).status_code == 503
+
+
 def working(server: Server) -> int:
     """The worker that has work: the one that runs each time that one looks. A new one runs for a moment too."""
     for _ in range(100):

@@ -104,14 +104,11 @@ class Keys:
             known = ", ".join(key.name for key in self.all()) or "no key"
             raise UsageError("no such key", where="name", expected=known, found=name)
 
-    def close(self) -> None:
-        self._engine.dispose()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._engine.dispose()
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

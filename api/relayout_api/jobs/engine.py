@@ -18,14 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from dbos import (
-    DBOS,
-    DBOSClient,
-    DBOSConfig,
-    DBOSPortableJSONSerializer,
-    EnqueueOptions,
-    WorkflowStatus,
-)
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, EnqueueOptions, WorkflowStatus
 from dbos import error as dbos_errors
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -69,6 +62,14 @@ class _Interrupted(BaseException):
     records none, and the job runs again."""
 
 
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise DatabaseError(error) from error
+
+
 class Engine:
     """The job database and the threads that take jobs from it. Every method blocks; none may run in the event loop."""
 
@@ -83,16 +84,12 @@ class Engine:
         # The path of the SQLite file, and what tells it from a later one there.
         self._file: tuple[Path, object] | None = None
 
+    @_reported()
     def open(self) -> None:
         """Create or migrate the database, take over the jobs of dead servers, and begin to take jobs.
 
         Raises DatabaseError, OSError, UsageError.
         """
-        with _reported():
-            self._open()
-        self.take_over()
-
-    def _open(self) -> None:
         global _engine
         url = self._settings.database_url or self._sqlite()
         _quiet()
@@ -125,6 +122,7 @@ class Engine:
             application_name=_APPLICATION,
             retry_connection_errors=False,
         )
+        self.take_over()
 
     @property
     def is_busy(self) -> bool:
@@ -168,21 +166,19 @@ class Engine:
             return False
         return True
 
+    @_reported()
     def find(self, job: str) -> WorkflowStatus | None:
         """The row of a job. Raises DatabaseError."""
-        with _reported():
-            rows = self._client.list_workflows(workflow_ids=[job], name=_WORKFLOW)
+        rows = self._client.list_workflows(workflow_ids=[job], name=_WORKFLOW)
         return rows[0] if rows else None
 
+    @_reported()
     def newest(self, limit: int, until: str | None, owner: str | None) -> list[WorkflowStatus]:
         """Rows, newest first, that were written at or before `until` (ISO 8601). Raises DatabaseError."""
-        with _reported():
-            return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True, user=owner)
+        return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True, user=owner)
 
     def unfinished(self) -> list[Unfinished]:
         """The jobs that have not ended. Raises DatabaseError."""
-        with _reported():
-            rows = self._client.list_workflows(name=_WORKFLOW, status=_UNFINISHED, load_input=False, load_output=False)
         return [
             Unfinished(
                 str(row.authenticated_user),
@@ -190,7 +186,7 @@ class Engine:
                 row.status != "PENDING",
                 row.created_at,
             )
-            for row in rows
+            for row in self._heads(status=_UNFINISHED)
         ]
 
     def events(self, job: str, offset: int = 0) -> tuple[list[dict[str, Any]], bool]:
@@ -212,11 +208,11 @@ class Engine:
         if (future := self._running.get(job)) is not None:
             future.cancel()
 
+    @_reported()
     def check(self) -> None:
         """Raise DatabaseError unless the database answers and is the one at its place."""
-        with _reported():
-            self._check_file()
-            self._client.check_connection()
+        self._check_file()
+        self._client.check_connection()
 
     def _check_file(self) -> None:
         """Raise DatabaseError where the SQLite file is not at its path any more: what is written to it is lost with
@@ -227,13 +223,8 @@ class Engine:
     def cancel_as_told(self) -> None:
         """Stop the jobs here that were cancelled by way of another server."""
         running = list(self._running)
-        if not running:
-            return
-        with _reported():
-            rows = self._client.list_workflows(
-                workflow_ids=running, status="CANCELLED", load_input=False, load_output=False
-            )
-        for row in rows:
+        # This is looked at all the time, and mostly none runs.
+        for row in self._heads(workflow_ids=running, status="CANCELLED") if running else ():
             if (future := self._running.get(row.workflow_id)) is not None:
                 future.cancel()
 
@@ -241,10 +232,7 @@ class Engine:
         """Put the running jobs of servers that died back into the queue."""
         try:
             self._liveness.hold(self.server)
-            with _reported():
-                rows = self._client.list_workflows(
-                    name=_WORKFLOW, status="PENDING", load_input=False, load_output=False
-                )
+            rows = self._heads(status="PENDING")
             suspects: set[str] = set()
             for server in sorted({row.executor_id for row in rows if row.executor_id} - {self.server}):
                 with self._liveness.taken_from_the_dead(server) as is_dead:
@@ -263,10 +251,8 @@ class Engine:
 
     def delete_ended(self, before: str) -> set[str]:
         """Delete the rows of jobs that ended before (ISO 8601). Returns the digests that the other rows name."""
+        old = self._heads(status=_ENDED, completed_before=before)
         with _reported():
-            old = self._client.list_workflows(
-                name=_WORKFLOW, status=_ENDED, completed_before=before, load_input=False, load_output=False
-            )
             self._client.delete_workflows([row.workflow_id for row in old])
             rows = self._client.list_workflows(name=_WORKFLOW, status=_UNFINISHED)
         return {row.input["args"][0]["body"] for row in rows if row.input is not None}
@@ -292,12 +278,13 @@ class Engine:
             future.cancel()
             del self._running[job]
 
+    @_reported()
+    def _heads(self, **filters: Any) -> list[WorkflowStatus]:
+        """The rows of these jobs, without their inputs and outputs. Raises DatabaseError."""
+        return self._client.list_workflows(name=_WORKFLOW, load_input=False, load_output=False, **filters)
+
     def _pending(self, server: str) -> list[str]:
-        with _reported():
-            rows = self._client.list_workflows(
-                name=_WORKFLOW, status="PENDING", executor_id=server, load_input=False, load_output=False
-            )
-        return [row.workflow_id for row in rows]
+        return [row.workflow_id for row in self._heads(status="PENDING", executor_id=server)]
 
     def _requeue(self, jobs: Sequence[str]) -> None:
         if jobs:
@@ -345,14 +332,6 @@ def _perform(arguments: dict[str, Any]) -> dict[str, Any]:
     assert _engine is not None
     assert DBOS.workflow_id is not None
     return _engine.perform(DBOS.workflow_id, arguments)
-
-
-@contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise DatabaseError(error) from error
 
 
 def _quiet() -> None:

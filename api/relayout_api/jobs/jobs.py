@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 from anyio import CancelScope, CapacityLimiter, create_task_group, move_on_after, sleep, to_thread
@@ -35,15 +34,18 @@ from relayout_api.workers.messages import Task
 from relayout_api.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from dbos import WorkflowStatus
+    from dbos import WorkflowStatus as Row
 
     from relayout_api.jobs.engine import Engine
+else:
+    # FastAPI looks at the types of its endpoints, and DBOS takes a second to import.
+    Row = object
 
-__all__ = ["Event", "Jobs"]
+__all__ = ["Event", "Jobs", "Row"]
 
 _log = logging.getLogger("relayout_api")
 
-_P = ParamSpec("_P")
+_Arguments = TypeVarTuple("_Arguments")
 _T = TypeVar("_T")
 _STATES: dict[str, State] = {
     "DELAYED": "queued",
@@ -121,7 +123,7 @@ class Jobs:
         # A job that is there takes no place in the queue.
         row = None if key is None else await self._call(engine.find, name)
         is_new = row is None and await self._accept(engine, name, arguments, content, caller)
-        row = row or await self._row(name)
+        row = row or await self.find(name)
         if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
@@ -130,7 +132,7 @@ class Jobs:
                 expected="the body and query of the first request, or another key",
                 found=f"job {name}",
             )
-        return await self._job(row)
+        return await self.shown(row)
 
     async def _accept(self, engine: Engine, name: str, arguments: dict[str, Any], content: Body, caller: str) -> bool:
         """Store the body and write the row of a job; False: another request wrote the row. Raises RefusedError."""
@@ -145,13 +147,62 @@ class Jobs:
             self._backlog.leave(job, is_written=is_written)
         return is_written
 
-    async def get(self, job: str) -> Job:
-        """The job of an id. Raises RefusedError."""
-        return await self._job(await self._row(job))
+    async def find(self, job: str) -> Row:
+        """The row of a job. Raises RefusedError where there is none."""
+        row = await self._call((await self._opened()).find, job)
+        if row is None:
+            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
+        return row
 
-    async def owner(self, job: str) -> str:
-        """The name of the caller that submitted a job. Raises RefusedError."""
-        return str((await self._row(job)).authenticated_user)
+    async def shown(self, row: Row) -> Job:
+        """The job of a row, as callers see it. Raises RefusedError."""
+        arguments, output = _input(row), row.output or {}
+        state = _STATES[row.status]
+        if state == "succeeded" and "problem" in output:
+            state = "failed"
+        seen: dict[str, Any] = {}
+        if state != "queued":
+            if row.workflow_id in self._progress:
+                seen = self._progress[row.workflow_id]
+            else:
+                events, _ = await self._call((await self._opened()).events, row.workflow_id)
+                for event in events:
+                    seen.update(event)
+        problem = Problem(**output["problem"]) if "problem" in output else None
+        if state == "failed" and problem is None:
+            problem = problem_of(RefusedError("internal", "the job failed"))
+        created, started = row.created_at or 0, None
+        dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
+        if state != "queued" and dequeued is not None:
+            started = max(dequeued, created)
+        path = f"/v1/jobs/{row.workflow_id}"
+        # A JSON body has its own.
+        parameters = arguments["parameters"] or {}
+        has_results = state not in ("failed", "cancelled")
+        links = JobLinks(
+            self=path,
+            events=f"{path}/events",
+            report=f"{path}/report" if has_results else None,
+            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
+            source=f"{path}/source",
+        )
+        return Job(
+            id=row.workflow_id,
+            kind=arguments["kind"],
+            name=arguments["name"],
+            backend=parameters.get("backend"),
+            options=parameters.get("options"),
+            state=state,
+            stage=seen.get("stage"),
+            progress=1.0 if state == "succeeded" else seen.get("progress"),
+            cost=output.get("cost", seen.get("cost")),
+            bound=output.get("bound", seen.get("bound")),
+            created=_iso(created),
+            started=None if started is None else _iso(started),
+            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
+            problem=problem,
+            links=links,
+        )
 
     def gauges(self) -> Gauges:
         """The jobs that have not ended, by state, and the seconds that the oldest has waited. None of them where the
@@ -188,72 +239,66 @@ class Jobs:
             last = shown[-1].created_at or 0
             same = [row.workflow_id for row in shown if row.created_at == last]
             more = _cursor(last, [*given, *same] if until == last else same)
-        return JobList(jobs=[await self._job(row) for row in shown], next=more)
+        return JobList(jobs=[await self.shown(row) for row in shown], next=more)
 
-    async def cancel(self, job: str) -> Job:
+    async def cancel(self, row: Row) -> Job:
         """Cancel a job, unless it has ended. Raises RefusedError."""
-        row = await self._row(job)
         # DBOS would cancel it again, and move its end.
         if _STATES[row.status] == "cancelled":
-            return await self._job(row)
+            return await self.shown(row)
         # Its start, too, is no longer in the row.
-        await self._call((await self._opened()).cancel, job, {_STARTED: row.dequeued_at})
-        return await self.get(job)
+        await self._call((await self._opened()).cancel, row.workflow_id, {_STARTED: row.dequeued_at})
+        return await self.shown(await self.find(row.workflow_id))
 
-    async def result(self, job: str, part: str) -> tuple[memoryview, str, str]:
+    async def result(self, row: Row, part: str) -> tuple[memoryview, str, str]:
         """The `report` or `model` of a job: its content, its media type and its digest.
 
         Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
         """
-        row = await self._row(job)
-        shown = await self._job(row)
-        if shown.problem is not None:
-            raise AnsweredError(shown.problem)
-        output = row.output if shown.state == "succeeded" else None
-        digest = (output or {}).get(part)
-        if digest is None and shown.state == "succeeded":
-            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
-            raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
-        if digest is None:
-            raise RefusedError(
-                "no-result", f"the job has no {part}", expected="a job that succeeded", found=f"it is {shown.state}"
-            )
-        content = await self._results.content(digest)
-        if content is None:
-            raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=job)
-        assert output is not None
-        return content, output["media"] if part == "model" else "application/json", digest
+        output = await self._output(row, part)
+        content = await self._stored(row, output[part], f"the {part}")
+        return content, output["media"] if part == "model" else "application/json", output[part]
 
-    async def source(self, job: str) -> tuple[memoryview, str, str]:
+    async def source(self, row: Row) -> tuple[memoryview, str, str]:
         """The model that a job is about, or its JSON body: the content, its media type and the digest of the body.
 
         Raises RefusedError where it was deleted.
         """
-        arguments = _input(await self._row(job))
-        content = await self._results.content(arguments["body"])
-        if content is None:
-            raise RefusedError("no-result", "the source was deleted", expected="a newer job", found=job)
+        arguments = _input(row)
+        content = await self._stored(row, arguments["body"], "the source")
         # Of a form with two files, the model comes first.
         return content[: arguments["split"]], arguments["media"], arguments["body"]
 
-    async def drawn(self, job: str) -> tuple[Task, str, list[memoryview]]:
+    async def drawn(self, row: Row) -> tuple[Task, str, list[memoryview]]:
         """The task that draws a job that legalized a graph, its key, and what it is about: the body, then PARTS.
 
         Raises as `result` does.
         """
-        await self.result(job, "model")
-        row = await self._row(job)
-        arguments, output = _input(row), row.output or {}
+        arguments, output = _input(row), await self._output(row, "model")
         digests = [arguments["body"], *(output[part] for part in PARTS)]
-        parts = []
-        for digest in digests:
-            part = await self._results.content(digest)
-            if part is None:
-                raise RefusedError("no-result", "a part of the job was deleted", expected="a newer job", found=job)
-            parts.append(part)
+        parts = [await self._stored(row, digest, "a part of the job") for digest in digests]
         limits = self._settings.time_limit, self._settings.memory_bytes
         task = Task("draw", arguments["parameters"], *limits, digest=arguments["body"])
         return task, self._results.key(task, *digests), parts
+
+    async def _output(self, row: Row, part: str) -> dict[str, Any]:
+        """The output of a job that has this part. Raises as `result` does."""
+        shown, output = await self.shown(row), row.output or {}
+        if shown.problem is not None:
+            raise AnsweredError(shown.problem)
+        if output.get(part) is not None and shown.state == "succeeded":
+            return output
+        expected, found = "a job that succeeded", f"it is {shown.state}"
+        if shown.state == "succeeded":
+            expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
+        raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
+
+    async def _stored(self, row: Row, digest: str, what: str) -> memoryview:
+        """A content of a job. Raises RefusedError where it was deleted."""
+        content = await self._results.content(digest)
+        if content is None:
+            raise RefusedError("no-result", f"{what} was deleted", expected="a newer job", found=row.workflow_id)
+        return content
 
     async def events(self, job: str, after: int, is_stopping: Callable[[], bool]) -> AsyncIterator[Event]:
         """The events of a job with a number above `after`, and `done` when it ends.
@@ -271,7 +316,7 @@ class Jobs:
             pause = _LEAST_PAUSE if events else min(1.5 * pause, _MOST_PAUSE)
             if not has_ended:
                 await sleep(pause)
-        shown = await self.get(job)
+        shown = await self.shown(await self.find(job))
         yield Event(number + 1, "done", shown.model_dump())
 
     async def has_told(self, job: str, number: int) -> bool:
@@ -415,69 +460,12 @@ class Jobs:
         """The cause, where a caller may see it: that of a database at a URL may have the address in it."""
         return cause if self._settings.database_url is None else ""
 
-    async def _row(self, job: str) -> WorkflowStatus:
-        row = await self._call((await self._opened()).find, job)
-        if row is None:
-            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
-        return row
-
-    async def _job(self, row: WorkflowStatus) -> Job:
-        arguments, output = _input(row), row.output or {}
-        state = _STATES[row.status]
-        if state == "succeeded" and "problem" in output:
-            state = "failed"
-        seen: dict[str, Any] = {}
-        if state != "queued":
-            if row.workflow_id in self._progress:
-                seen = self._progress[row.workflow_id]
-            else:
-                events, _ = await self._call((await self._opened()).events, row.workflow_id)
-                for event in events:
-                    seen.update(event)
-        problem = Problem(**output["problem"]) if "problem" in output else None
-        if state == "failed" and problem is None:
-            problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
-        created, started = row.created_at or 0, None
-        dequeued = (row.attributes or {}).get(_STARTED) if state == "cancelled" else row.dequeued_at
-        if state != "queued" and dequeued is not None:
-            started = max(dequeued, created)
-        path = f"/v1/jobs/{row.workflow_id}"
-        # A JSON body has its own.
-        parameters = arguments["parameters"] or {}
-        has_results = state not in ("failed", "cancelled")
-        links = JobLinks(
-            self=path,
-            events=f"{path}/events",
-            report=f"{path}/report" if has_results else None,
-            model=f"{path}/model" if has_results and arguments["kind"] == "legalize" else None,
-            source=f"{path}/source",
-        )
-        return Job(
-            id=row.workflow_id,
-            kind=arguments["kind"],
-            name=arguments["name"],
-            backend=parameters.get("backend"),
-            options=parameters.get("options"),
-            state=state,
-            stage=seen.get("stage"),
-            progress=1.0 if state == "succeeded" else seen.get("progress"),
-            cost=output.get("cost", seen.get("cost")),
-            bound=output.get("bound", seen.get("bound")),
-            created=_iso(created),
-            started=None if started is None else _iso(started),
-            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or created)),
-            problem=problem,
-            links=links,
-        )
-
-    async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _call(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
         """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
         from relayout_api.jobs.engine import DatabaseError
 
         try:
-            return await to_thread.run_sync(
-                partial(function, *args, **kwargs), limiter=self._threads, abandon_on_cancel=True
-            )
+            return await to_thread.run_sync(function, *args, limiter=self._threads, abandon_on_cancel=True)
         except DatabaseError as error:
             _log.error("the job database: %s", error)
             if error.is_full:
@@ -488,7 +476,7 @@ class Jobs:
             raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
 
 
-def _input(row: WorkflowStatus) -> dict[str, Any]:
+def _input(row: Row) -> dict[str, Any]:
     assert row.input is not None
     arguments: dict[str, Any] = row.input["args"][0]
     return arguments

@@ -63,12 +63,12 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def _config(form: LogFormat) -> dict[str, Any]:
-    formatter = JsonFormatter if form == "json" else TextFormatter
-    return {
+def configure(form: LogFormat) -> None:
+    """Send all logs to stderr in this form."""
+    config = {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": {"()": formatter}},
+        "formatters": {"line": {"()": JsonFormatter if form == "json" else TextFormatter}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"handlers": ["stderr"], "level": "INFO"},
         "loggers": {
@@ -78,8 +78,4 @@ def _config(form: LogFormat) -> dict[str, Any]:
             **{name: {"level": "WARNING"} for name in ("asyncio", "dbos", "httpx", "sqlalchemy")},
         },
     }
-
-
-def configure(form: LogFormat) -> None:
-    """Send all logs to stderr in this form."""
-    logging.config.dictConfig(_config(form))
+    logging.config.dictConfig(config)

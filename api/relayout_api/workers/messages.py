@@ -20,7 +20,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 __all__ = ["Answer", "Content", "Events", "Form", "Parts", "Received", "Task", "receive"]
@@ -61,9 +61,6 @@ class Task:
     split: int | None = None
     digest: str | None = None
     of_job: bool = False
-
-    def header(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from time import monotonic
 
 import anyio
-from anyio.abc import TaskGroup
 
 from relayout.errors import OutOfTimeError
 from relayout_api.problems import AnsweredError, Problem, RefusedError
@@ -79,7 +79,7 @@ class Pool:
     async def open(self) -> AsyncIterator[None]:
         """Start the workers in the background; at the end, stop them."""
         async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._keep_template, self._tasks)
+            self._tasks.start_soon(self._keep_template)
             try:
                 yield
             finally:
@@ -153,7 +153,7 @@ class Pool:
         self, worker: WorkerProcess, task: Task, body: Content, others: Sequence[memoryview], take: _Take
     ) -> Answer:
         try:
-            body.send(worker.channel, task.header(), *others)
+            body.send(worker.channel, asdict(task), *others)
         except ConnectionError as error:
             await self._log_death(worker)
             raise _GoneError(worker.end) from error
@@ -253,13 +253,13 @@ class Pool:
             else:
                 self._idle.append(worker)
 
-    async def _keep_template(self, tasks: TaskGroup) -> None:
+    async def _keep_template(self) -> None:
         """Start the template, and start it again when it ends."""
         while True:
             started = monotonic()
             self._template = template = self._first or Template()
             self._first = None
-            tasks.start_soon(template.listen)
+            self._tasks.start_soon(template.listen)
             async with anyio.create_task_group() as both:
                 both.start_soon(self._fill_when_ready, template)
                 await template.ended.wait()

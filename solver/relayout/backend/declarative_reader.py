@@ -40,14 +40,24 @@ def read_table(path: Path) -> BackendTable:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except OSError as error:
+        found = error.strerror or str(error)
         raise BackendError("the backend's file cannot be read", where=str(path), found=found) from error
     if len(data) > MAX_BYTES:
         raise BackendError(
             "the backend's file is too large", where=str(path), expected=f"at most {MAX_BYTES} bytes", found="more"
         )
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BackendError(
+            "the backend's file is not UTF-8",
+            where=f"{path}, line {line}",
+            expected="text in UTF-8",
+            found=f"byte 0x{data[error.start]:02X}",
+            hint="save the file as UTF-8, or convert it with iconv",
+        ) from error
     is_toml = path.suffix == ".toml"
     try:
         table = tomllib.loads(text) if is_toml else parse_json(text)

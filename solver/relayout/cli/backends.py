@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -46,9 +47,14 @@ _Format = Annotated[
 
 
 class _Group(TyperGroup):
-    """The first argument is a verb of this group, or else the name of a backend to show."""
+    """The first argument is a verb of this group, or else the name of a backend to show.
+
+    Before another name it can only be a verb, and the parser knows the nearest to a wrong one.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if get_close_matches(args[0], self.commands) and args[1:] and not args[1].startswith("-"):
+            return super().resolve_command(ctx, args)
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 

@@ -121,19 +121,39 @@ class AsyncClient:
         return await self._work("explain", model, backend, options, progress)
 
     async def verify(
-        self, /, model: Model, backend: Backend | None = None, *, progress: Progress = _ignore, **options: Any
+        self,
+        /,
+        model: Model,
+        backend: Backend | None = None,
+        against: Model | None = None,
+        *,
+        progress: Progress = _ignore,
+        **options: Any,
     ) -> Result:
-        """The report with the findings of the verifier, by default for the backend that the model records."""
-        return await self._work("verify", model, backend, options, progress)
+        """The report with the findings of the verifier, by default for the backend that the model records.
+
+        With `against`, the original, both are run and compared. Both are ONNX or both graph JSON.
+        """
+        return await self._work("verify", model, backend, options, progress, against)
 
     async def submit(
-        self, /, kind: str, model: Model, backend: Backend | None = None, *, key: str | None = None, **options: Any
+        self,
+        /,
+        kind: str,
+        model: Model,
+        backend: Backend | None = None,
+        *,
+        against: Model | None = None,
+        name: str | None = None,
+        key: str | None = None,
+        **options: Any,
     ) -> Job:
         """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job.
 
-        The default backend is that of the service: `onnx`, or for verify the one that the model records.
+        The default backend is that of the service: `onnx`, or for verify the one that the model records. `against` is
+        the original to verify against, and `name` what lists of jobs show.
         """
-        sent = body_of(kind, model, backend, options).request(kind, key)
+        sent = body_of(kind, model, backend, options, against).request(kind, name, key)
         return job_of(await self._send("POST", "/v1/jobs", **sent))
 
     async def job(self, job: str) -> Job:
@@ -200,12 +220,22 @@ class AsyncClient:
         found: list[dict[str, Any]] = data_of(await self._send("GET", "/v1/backends"), backends=list)["backends"]
         return found
 
+    async def limits(self) -> dict[str, Any]:
+        """The limits of the server: `max_body_bytes` of a request, and the seconds of a request and of a job."""
+        return data_of(await self._send("GET", "/v1/limits"), max_body_bytes=int)
+
     async def _work(
-        self, kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any], progress: Progress
+        self,
+        kind: str,
+        model: Model,
+        backend: Backend | None,
+        options: Mapping[str, Any],
+        progress: Progress,
+        against: Model | None = None,
     ) -> Result:
         # Here, because `submit` has arguments of its own beside the options.
         check_names(kind, options)
-        job = await self.submit(kind, model, backend, **options)
+        job = await self.submit(kind, model, backend, against=against, **options)
         try:
             await self.wait(job.id, progress)
         except BaseException:

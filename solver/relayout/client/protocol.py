@@ -74,7 +74,10 @@ _ERRORS: dict[str, type[RelayoutError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the service. `progress` is from 0 to 1; `cost` and `bound` are those of the best solution so far."""
+    """A job of the service. `progress` is from 0 to 1; `cost` and `bound` are those of the best solution so far.
+
+    `name` is the one that `submit` got, and times are ISO 8601 in UTC.
+    """
 
     id: str
     kind: str
@@ -84,6 +87,10 @@ class Job:
     cost: int | None = None
     bound: int | None = None
     problem: Mapping[str, Any] | None = None
+    name: str | None = None
+    created: str | None = None
+    started: str | None = None
+    ended: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -125,36 +132,44 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of a request with its media type and query."""
+    """The body of a request with its media type and query; with `against`, a form of two ONNX models."""
 
     content: bytes
     media: str
     query: list[tuple[str, str]] = field(default_factory=list)
+    against: bytes | None = None
 
-    def request(self, kind: str, key: str | None) -> dict[str, Any]:
+    def request(self, kind: str, name: str | None, key: str | None) -> dict[str, Any]:
         """The arguments of an httpx request that submits this as a job."""
-        headers = {"Content-Type": self.media} | ({} if key is None else {"Idempotency-Key": key})
-        return {"content": self.content, "params": [("kind", kind), *self.query], "headers": headers}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        own = [("kind", kind)] if name is None else [("kind", kind), ("name", name)]
+        given = {"params": [*own, *self.query], "headers": headers}
+        if self.against is not None:
+            return {**given, "files": {"model": self.content, "against": self.against}}
+        headers["Content-Type"] = self.media
+        return {**given, "content": self.content}
 
 
-def body_of(kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any]) -> Body:
+def body_of(
+    kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any], against: Model | None = None
+) -> Body:
     """The body for a model; `options` are those of the verb `kind`. Without a backend the service has its default.
 
-    Raises TypeError for an unknown option, UsageError, InputError.
+    `against` is the original to verify against. Raises TypeError for an unknown option, UsageError, InputError.
     """
     check_names(kind, options)
-    if isinstance(model, str | os.PathLike):
-        path = Path(model)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            problem = "the file cannot be read"
-            raise InputError(problem, where=f"file {path}", expected="a model", found=str(error)) from error
-        model = _graph(content, path) if path.suffix == ".json" else content
-    if isinstance(model, bytes):
-        return Body(model, _ONNX, _query(kind, backend, options))
+    if against is not None and kind != "verify":
+        check_names(kind, ["against"])
+    content, original = _content(model), None if against is None else _content(against)
+    if original is not None and isinstance(content, bytes) != isinstance(original, bytes):
+        expected, found = "two ONNX models, or graph JSON twice", "one of each"
+        raise UsageError("the models are of different kinds", where="against", expected=expected, found=found)
+    if isinstance(content, bytes):
+        assert original is None or isinstance(original, bytes)
+        return Body(content, _ONNX, _query(kind, backend, options), original)
     given = {name: value for name, value in options.items() if value is not None}
-    whole = {"graph": model, **({} if backend is None else {"backend": backend}), "options": given}
+    others = {"backend": backend, "against": original}
+    whole = {"graph": content, **{name: each for name, each in others.items() if each is not None}, "options": given}
     return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
 
 
@@ -268,6 +283,19 @@ def url_of(address: str) -> httpx.URL:
     except (httpx.InvalidURL, TypeError) as error:
         expected = "a URL such as http://127.0.0.1:8000"
         raise UsageError("not the address of a server", where=address, expected=expected, found=str(error)) from error
+
+
+def _content(model: Model) -> bytes | Mapping[str, Any]:
+    """The ONNX bytes or graph JSON to send. Raises InputError for a file that cannot be read."""
+    if not isinstance(model, str | os.PathLike):
+        return model
+    path = Path(model)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        problem = "the file cannot be read"
+        raise InputError(problem, where=f"file {path}", expected="a model", found=str(error)) from error
+    return _graph(content, path) if path.suffix == ".json" else content
 
 
 def _graph(content: bytes, path: Path) -> dict[str, Any]:

@@ -118,3 +118,4 @@ class Client:
     wait = _calling(AsyncClient.wait)
     result = _calling(AsyncClient.result)
     backends = _calling(AsyncClient.backends)
+    limits = _calling(AsyncClient.limits)

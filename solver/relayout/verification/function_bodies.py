@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 
 import onnx
@@ -32,9 +32,9 @@ Tried = dict[object, str | None]
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
-def check_functions(index: ModelIndex) -> Iterator[Finding]:
+def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iterator[Finding]:
     """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
-    custom operator without a body."""
+    custom operator without a body. `converting`: the backend's conversion operators."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
     yield from checked_once(index, index.nodes, partial(_check_node, index, {}))
     custom: dict[str, list[ir.Node]] = {}
@@ -42,12 +42,15 @@ def check_functions(index: ModelIndex) -> Iterator[Finding]:
         if node.domain and not _is_known(node) and node.op_identifier() not in index.model.functions:
             custom.setdefault(f"{node.domain}::{node.op_type}", []).append(node)
     for operator, nodes in custom.items():
+        unknown = "its effect on layouts is not known"
+        if nodes[0].op_identifier()[:2] in converting:
+            unknown = "it only converts, and its layouts are taken on trust unless `operator_layouts` states them"
         yield Finding(
             rule="function-missing",
             severity="note",
             node=node_label(nodes[0]),
             found=operator if len(nodes) == 1 else f"{operator}, {len(nodes)} nodes",
-            message="a custom operator without a body: its effect on layouts is not known",
+            message=f"a custom operator without a body: {unknown}",
         )
 
 

@@ -247,7 +247,7 @@ def _static(
     common = CommonNames(index)
     derivation = derive(index, written=common.written)
     yield from check_channels(index)
-    yield from check_functions(index)
+    yield from check_functions(index, conversion_operators_of(backend))
     yield from check_annotations(index, derivation, common)
     yield from check_requirements(index, backend, derivation, common, charges)
     yield from check_placement(model, backend)
