@@ -7,6 +7,7 @@ import onnx
 import pytest
 from graphs import Net, assert_same_numbers, run
 from legalization_checks import checked, operators
+from model_files import parse
 
 from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalization import legalize
@@ -444,3 +445,14 @@ def test_the_shape_of_an_elided_tensor_is_computed_at_run_time() -> None:
     net.output(net.node("Shape", net.input("x", (1 << 62, 8))), onnx.TensorProto.INT64)
     legal, _ = legalize(net.model())
     assert [node.op_type for node in legal.graph.node] == ["Shape"]
+
+
+def test_an_output_s_own_name_for_a_dim_behind_a_transpose_and_a_squeeze_has_a_size() -> None:
+    source = parse(
+        """g (float[2,?,h,1] x) => (float[2,m] y) {
+            t = Transpose <perm = [0, 2, 1, 3]> (x)
+            y = Squeeze <axes = [2, 3]> (x)
+        }""",
+        opset=8,
+    )
+    assert legalize(source, "onnx")[1].status == "optimal"

@@ -236,10 +236,10 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
             if node.op_type in _WINDOWS and node.inputs[0] is not None:
                 sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
                 continue
-            _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
-            source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
-            if source is not None and source.shape is not None:
-                _size_by_elements(source, value, new, sizes, bounds, elements)
+            if node.op_type not in _RESHAPES:
+                _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
+            elif node.inputs and node.inputs[0] is not None and node.inputs[0].shape is not None:
+                _size_by_elements(node.inputs[0], value, new, sizes, bounds, elements)
 
 
 def _size_by_elements(
