@@ -12,13 +12,25 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, term_of
 from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
-from relayout.ops.elementwise import BROADCAST
+from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = ["MATCHED", "PLAIN", "SHAPED", "exact_quotients", "is_generated", "matched", "reshape"]
+__all__ = [
+    "MATCHED",
+    "PLAIN",
+    "SHAPED",
+    "TRANSPOSED",
+    "exact_quotients",
+    "is_generated",
+    "matched",
+    "reshape",
+    "transposed",
+]
 
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
-MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
+MATCHED = _PRODUCTS | frozenset([*BROADCAST, *UNARY]) | {"Clip", "Einsum", "Identity"}
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
+TRANSPOSED = frozenset({"Squeeze", "Transpose", "Unsqueeze"})
+"""Operators whose result has the dims of its operand in another order, without some of extent 1 or with more."""
 
 
 def _is_given(term: Term) -> bool:
@@ -56,6 +68,25 @@ def _contracted(equation: str, shapes: Sequence[Dims]) -> Dims | None:
         for letter, dim in zip(term, shape, strict=True):
             dims[letter] = _broadcast(dims.get(letter, dim), dim)
     return tuple(dims.get(letter) for letter in made)
+
+
+def transposed(node: onnx.NodeProto, source: Dims, given: Read) -> Dims | None:
+    """The shape of the result of one of `TRANSPOSED`; None where its axes are not known."""
+    stated = {each.name: [*each.ints] for each in node.attribute}
+    if node.op_type == "Transpose":
+        perm = stated.get("perm", [*reversed(range(len(source)))])
+        return tuple([source[axis] for axis in perm]) if sorted(perm) == [*range(len(source))] else None
+    axes = stated.get("axes") or (integers(given[1]) if len(given) > 1 else None)
+    if not axes:
+        return None
+    rank = len(source) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    places = {axis % rank for axis in axes if -rank <= axis < rank}
+    if len(places) < len(axes):
+        return None
+    if node.op_type == "Squeeze":
+        return tuple([dim for place, dim in enumerate(source) if place not in places])
+    kept = iter(source)
+    return tuple([ONE if place in places else next(kept) for place in range(rank)])
 
 
 def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None:
@@ -192,11 +223,17 @@ def _rounded_up(term: Term, to: Fraction) -> Term | None:
 
 
 def _padded(source: Dims, given: Read) -> Dims | None:
-    """The shape of a Pad of all axes."""
+    """The shape of a Pad of all axes, or of those that it lists."""
     pads = elements(given[1]) if len(given) > 1 else None
-    if pads is None or len(pads) != 2 * len(source):
+    axes = integers(given[3]) if len(given) > 3 else [*range(len(source))]
+    if pads is None or axes is None or len(pads) != 2 * len(axes):
         return None
-    return tuple(map(_lengthened, source, pads[: len(source)], pads[len(source) :]))
+    if not all(-len(source) <= axis < len(source) for axis in axes):
+        return None
+    shape = [*source]
+    for axis, before, behind in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        shape[axis] = _lengthened(shape[axis], before, behind)
+    return tuple(shape)
 
 
 def _lengthened(dim: Term | None, before: Term | None, behind: Term | None) -> Term | None:
