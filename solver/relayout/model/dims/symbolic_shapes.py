@@ -112,6 +112,18 @@ def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None
     return tuple(shape)
 
 
+def left_by_elements(source: Dims, known: Dims) -> Dims | None:
+    """The shape of a Reshape of whose extents one is not known: what the others leave of the elements."""
+    open_ = [place for place, term in enumerate(known) if term is None or is_generated(term)]
+    if len(open_) != 1:
+        return None
+    (place,) = open_
+    left = quotient(product(source), product(known[:place] + known[place + 1 :]))
+    if left is None or left.factor.denominator > 1:
+        return None
+    return (*known[:place], left, *known[place + 1 :])
+
+
 def exact_quotients(source: Dims, shape: Dims) -> dict[str, Term]:
     """The quotients of dims that a Reshape between these shapes shows to leave no remainder, as parts of their
     dividends: they are at most that, and only so the totals are equal."""

@@ -23,6 +23,7 @@ from relayout.model.dims.symbolic_shapes import (
     TRANSPOSED,
     exact_quotients,
     is_generated,
+    left_by_elements,
     matched,
     reshape,
     transposed,
@@ -200,6 +201,9 @@ class Symbols:
             return product(source[:axis]), product(source[axis:])
         if node.op_type == "Reshape":
             shape = reshape(source, given, self._exact)
+            known = self._dims.get(node.output[0])
+            if shape is None and known is not None:
+                shape = left_by_elements(source, known)
             self._exact |= exact_quotients(source, shape) if shape is not None else {}
             return shape
         return SHAPED[node.op_type](source, given)
