@@ -132,6 +132,9 @@ def _asked(model: ir.Model, nodes: list[ir.Node]) -> Iterator[tuple[str, int]]:
             continue
         if node.op_type in RESHAPES:
             found = _by_elements(read.shape, made.shape)
+            # An extent of 1 may come and go beside other open ones: what reads the input leaves it open.
+            if not made.shape.is_static() and node.op_type != "Transpose":
+                found = [(dim, size) for dim, size in found if size != 1]
         elif node.op_type in _ELEMENTWISE:
             found = _by_axis(node, made.shape)
         elif node.op_type in _BY_BATCH and read.shape and made.shape:

@@ -12,7 +12,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, term_of
 from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
-from relayout.ops.elementwise import BROADCAST, UNARY
+from relayout.ops.elementwise import BROADCAST
 
 __all__ = [
     "MATCHED",
@@ -27,10 +27,12 @@ __all__ = [
 ]
 
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
-MATCHED = _PRODUCTS | frozenset([*BROADCAST, *UNARY]) | {"Clip", "Einsum", "Identity"}
+MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
-TRANSPOSED = frozenset({"Squeeze", "Transpose", "Unsqueeze"})
-"""Operators whose result has the dims of its operand in another order, without some of extent 1 or with more."""
+_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
+TRANSPOSED = frozenset({"Squeeze", "Transpose", "Unsqueeze"}) | _BLOCKS
+"""Operators whose result has the dims of its operand in another order, without some of extent 1 or with more, or with
+blocks of the image as channels."""
 
 
 def _is_given(term: Term) -> bool:
@@ -72,6 +74,8 @@ def _contracted(equation: str, shapes: Sequence[Dims]) -> Dims | None:
 
 def transposed(node: onnx.NodeProto, source: Dims, given: Read) -> Dims | None:
     """The shape of the result of one of `TRANSPOSED`; None where its axes are not known."""
+    if node.op_type in _BLOCKS:
+        return _in_blocks(node, source)
     stated = {each.name: [*each.ints] for each in node.attribute}
     if node.op_type == "Transpose":
         perm = stated.get("perm", [*reversed(range(len(source)))])
@@ -87,6 +91,18 @@ def transposed(node: onnx.NodeProto, source: Dims, given: Read) -> Dims | None:
         return tuple([dim for place, dim in enumerate(source) if place not in places])
     kept = iter(source)
     return tuple([ONE if place in places else next(kept) for place in range(rank)])
+
+
+def _in_blocks(node: onnx.NodeProto, source: Dims) -> Dims | None:
+    """The shape of a SpaceToDepth or DepthToSpace, whose channels onnx leaves open where the image is open."""
+    sizes = [each.i for each in node.attribute if each.name == "blocksize"]
+    if len(source) != 4 or len(sizes) != 1 or sizes[0] < 1:
+        return None
+    size = Term(Fraction(sizes[0]))
+    batch, channels, *image = source
+    if node.op_type == "SpaceToDepth":
+        return (batch, product([channels, size, size]), *(quotient(dim, size) for dim in image))
+    return (batch, quotient(channels, product([size, size])), *(product([dim, size]) for dim in image))
 
 
 def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None:
