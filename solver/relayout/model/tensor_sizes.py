@@ -245,7 +245,7 @@ def _size_by_elements(
         return
     sizes.update(zip(open_, factors_of(read // left, len(open_)), strict=True))
     if len(open_) == 1 and all(elements.bounds(dim) is None for dim in (*source.shape.dims, *rest)):
-        del bounds[open_[0]]
+        bounds.pop(open_[0], None)  # that of an axis which the operator keeps is gone
 
 
 def _size_like_operand(
