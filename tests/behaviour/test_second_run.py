@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from graphs import Net
 from onnx import TensorProto, numpy_helper
@@ -193,3 +194,48 @@ def test_an_axis_that_two_readers_squeeze_may_be_anywhere() -> None:
     legal, report = legalize(net.model(), "auto-nhwc")
     again, second = legalize(legal, "auto-nhwc")
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
+SLICED = "s = Slice (x, zeros, e, axes)  r = Relu (s)"
+WITH_OPEN_NAMES = {
+    "a product of a view": (
+        f"""g (float[6,4,2,9] x, int64[1] e) => (float[5,4,2,k] y)
+           <int64[1] zeros = {{0}}, int64[1] axes = {{3}}> {{
+           {SLICED}  t = Transpose <perm = [2,1,3,0]> (r)  v = MatMul (t, w)
+           y = Transpose <perm = [3,1,0,2]> (v) }}""",
+        (6, 5),
+    ),
+    "blocks of an open image": (
+        f"""g (float[1,8,8,8] x, int64[2] e) => (float[1,4,h,w] y)
+           <int64[2] zeros = {{0,0}}, int64[2] axes = {{1,2}}> {{
+           {SLICED}  t = Transpose <perm = [0,3,1,2]> (r)  u = SpaceToDepth <blocksize = 2> (t)  y = Conv (u, w) }}""",
+        (4, 32, 1, 1),
+    ),
+    "blocks that Reshapes make": (
+        f"""g (float[1,8,8,8] x, int64[2] e) => (float[1,4,h,w] y)
+           <int64[2] zeros = {{0,0}}, int64[2] axes = {{1,2}}, int64[1] three = {{3}}, int64[5] rows = {{0,0,-1,2,0}},
+            int64[6] columns = {{0,0,0,0,-1,2}}, int64[6] channels = {{0,-1,1,1,0,0}}, int64[2] units = {{2,3}}> {{
+           {SLICED}  t = Transpose <perm = [0,3,1,2]> (r)  a = Unsqueeze (t, three)  b = Reshape (a, rows)
+           c = Reshape (b, columns)  d = Transpose <perm = [0,1,3,5,2,4]> (c)  f = Reshape (d, channels)
+           u = Squeeze (f, units)  y = Conv (u, w) }}""",
+        (4, 32, 1, 1),
+    ),
+    "a Pad that lists its axes": (
+        """g (float[n,4,3,5] x) => (float[?,?,?,?] y) <int64[4] pads = {1,0,2,1}, int64[2] axes = {-1,1}> {
+           a = Conv (x, w)  t = Transpose <perm = [0,2,3,1]> (a)  p = Pad <mode = "edge"> (t, pads, , axes)
+           y = Transpose <perm = [3,0,1,2]> (p) }""",
+        (4, 4, 1, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
+@pytest.mark.parametrize("case", WITH_OPEN_NAMES)
+def test_extents_and_names_are_found_in_the_first_run(case: str, backend: str) -> None:
+    text, weight = WITH_OPEN_NAMES[case]
+    source = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["":18]> {text}')
+    source.graph.initializer.append(numpy_helper.from_array(np.ones(weight, np.float32), "w"))
+    legal, report = legalize(source, backend)
+    again, second = legalize(legal, backend)
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+    assert second.cost == report.cost

@@ -54,6 +54,18 @@ def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str)
     assert "of 'y'" in caught.value.where
 
 
+def test_an_error_in_a_body_names_the_node_in_it() -> None:
+    branches = [
+        "then_branch = t () => (float[1,4,?,?] p) { a = Relu (x)  [inner] p = Conv <dilations = [1]> (a, k) }",
+        "else_branch = e () => (float[1,4,?,?] q) { q = Relu (x) }",
+    ]
+    graph = "g (float[1,4,6,6] x, float[4,4,1,1] k, bool b) => (float[1,4,?,?] y)"
+    model = parse(f"{graph} {{ [outer] y = If (b) <{', '.join(branches)}> }}")
+    with pytest.raises(InputError, match="contradict each other") as caught:
+        read_model(model)
+    assert caught.value.where == "graph 'g', node 'outer' (If), node 'inner' (Conv)"
+
+
 WRONG_INSIDE = {
     "a value": "g (float[2,3] x) => (float[2,3] y) <float[2,5] a> { a = Relu (x)  y = Neg (a) }",
     "the rank of a value": "g (float[2,3] x) => (float[2,3] y) <float[6] a> { a = Relu (x)  y = Neg (a) }",

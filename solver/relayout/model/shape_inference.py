@@ -50,6 +50,9 @@ ROUNDS = 16
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
 
+# The first of several errors comes first: inside a body, that of a node of the body.
+_INNER = re.compile(r": \[\w+Error\] Inference error\(s\): (?=\(op_type:)")
+
 _BEHIND = re.compile(r" ?Input \d+ expected to have type but instead is null")
 
 # OneHot at opset 9 ignores an index out of range, by its specification and in runtimes.
@@ -308,9 +311,11 @@ def _contradiction(message: str, graph: str) -> InputError:
     """onnx's message, parsed to an InputError with location, expectation and finding."""
     where = f"graph '{graph}'" if graph else "graph"
     culprit = _CULPRIT.search(message)
-    if culprit:
+    while culprit:
         op, name = replaced_operator(culprit.group(1), culprit.group(2) or "")
         where += f", node '{name}' ({op})" if name else f", a node of type {op}"
+        inner = _INNER.match(message, culprit.end()) if op in ("If", "Loop", "Scan") else None
+        culprit = _CULPRIT.match(message, inner.end()) if inner else None
     detail = " ".join(re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message).split())
     # Each node behind the first fault lacks the type of an operand.
     detail = _BEHIND.sub("", detail) or detail

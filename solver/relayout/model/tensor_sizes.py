@@ -1,7 +1,7 @@
 """Sizes of tensors in elements and bytes, symbolic dims estimated.
 
 A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
-Reshape to known extents determines has that size, and the first dim of a graph input (in the source's order) is a batch
+Reshape to known extents forces to a size has it, and the first dim of a graph input (in the source's order) is a batch
 and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one that an
 operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Any other counts 64, or the
 first usual size with which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
@@ -18,6 +18,7 @@ import onnx_ir as ir
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, term_of
+from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.ops import Free, all_nodes, rule_of
 
@@ -29,7 +30,6 @@ __all__ = [
     "DimSizes",
     "OpenExtent",
     "elements_of",
-    "forced_sizes",
     "padded_elements",
     "tensor_bytes",
 ]
@@ -41,7 +41,6 @@ USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _WINDOWS = _POOLS | {"Pad", "Slice"}
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Bounds(NamedTuple):
@@ -157,24 +156,6 @@ class DimSizes:
         return result
 
 
-def forced_sizes(model: ir.Model) -> dict[str, int]:
-    """The one size of each dim of an input with which a Reshape to known extents runs; the least of several."""
-    asked = {name for value in model.graph.inputs for name in _names(value.shape)}
-    found: dict[str, int] = {}
-    for node in all_nodes(model.graph) if asked else ():
-        read, made = (node.inputs[0] if node.inputs else None), node.outputs[0] if node.outputs else None
-        if node.op_type not in _RESHAPES or read is None or made is None or read.shape is None or made.shape is None:
-            continue
-        open_ = [dim.value for dim in read.shape.dims if not isinstance(dim, int)]
-        if len(open_) != 1 or open_[0] not in asked or not made.shape.is_static():
-            continue
-        count = prod(dim for dim in made.shape.dims if isinstance(dim, int))
-        rest = prod(dim for dim in read.shape.dims if isinstance(dim, int))
-        if rest and count and count % rest == 0:
-            found[open_[0]] = min(count // rest, found.get(open_[0], count))
-    return found
-
-
 def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
     """A size for each dim of an input, none of those `known`, that `DYNAMIC` is too small for: a formula would be 0."""
     open_ = {name for value in model.graph.inputs for name in _names(value.shape)} - known.keys()
@@ -236,10 +217,10 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bou
             if node.op_type in _WINDOWS and node.inputs[0] is not None:
                 sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
                 continue
-            if node.op_type not in _RESHAPES:
-                _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
-            elif node.inputs and node.inputs[0] is not None and node.inputs[0].shape is not None:
-                _size_by_elements(node.inputs[0], value, new, sizes, bounds, elements)
+            _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
+            source = node.inputs[0] if node.op_type in RESHAPES and node.inputs else None
+            if source is not None and source.shape is not None:
+                _size_by_elements(source, value, new, sizes, bounds, elements)
 
 
 def _size_by_elements(
@@ -264,7 +245,7 @@ def _size_by_elements(
         return
     sizes.update(zip(open_, factors_of(read // left, len(open_)), strict=True))
     if len(open_) == 1 and all(elements.bounds(dim) is None for dim in (*source.shape.dims, *rest)):
-        del bounds[open_[0]]
+        bounds.pop(open_[0], None)  # that of an axis which the operator keeps is gone
 
 
 def _size_like_operand(
@@ -361,7 +342,7 @@ def _after_window(node: ir.Node, axis: int, read: Bounds, rank: int) -> Bounds:
 def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:
     """The number of elements of a value. If a dim has neither number nor name, and the value is reshaped from another,
     it is that of the other."""
-    while (node := value.producer()) is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
+    while (node := value.producer()) is not None and node.op_type in RESHAPES and node.inputs[0] is not None:
         if value.shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in value.shape):
             break
         value = node.inputs[0]

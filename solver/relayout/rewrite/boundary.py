@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import OperandDims, Port
-from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.conversion import Dims
+from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
@@ -34,7 +35,21 @@ def leave_outputs(context: RewriteContext) -> None:
             value = context.read(port.operand, format_, base_dims(port.operand, own))
             set_output(context, port.index, value, written)
             context.insert_before(None)
-            context.annotate(context.graph.outputs[port.index], port.operand, present(own), format_)
+            result = context.graph.outputs[port.index]
+            _keep_numbers(result, port.operand.view.extents, present(own))
+            context.annotate(result, port.operand, present(own), format_)
+
+
+def _keep_numbers(result: ir.Value, declared: Sequence[Extent], own: Dims) -> None:
+    """Give an output each number that the source declares for its dim: the Reshape that showed it may be gone."""
+    if result.shape is None or result.shape.is_static():
+        return
+    dims = [*result.shape.dims]
+    for place, group in enumerate(own):
+        known = declared[group[0].axis] if len(group) == 1 and group[0].is_whole else None
+        if isinstance(known, int):
+            dims[place] = known
+    result.shape = ir.Shape(dims)
 
 
 def _boundary(context: RewriteContext) -> Iterator[tuple[Port, MemoryFormat, OperandDims]]:

@@ -58,6 +58,8 @@ def _write(context: RewriteContext, conversion: PlannedConversion) -> None:
     source = context.copies.first(tensor, conversion.source)
     dims = _first_dims(context, conversion)
     *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
+    for each in before:
+        context.copies.name_dims(tensor, each, emitted=True)
     # A consumer of other dimensions reads the value before the final Reshape.
     same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
     context.copies.add(tensor, conversion.target, copy, *same, emitted=True)

@@ -75,7 +75,7 @@ class Copies:
         if self._sources:
             self._added[key] = physical
         for each in physical:
-            self._name_dims(tensor, each, emitted=emitted)
+            self.name_dims(tensor, each, emitted=emitted)
 
     def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         """Whether the tensor has this format at the current device."""
@@ -99,12 +99,13 @@ class Copies:
         if alike is not None:
             return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
-        physical = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
-        self._name_dims(tensor, physical, emitted=True)
+        physical = plain
+        for physical in self._emitter.on_the_way(plain, dims, tensor.extents, f"{stem}_view"):
+            self.name_dims(tensor, physical, emitted=True)
         self._known[tensor, format_, self.device] = (*known, physical)
         return physical
 
-    def _name_dims(self, tensor: Tensor, physical: Physical, *, emitted: bool) -> None:
+    def name_dims(self, tensor: Tensor, physical: Physical, *, emitted: bool) -> None:
         """Name the dims of unknown extent as a view of the tensor names them. Shape inference propagates the names.
 
         It generates names for the other dims of a conversion's result, which so get them here: those that a second run

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
 from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.ops import graphs_of, is_read
+from relayout.model.dims.forced_dims import sized, sizes_of_all_runs
+from relayout.ops import all_nodes, graphs_of, is_read
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import RewriteContext, Written
 from relayout.rewrite.devices import assign_devices
@@ -22,12 +25,14 @@ def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
     The model is not copied: cloning one of 10,000 nodes takes as long as this whole rewrite. The public entry functions
     parse their own model and do not change their argument.
     """
+    sizes = sizes_of_all_runs(model)
     context = RewriteContext(model, backend, plan)
     enter_inputs(context)
     for node in list(model.graph):
         write(context, node)
     leave_outputs(context)
     _clean_up(context)
+    _enter_sizes(model.graph, sizes)
     if backend.devices():
         assign_devices(context)
     return context.written
@@ -67,6 +72,21 @@ def _write_known(context: RewriteContext) -> None:
             node.replace_input_with(0, constant)
         else:
             ir.convenience.replace_all_uses_with(result, constant)
+
+
+def _enter_sizes(graph: ir.Graph, sizes: Mapping[str, int]) -> None:
+    """Give the results that are views of inputs the sizes to which Reshapes force dims of inputs: these may be gone."""
+    shapes: dict[int, tuple[ir.Shape, ir.Shape]] = {}
+    for node in all_nodes(graph) if sizes else ():
+        for value in node.outputs:
+            shape = value.shape
+            if shape is None or shape.is_static():
+                continue
+            # Values of equal type share a shape.
+            if id(shape) not in shapes:
+                dims = [dim if isinstance(dim, int) or not dim.value else sized(dim.value, sizes) for dim in shape]
+                shapes[id(shape)] = shape, ir.Shape(dims)
+            value.shape = shapes[id(shape)][1]
 
 
 def sweep(graph: ir.Graph) -> None:

@@ -239,6 +239,8 @@ class SpaceWriter(ChosenOrder, _Writer):
         ChosenOrder.__init__(self, node, rule, lowering)
         _Writer.__init__(self, context, node.outputs[0].name or "value", node.op_type)
         self._planned, self._ports = planned, _ports_of(planned)
+        # The names of operands' dims whose extents are not known: inference gives them to results.
+        self._names: dict[Axes, str] = {}
 
     def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
         axes = self._rule.inputs[index]
@@ -249,7 +251,13 @@ class SpaceWriter(ChosenOrder, _Writer):
         if known is None:
             return self._context.constants.relaid(value, tuple(self._own(group, axes) or None for group in dims))
         port, format_ = known
-        return self._context.read(port.operand, format_, self._base(port, axes, dims))
+        read = self._context.read(port.operand, format_, self._base(port, axes, dims))
+        for group, dim in zip(dims, read.shape or (), strict=False):
+            is_whole = {self._lowering.dims[place][0].axis for place in group} <= {*axes}
+            if is_whole and not isinstance(dim, int) and dim.value is not None:
+                same = self._names.setdefault(tuple(group), dim.value) == dim.value
+                self._names[tuple(group)] = dim.value if same else ""  # one of them may be broadcast
+        return read
 
     def emit_dims(
         self,
@@ -261,7 +269,7 @@ class SpaceWriter(ChosenOrder, _Writer):
         like: ir.Value | None = None,
     ) -> ir.Value:
         every = tuple(range(len(self._rule.extents)))
-        shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
+        shape = self._named(dims, dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents))
         return self.emit(operator, inputs, attributes, shape=shape, like=like)
 
     def set_result(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
@@ -272,9 +280,14 @@ class SpaceWriter(ChosenOrder, _Writer):
             self.defined[index] = Physical(value, port_dims(self._planned, port))
             return
         physical = Physical(value, self._base(port, axes, dims))
-        value.shape = ir.Shape(dims_shape(physical.dims, extents))
+        value.shape = ir.Shape(self._named(dims, dims_shape(physical.dims, extents)))
         own = port_dims(self._planned, port)
         self.defined[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
+
+    def _named(self, dims: Sequence[Axes], shape: Sequence[Extent]) -> list[Extent]:
+        """A shape of these dimensions, in which an extent that is not known has the name that an operand gives it."""
+        named = zip(dims, shape, strict=True)
+        return [self._names.get(tuple(group)) or None if extent is None else extent for group, extent in named]
 
     def _base(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
         """The dimensions of one operand as groups of atoms of its base tensor's axes."""

@@ -80,3 +80,9 @@ def test_what_two_inferences_know_together_is_known_behind_it() -> None:
     (shape,) = [value.shape for value in read_model(net.model()).graph.outputs if value.name == beside]
     assert shape is not None
     assert shape.dims[2:] == (1, 10)
+
+
+def test_of_two_names_for_one_extent_that_of_the_value_declared_first_stays() -> None:
+    graph = graph_of(declared=["unk__42"], inferred=["unk__20"])
+    merge_shapes(graph_of(declared=["unk__14"], inferred=["unk__14"]), graph, frozenset())
+    assert shapes_of(graph) == {"declared": ["unk__42"], "inferred": ["unk__42"]}

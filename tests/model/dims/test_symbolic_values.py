@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -422,3 +423,33 @@ def test_a_slice_of_unknown_axes_keeps_no_extent() -> None:
     (value,) = read_model(net.model()).graph.outputs
     assert value.shape is not None
     assert all(str(extent).startswith("unk__") for extent in value.shape)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        ("y = Transpose <perm = [1,0]> (a)", ["open", 2]),
+        ("y = Unsqueeze (a, ones)", [2, 1, "open"]),
+        ("b = Unsqueeze (a, ones)  y = Squeeze (b, ones)", [2, "open"]),
+    ],
+)
+def test_a_generated_name_that_an_output_declares_is_that_of_the_operand(nodes: str, shape: list[int | str]) -> None:
+    declared = ["unk__7" if dim == "open" else dim for dim in shape]
+    text = f"g (float[n,m] x) => (int64[{','.join(map(str, declared))}] y) <int64[1] ones = {{1}}>"
+    source = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["":17]> {text} {{ a = NonZero (x)  {nodes} }}')
+    graph = read_model(source).graph
+    found, read = graph.outputs[0].shape, graph[0].outputs[0].shape
+    assert found is not None
+    assert read is not None
+    assert [*found] == [read[1] if dim == "open" else dim for dim in shape]
+
+
+def test_the_extent_that_a_computed_shape_leaves_open_is_what_the_others_leave() -> None:
+    source = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["":17]>
+           g (float[n,16,4] x, int64[1] k) => (float[?,?,?,?] z)
+           <int64[1] two = {2}, int64[1] four = {4}, int64[1] zero = {0}> {
+           s = Shape (x)  b = Gather (s, zero)  v = Concat <axis = 0> (b, two, k, four)
+           y = Reshape (x, v)  z = Relu (y) }"""
+    )
+    assert str(read_model(source).graph[-1].outputs[0].shape) == "[n,2,8,4]"

@@ -152,6 +152,8 @@ def _computing(graph: onnx.GraphProto) -> list[_Computing]:
 
 def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str, np.ndarray]:
     read = {name for _, operator, operands in computing if operator in ARITHMETIC for name in operands}
+    # A Pad that lists its axes: onnx leaves all its extents open.
+    read.update(name for node in graph.node[:] if node.op_type == "Pad" for name in node.input[1:] if node.input[3:])
     read -= {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [

@@ -1,6 +1,7 @@
-"""Shape inference in rounds, to a fixpoint: onnx's inference and the ranks that rules of operators give it.
+"""Shape inference in rounds, to a fixpoint: onnx's inference, the ranks that rules of operators give it, and the sizes
+that Reshapes force dims of inputs to.
 
-The fixpoint is that of the legal model, which declares the ranks: read again, it has the same types.
+The fixpoint is that of the legal model, which declares both: read again, it has the same types.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
+from relayout.model.dims.forced_dims import enter_sizes, sizes_of_all_runs
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
 from relayout.model.proto_graphs import copied
@@ -28,14 +30,20 @@ def infer_in_rounds(
 
     `infer` fills shapes in; `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
     from all that the round before has found. There is another one only while some value of the graph has no rank, rules
-    complete one, and onnx's inference then knows more dims than are declared; or while rules find the element type of a
-    value, without which its rank cannot be declared. `proto` is used up.
+    complete one, and onnx's inference then knows more dims than are declared; while rules find the element type of a
+    value, without which its rank cannot be declared; or while results have dims that are forced to one size. `proto` is
+    used up.
     """
+    is_open = any(not dim.HasField("dim_value") for v in proto.graph.input for dim in v.type.tensor_type.shape.dim)
     for _ in range(ROUNDS):
         inferred = _inferred(proto, lambda model: infer_with_values(model, infer, has_graphs=has_graphs))
-        known = None if inferred.is_ranked else copied(inferred.proto)
+        known = None if inferred.is_ranked and not is_open else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
+        if known is not None and enter_sizes(known.graph, sizes_of_all_runs(model)):
+            state_completed(completed, known.graph)
+            proto = known
+            continue
         if known is None or not completed:
             break
         if not state_completed(completed, known.graph):

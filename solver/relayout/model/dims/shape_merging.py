@@ -91,7 +91,9 @@ class _Extents:
     def equate(self, known: _Dim, new: _Dim) -> None:
         one, other = self._extent(known, is_new=False), self._extent(new, is_new=True)
         if one is not None and other is not None:
-            first, second = sorted((self._find(one), self._find(other)), key=lambda extent: extent.kind)
+            # Of two generated names that which was met first stays: declared values come before those that a
+            # placeholder has.
+            first, second = sorted((self._find(other), self._find(one)), key=lambda extent: extent.kind)
             if first != second and second.kind >= _GENERATED:
                 self._same[second] = first
 

@@ -14,11 +14,25 @@ from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
 from relayout.ops.elementwise import BROADCAST
 
-__all__ = ["MATCHED", "PLAIN", "SHAPED", "exact_quotients", "is_generated", "matched", "reshape"]
+__all__ = [
+    "MATCHED",
+    "PLAIN",
+    "SHAPED",
+    "TRANSPOSED",
+    "exact_quotients",
+    "is_generated",
+    "matched",
+    "reshape",
+    "transposed",
+]
 
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
 MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
 """Operators whose result has the dims of its operands, where these turn out to be equal."""
+_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
+TRANSPOSED = frozenset({"Squeeze", "Transpose", "Unsqueeze"}) | _BLOCKS
+"""Operators whose result has the dims of its operand in another order, without some of extent 1 or with more, or with
+blocks of the image as channels."""
 
 
 def _is_given(term: Term) -> bool:
@@ -58,6 +72,39 @@ def _contracted(equation: str, shapes: Sequence[Dims]) -> Dims | None:
     return tuple(dims.get(letter) for letter in made)
 
 
+def transposed(node: onnx.NodeProto, source: Dims, given: Read) -> Dims | None:
+    """The shape of the result of one of `TRANSPOSED`; None where its axes are not known."""
+    if node.op_type in _BLOCKS:
+        return _in_blocks(node, source)
+    stated = {each.name: [*each.ints] for each in node.attribute}
+    if node.op_type == "Transpose":
+        perm = stated.get("perm", [*reversed(range(len(source)))])
+        return tuple([source[axis] for axis in perm]) if sorted(perm) == [*range(len(source))] else None
+    axes = stated.get("axes") or (integers(given[1]) if len(given) > 1 else None)
+    if not axes:
+        return None
+    rank = len(source) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    places = {axis % rank for axis in axes if -rank <= axis < rank}
+    if len(places) < len(axes):
+        return None
+    if node.op_type == "Squeeze":
+        return tuple([dim for place, dim in enumerate(source) if place not in places])
+    kept = iter(source)
+    return tuple([ONE if place in places else next(kept) for place in range(rank)])
+
+
+def _in_blocks(node: onnx.NodeProto, source: Dims) -> Dims | None:
+    """The shape of a SpaceToDepth or DepthToSpace, whose channels onnx leaves open where the image is open."""
+    sizes = [each.i for each in node.attribute if each.name == "blocksize"]
+    if len(source) != 4 or len(sizes) != 1 or sizes[0] < 1:
+        return None
+    size = Term(Fraction(sizes[0]))
+    batch, channels, *image = source
+    if node.op_type == "SpaceToDepth":
+        return (batch, product([channels, size, size]), *(quotient(dim, size) for dim in image))
+    return (batch, quotient(channels, product([size, size])), *(product([dim, size]) for dim in image))
+
+
 def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None:
     """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements. `exact` quotients leave no
     remainder."""
@@ -79,6 +126,18 @@ def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None
         # It leaves no remainder, or the Reshape would fail.
         shape[shape.index(rest)] = whole(left)
     return tuple(shape)
+
+
+def left_by_elements(source: Dims, known: Dims) -> Dims | None:
+    """The shape of a Reshape of whose extents one is not known: what the others leave of the elements."""
+    open_ = [place for place, term in enumerate(known) if term is None or is_generated(term)]
+    if len(open_) != 1:
+        return None
+    (place,) = open_
+    left = quotient(product(source), product(known[:place] + known[place + 1 :]))
+    if left is None or left.factor.denominator > 1:
+        return None
+    return (*known[:place], left, *known[place + 1 :])
 
 
 def exact_quotients(source: Dims, shape: Dims) -> dict[str, Term]:
@@ -192,11 +251,17 @@ def _rounded_up(term: Term, to: Fraction) -> Term | None:
 
 
 def _padded(source: Dims, given: Read) -> Dims | None:
-    """The shape of a Pad of all axes."""
+    """The shape of a Pad of all axes, or of those that it lists."""
     pads = elements(given[1]) if len(given) > 1 else None
-    if pads is None or len(pads) != 2 * len(source):
+    axes = integers(given[3]) if len(given) > 3 else [*range(len(source))]
+    if pads is None or axes is None or len(pads) != 2 * len(axes):
         return None
-    return tuple(map(_lengthened, source, pads[: len(source)], pads[len(source) :]))
+    if not all(-len(source) <= axis < len(source) for axis in axes):
+        return None
+    shape = [*source]
+    for axis, before, behind in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        shape[axis] = _lengthened(shape[axis], before, behind)
+    return tuple(shape)
 
 
 def _lengthened(dim: Term | None, before: Term | None, behind: Term | None) -> Term | None:

@@ -20,10 +20,13 @@ from relayout.model.dims.symbolic_shapes import (
     MATCHED,
     PLAIN,
     SHAPED,
+    TRANSPOSED,
     exact_quotients,
     is_generated,
+    left_by_elements,
     matched,
     reshape,
+    transposed,
 )
 from relayout.model.dims.symbolic_vectors import (
     INTEGERS,
@@ -39,6 +42,9 @@ from relayout.model.dims.symbolic_vectors import (
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
 
 __all__ = ["Symbols"]
+
+
+_FOLLOWED = frozenset(SHAPED) | MATCHED | TRANSPOSED | {"Flatten", "Reshape", "Split"}
 
 
 class Symbols:
@@ -71,7 +77,7 @@ class Symbols:
         for node in graph.node:
             if node.domain not in STANDARD_DOMAINS:
                 continue
-            if node.op_type in SHAPED or node.op_type in MATCHED or node.op_type in ("Flatten", "Reshape", "Split"):
+            if node.op_type in _FOLLOWED:
                 self._follow_shape(node)
             if node.op_type in RULES:
                 self._follow(node)
@@ -141,10 +147,12 @@ class Symbols:
                     self._enter(name, (*source[:place], None, *source[place + 1 :]))
             return
         known = self._dims.get(node.output[0])
-        if node.op_type not in MATCHED:
+        if node.op_type not in MATCHED | TRANSPOSED:
             shape = self._given_shape(node)
         elif known is None or all(dim is not None and not self._is_open(dim) for dim in known):
             return
+        elif node.op_type in TRANSPOSED:
+            shape = self._given_shape(node)
         else:
             shape = matched(node, [self._shape_of(name) for name in node.input if name])
         if shape is not None:
@@ -183,16 +191,19 @@ class Symbols:
 
     def _given_shape(self, node: onnx.NodeProto) -> Dims | None:
         source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
+        if node.op_type in TRANSPOSED:
+            return None if source is None else transposed(node, source, given)
         stated = [each for each in node.attribute if each.name in PLAIN]
         if source is None or any(onnx.helper.get_attribute_value(each) != PLAIN[each.name] for each in stated):
             return None
-        if node.op_type == "Pad" and any(node.input[3:]):
-            return None  # it lists the axes
         if node.op_type == "Flatten":
             axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
             return product(source[:axis]), product(source[axis:])
         if node.op_type == "Reshape":
             shape = reshape(source, given, self._exact)
+            known = self._dims.get(node.output[0])
+            if shape is None and known is not None:
+                shape = left_by_elements(source, known)
             self._exact |= exact_quotients(source, shape) if shape is not None else {}
             return shape
         return SHAPED[node.op_type](source, given)

@@ -10,7 +10,8 @@ from operator import itemgetter
 
 import onnx_ir as ir
 
-from relayout.model.tensor_sizes import DimSizes, forced_sizes
+from relayout.model.dims.forced_dims import forced_sizes
+from relayout.model.tensor_sizes import DimSizes
 
 __all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 

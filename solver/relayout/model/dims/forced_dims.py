@@ -1,0 +1,174 @@
+"""Dims of inputs that have one size alone with which the model runs: a Reshape to known extents asks for it.
+
+Values inside the graph have that size as their extent, and so the legal model declares it, whose Reshapes may be gone.
+There the operators that read an input show it: their results have the number where the input has the name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from math import prod
+
+import onnx
+import onnx_ir as ir
+
+from relayout.layout.terms import NAME, Term, product, term_of
+from relayout.model.dims.formula import evaluated
+from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
+from relayout.ops import graphs_of
+from relayout.ops.elementwise import BROADCAST, UNARY
+
+__all__ = ["RESHAPES", "enter_sizes", "forced_sizes", "sized", "sizes_of_all_runs"]
+
+RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_ELEMENTWISE = frozenset({*UNARY, *BROADCAST})
+_BY_BATCH = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose GlobalAveragePool GlobalMaxPool InstanceNormalization LpPool "
+    "MaxPool".split()
+)
+"""Operators that keep the first axis of their first operand."""
+
+
+def forced_sizes(model: ir.Model) -> dict[str, int]:
+    """The one size of each dim of an input with which the nodes run on which an output depends, those in branches and
+    bodies too; the least of several."""
+    found: dict[str, int] = {}
+    for name, size in _asked(model, _live(model.graph)):
+        found[name] = min(size, found.get(name, size))
+    return found
+
+
+def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
+    """The forced sizes without those that only a branch or a body asks for, which need not run."""
+    found: dict[str, set[int]] = {}
+    for name, size in _asked(model, [node for node in _live(model.graph) if node.graph is model.graph]):
+        found.setdefault(name, set()).add(size)
+    return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1}
+
+
+def enter_sizes(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> bool:
+    """Give the dims of results that have these names, or products of them, these sizes; returns whether there are some.
+
+    Another formula of them is left to inference, but for one that an output declares.
+    """
+    if not sizes:
+        return False
+    is_new = False
+    for each in subgraphs_of(graph):
+        standard = {name for node in each.node if node.domain in STANDARD_DOMAINS for name in node.output}
+        inner = each.input if each is not graph else ()
+        for value in (*inner, *each.value_info, *each.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if not dim.dim_param:
+                    continue
+                size = sized(dim.dim_param, sizes)
+                is_new |= size != dim.dim_param
+                if isinstance(size, int):
+                    dim.dim_value = size
+                elif _names_in(size).isdisjoint(sizes):
+                    dim.dim_param = size
+                elif value.name in standard and value not in each.output:
+                    dim.Clear()
+    return is_new
+
+
+def sized(text: str, sizes: Mapping[str, int]) -> int | str:
+    """A dim, of which the factors with sizes are numbers: the number, or what is left.
+
+    >>> sized("n", {"n": 2}), sized("4*h*n", {"n": 2}), sized("n + 1", {"n": 2}), sized("(n + w)*n", {"n": 2})
+    (2, '8*h', 3, '2*(n + w)')
+    """
+    term = term_of(text)
+    known = [(name, _size_of(name, sizes)) for name in term.names]
+    if all(size is None for _, size in known):
+        return text
+    rest = product(Term(Fraction(1), (name,)) if size is None else Term(Fraction(size)) for name, size in known)
+    made = product((Term(term.factor), rest))
+    assert made is not None
+    return int(made.factor) if not made.names else str(made)
+
+
+def _size_of(text: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of a name, or of a formula of names that all have one."""
+    if text in sizes or text.isidentifier():
+        return sizes.get(text)
+    try:
+        size = evaluated(ir.SymbolicDim(text), sizes) if _names_in(text) <= sizes.keys() else None
+    except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
+        return None
+    return None if size is None or size < 0 else size
+
+
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(NAME.findall(text))
+
+
+def _live(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes on which an output depends, those inside such nodes too, last ones first. Runtimes drop the others."""
+    found: dict[ir.Node, None] = {}
+
+    def follow(each: ir.Graph) -> None:
+        for node in reversed(each):
+            results = node.outputs
+            if any(v.is_graph_output() or any(use.node in found for use in v.uses()) for v in results):
+                found[node] = None
+                for inner in graphs_of(node):
+                    follow(inner)
+
+    follow(graph)
+    return [*found]
+
+
+def _asked(model: ir.Model, nodes: list[ir.Node]) -> Iterator[tuple[str, int]]:
+    """The sizes that these nodes ask of dims of inputs."""
+    fed = {name for value in model.graph.inputs for name in _open_dims(value.shape)}
+    if not fed:
+        return
+    for node in nodes:
+        read, made = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        if node.domain or made.shape is None or read is None or read.shape is None:
+            continue
+        if node.op_type in RESHAPES:
+            found = _by_elements(read.shape, made.shape)
+            # An extent of 1 may come and go beside other open ones: what reads the input leaves it open.
+            if not made.shape.is_static() and node.op_type != "Transpose":
+                found = [(dim, size) for dim, size in found if size != 1]
+        elif node.op_type in _ELEMENTWISE:
+            found = _by_axis(node, made.shape)
+        elif node.op_type in _BY_BATCH and read.shape and made.shape:
+            found = [(read.shape[0], made.shape[0])]
+        else:
+            continue
+        for dim, size in found:
+            if not isinstance(dim, int) and dim.value in fed and isinstance(size, int):
+                yield dim.value, size
+
+
+def _by_elements(read: ir.Shape, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
+    """The only open dim that a reshaped value has and its result has not, with the size that is left for it."""
+    before, after = (Counter(_open_dims(shape)) for shape in (read, made))
+    (lost, *others), kept = [*(before - after).elements()] or [""], after - before
+    if not lost or others or kept or None in read.dims:
+        return []
+    count, rest = (prod(dim for dim in shape.dims if isinstance(dim, int)) for shape in (made, read))
+    return [(ir.SymbolicDim(lost), count // rest)] if rest and count and count % rest == 0 else []
+
+
+def _by_axis(node: ir.Node, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
+    """The axes of an elementwise result, each with the dim that all operands have there which are not broadcast."""
+    shapes = [value.shape for value in node.inputs if value is not None]
+    if any(shape is None for shape in shapes):
+        return []
+    found = []
+    for place, size in enumerate(reversed(made.dims), start=1):
+        read = {shape.dims[-place] for shape in shapes if shape is not None and len(shape) >= place} - {1}
+        if len(read) == 1:
+            found.append((read.pop(), size))
+    return found
+
+
+def _open_dims(shape: ir.Shape | None) -> list[str]:
+    """The dims of a shape that are no numbers; the empty string for one without a name."""
+    return [] if shape is None else [dim.value or "" for dim in shape.dims if not isinstance(dim, int)]

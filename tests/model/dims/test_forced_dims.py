@@ -1,0 +1,79 @@
+"""Dims of inputs that Reshapes to known extents force to one size."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import parser
+
+from relayout import legalize, read_model
+from relayout.model.dims.forced_dims import forced_sizes, sizes_of_all_runs
+
+HEADER = '<ir_version: 9, opset_import: ["":17]>'
+BEHIND_A_TRANSPOSE = """
+    g (float[4,n] x) => (float[1,8,4] y) <int64[3] s = {1,8,4}, int64[1] c = {1}> {
+       t = Transpose <perm = [1,0]> (x)  a = Relu (t)  b = Unsqueeze (a, c)  y = Reshape (b, s) }"""
+BEHIND_A_NONZERO = """
+    g (float[2,m] x) => (int64[1,2,8] y) <int64[3] s = {1,8,2}> {
+       a = NonZero (x)  t = Transpose <perm = [1,0]> (a)  b = Neg (t)
+       c = Reshape (b, s)  y = Transpose <perm = [0,2,1]> (c) }"""
+OF_AN_INPUT = """
+    g (float[4,6,d,3,2] x) => (float[6,3,2] y) <int64[4] s = {4,6,2,6}, int64[3] r = {6,3,2}> {
+       a = Reshape (x, s)  b = Transpose <perm = [1,2,3,0]> (a)
+       e = ReduceMax <axes = [1,3], keepdims = 0> (b)  f = Abs (e)  y = Reshape (f, r) }"""
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return parser.parse_model(HEADER + text)
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list[int | str]:
+    return [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "xla-cpu"])
+@pytest.mark.parametrize("text", [BEHIND_A_TRANSPOSE, BEHIND_A_NONZERO, OF_AN_INPUT])
+def test_a_legal_model_keeps_the_sizes_that_its_source_is_forced_to(text: str, backend: str) -> None:
+    model = parsed(text)
+    legal, report = legalize(model, backend)
+    assert [*map(shape_of, legal.graph.input)] == [*map(shape_of, model.graph.input)]
+    assert legal.graph.output[0].type == model.graph.output[0].type
+    again, second = legalize(legal, backend)
+    assert (second.cost, again.SerializeToString()) == (report.cost, legal.SerializeToString())
+
+
+def test_values_inside_have_the_forced_size_and_inputs_stay_open() -> None:
+    graph = read_model(parsed(BEHIND_A_TRANSPOSE)).graph
+    assert str(graph.inputs[0].shape) == "[4,n]"
+    assert [str(node.outputs[0].shape) for node in graph] == ["[8,4]", "[8,4]", "[8,1,4]", "[1,8,4]"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes"),
+    [
+        ("y = Reshape (x, s)", {"n": 4}),
+        ("a = Abs (x)  y = Reshape (a, s)", {"n": 4}),
+        ("y = Abs (x)", {}),
+        ("y = Abs (x)  z = Reshape (x, s)", {}),
+        ("a = Reshape (x, s)  b = Reshape (x, r)  y = MatMul (a, b)", {}),
+        ("y = Reshape <allowzero = 0> (x, k)", {}),
+    ],
+)
+def test_a_size_is_forced_by_nodes_on_which_an_output_depends(nodes: str, sizes: dict[str, int]) -> None:
+    constants = "int64[2] s = {4,6}, int64[2] r = {6,6}, int64[2] k = {0,-1}"
+    model = read_model(parser.parse_model(f"{HEADER} g (float[n,6] x) => (float[p,q] y) <{constants}> {{ {nodes} }}"))
+    assert sizes_of_all_runs(model) == sizes
+
+
+def test_a_branch_forces_the_size_that_is_assumed_but_no_type() -> None:
+    model = parser.parse_model(
+        HEADER
+        + """g (float[n,6] x, bool c) => (float[p,q] y) <int64[2] s = {4,6}> {
+               a = Abs (x)
+               y = If (c) <then_branch = t () => (float[4,6] p) { p = Reshape (a, s) },
+                           else_branch = e () => (float[n,6] q) { q = Identity (a) }> }"""
+    )
+    read = read_model(model)
+    assert sizes_of_all_runs(read) == {}
+    assert forced_sizes(read) == {"n": 4}
+    assert str(read.graph[0].outputs[0].shape) == "[n,6]"
