@@ -30,8 +30,10 @@ requires. Each level of a network of windows splits rows and columns once more. 
 come in thousands and fill the lists of tensors before the useful ones are found. For 12 networks with windows one
 further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
 FEW_FORMATS = 4000
-"""Where propagation finds no more formats in all, the number of further factors is doubled, and axes that an operand
-lacks are placed as in any format of the others, not next to their neighbours alone."""
+"""Where propagation finds no more formats in all, the number of further factors is doubled."""
+PLACED_FORMATS = 100
+"""Where propagation finds no more formats in all, axes that an operand lacks are placed as in any format of the others,
+not next to their neighbours alone, unless more formats come of it: their search takes minutes."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -113,9 +115,9 @@ def propagate(
         further *= 2
         run = fixpoint(further)
     capped = len(run.capped)
-    if run.count() <= FEW_FORMATS and run.place_whole_axes():
+    if run.count() <= PLACED_FORMATS and run.place_whole_axes():
         complete(run)
-        if run.count() > FEW_FORMATS or len(run.capped) > capped:
+        if run.count() > PLACED_FORMATS or len(run.capped) > capped:
             run = fixpoint(further)
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
     return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
