@@ -173,29 +173,6 @@ def test_an_innermost_axis_that_is_repeated_stays_innermost() -> None:
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
-def test_a_repeated_axis_may_be_anywhere() -> None:
-    """The product has the channels first and else the order of its operand: the Split's result is turned instead."""
-    net = Net(20)
-    product = net.node("Mul", net.input("x", (5, 2, 5, 1)), net.weight(2))
-    parts = net.node("Split", net.transpose(product, 3, 1, 2, 0), results=3, axis=2, num_outputs=3)
-    net.output(parts[1])
-    legal, report = legalize(net.model(), "x86-nchwc")
-    again, second = legalize(legal, "x86-nchwc")
-    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
-
-
-def test_an_axis_that_two_readers_squeeze_may_be_anywhere() -> None:
-    """One Transpose serves both convolutions, though each squeezes another axis of unknown extent."""
-    net = Net(25)
-    x = net.input("x", ("a", "b", 3, 2, "c"))
-    turned = net.node("Squeeze", net.transpose(x, 3, 1, 0, 2, 4), net.constant([2]))
-    net.output(net.node("Conv", net.transpose(turned, 0, 2, 3, 1), net.weight(4, 3, 2, 1)))
-    net.output(net.node("Conv", net.node("Squeeze", x, net.constant([1])), net.weight(1, 3, 1, 3)))
-    legal, report = legalize(net.model(), "auto-nhwc")
-    again, second = legalize(legal, "auto-nhwc")
-    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
-
-
 SLICED = "s = Slice (x, zeros, e, axes)  r = Relu (s)"
 WITH_OPEN_NAMES = {
     "a product of a view": (

@@ -4,7 +4,7 @@ no position for axes of extent 1, but an operator's operand does: `unit_axis_ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import combinations, pairwise, permutations
 
@@ -161,17 +161,12 @@ class IndexingMaps:
         positions = self._operands[other][2]
         return normal_form(tuple([atom for atom in order if atom.axis in positions]), self.extents)
 
-    def placement(self, index: int, format_: MemoryFormat, other: int, *, whole: bool) -> Hashable:
-        """How this format of operand `index` guides operand `other`: by tiles of axes that it lacks, or, with `whole`,
-        by the places of such axes, each behind an atom. None where it does not."""
-        if not whole and self._operands[index][0].is_plain and is_whole(format_):
-            return None
+    def is_guide(self, index: int, format_: MemoryFormat, other: int) -> bool:
+        """Whether this format of operand `index` tiles an axis that operand `other` lacks."""
+        if self._operands[index][0].is_plain and is_whole(format_):
+            return False
         lacking = self._lacking[other]
-        order = self._in_space(index, format_) or []
-        if any(atom.axis in lacking and not atom.is_whole for atom in order):
-            return True
-        behind = zip([None, *order], order, strict=False)
-        return tuple([(atom, before) for before, atom in behind if atom.axis in lacking]) if whole else None
+        return any(atom.axis in lacking and not atom.is_whole for atom in self._in_space(index, format_) or ())
 
     def _guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
         """The order in which operand `index` has its format, and each tile of an axis that it lacks follows the same

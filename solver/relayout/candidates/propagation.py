@@ -31,9 +31,6 @@ come in thousands and fill the lists of tensors before the useful ones are found
 further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
 FEW_FORMATS = 4000
 """Where propagation finds no more formats in all, the number of further factors is doubled."""
-PLACED_FORMATS = 100
-"""Where propagation finds no more formats in all, axes that an operand lacks are placed as in any format of the others,
-not next to their neighbours alone, unless more formats come of it: their search takes minutes."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -97,28 +94,16 @@ def propagate(
 ) -> Candidates:
     """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
-
-    def complete(run: _Propagation) -> _Propagation:
+    further = FURTHER_FACTORS
+    while True:
+        run = _Propagation(tensors, spaces, shuffles)
+        run.start(seeds, further)
         run.to_fixpoint()
         while coupled is not None and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
-        return run
-
-    def fixpoint(further: int) -> _Propagation:
-        run = _Propagation(tensors, spaces, shuffles)
-        run.start(seeds, further)
-        return complete(run)
-
-    further = FURTHER_FACTORS
-    run = fixpoint(further)
-    while run.has_left_out and run.count() <= FEW_FORMATS:
+        if not run.has_left_out or sum(map(len, run.formats.values())) > FEW_FORMATS:
+            break
         further *= 2
-        run = fixpoint(further)
-    capped = len(run.capped)
-    if run.count() <= PLACED_FORMATS and run.place_whole_axes():
-        complete(run)
-        if run.count() > PLACED_FORMATS or len(run.capped) > capped:
-            run = fixpoint(further)
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
     return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
 
@@ -127,10 +112,7 @@ class _Propagation:
     """The worklist, and what was found so far."""
 
     def __init__(
-        self,
-        tensors: Iterable[Tensor],
-        spaces: Iterable[IterationSpace[Any]],
-        shuffles: Iterable[AxisShuffle],
+        self, tensors: Iterable[Tensor], spaces: Iterable[IterationSpace[Any]], shuffles: Iterable[AxisShuffle]
     ) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
@@ -142,11 +124,8 @@ class _Propagation:
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
         # For two operands of a space: the first one's formats so far, by their order of the axes that both have.
         self._common: dict[tuple[IterationSpace[Any], int, int], dict[MemoryFormat | None, list[MemoryFormat]]] = {}
-        # For two operands of a space: the first one's formats that guide the formats of the second, by the placement of
-        # the axes that the second lacks.
-        self._guides: dict[tuple[IterationSpace[Any], int, int], dict[object, MemoryFormat]] = {}
-        # Whether whole axes guide too, not only tiles.
-        self._places_whole = False
+        # For two operands of a space: the first one's format that guides the formats of the second.
+        self._guides: dict[tuple[IterationSpace[Any], int, int], MemoryFormat] = {}
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
         self._most_factors = inf
         for space in spaces:
@@ -159,10 +138,6 @@ class _Propagation:
                 self._shuffles.setdefault(port.operand.tensor, []).append((shuffle, index))
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
-
-    def count(self) -> int:
-        """The number of formats of all tensors."""
-        return sum(map(len, self.formats.values()))
 
     def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
         """Consider this format of the tensor. False if it is not required, and has too many factors or the tensor too
@@ -228,16 +203,6 @@ class _Propagation:
             for shuffle, index in self._shuffles.get(tensor, ()):
                 self._add_shuffled(shuffle, index, format_)
 
-    def place_whole_axes(self) -> bool:
-        """Let whole axes guide too, from the formats found so far on. Returns whether that adds a format."""
-        self._places_whole = True
-        for space in self.orders:
-            for index, (operand, _) in enumerate(space.operands if any(space.maps.guides) else ()):
-                for format_ in tuple(self.formats[operand.tensor]):
-                    for order in self._guided(space, index, format_):
-                        self.add_order(space, order, is_required=False)
-        return bool(self._queue)
-
     def _add_shuffled(self, shuffle: AxisShuffle, index: int, format_: MemoryFormat) -> None:
         """Consider the shuffled alternatives of the node in which port `index` has the factors of this format."""
         found = self.shuffled[shuffle]
@@ -261,21 +226,11 @@ class _Propagation:
             for each in self._common.get((space, other, index), {}).get(common, ()):
                 if common is not None and (merged := maps.merged_order(index, format_, other, each)) is not None:
                     yield merged
-        yield from self._guided(space, index, format_)
-
-    def _guided(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
-        """The orders in which this format guides another operand's, or another operand's guides this one."""
-        # The first format of an operand that tiles, or places, some axes guides all formats of another that lacks them.
-        maps, known = space.maps, self._guides
-        pairs = [
-            (index, format_, n, guide)
-            for n in maps.guides[index]
-            for guide in known.get((space, n, index), {}).values()
-        ]
+        # The first tiled format of an operand guides all formats of another that lacks the tiled axes.
+        known = self._guides
+        pairs = [(index, format_, n, known[space, n, index]) for n in maps.guides[index] if (space, n, index) in known]
         for other, guides in enumerate(maps.guides):
-            place = maps.placement(index, format_, other, whole=self._places_whole) if index in guides else None
-            own = known.setdefault((space, index, other), {}) if place is not None else {}
-            if place is not None and place not in own:
-                own[place] = format_
+            if index in guides and (space, index, other) not in known and maps.is_guide(index, format_, other):
+                known[space, index, other] = format_
                 pairs += [(other, f, index, format_) for f in self.formats[space.operands[other][0].tensor]]
         yield from [order for pair in pairs if (order := maps.guided_order(*pair)) is not None]
