@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from relayout import legalize
 from relayout.model.io import read_model
 from relayout.verification.constant_data import check_constants
 from relayout.verification.relaid_data import is_relayout
@@ -109,6 +110,31 @@ def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
     [finding] = check_constants(legal, source)
     assert (finding.severity, finding.node) == ("note", "mask")
     assert "only a run compares them" in finding.message
+
+
+def test_branches_may_have_different_constants_of_one_name() -> None:
+    """Each is the relayout of its own branch's. Exchanged ones are found, though the other branch has such data."""
+    kernels = np.random.default_rng(2).normal(size=(2, 4, 4, 3, 3)).astype(np.float32)
+    source = read_model(with_branches(*kernels))
+    legal, _ = legalize(with_branches(*kernels), "nhwc")
+    assert list(check_constants(read_model(legal), source)) == []
+    assert {f.node for f in check_constants(read_model(with_branches(*kernels[::-1])), source)} == {"kernel"}
+
+
+def with_branches(one: np.ndarray, other: np.ndarray) -> onnx.ModelProto:
+    """A convolution in each branch of an If, by a `kernel` of this data."""
+    branches = {}
+    for name, kernel in (("then_branch", one), ("else_branch", other)):
+        nodes = [helper.make_node("Conv", ["x", "kernel"], ["c"]), helper.make_node("Relu", ["c"], ["r"])]
+        result = helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 4, 3, 3])
+        branches[name] = helper.make_graph(nodes, name, [], [result], [numpy_helper.from_array(kernel, "kernel")])
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 5, 5]),
+        helper.make_tensor_value_info("taken", TensorProto.BOOL, []),
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 3, 3])
+    graph = helper.make_graph([helper.make_node("If", ["taken"], ["y"], **branches)], "g", inputs, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
 def with_constant(data: np.ndarray) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ constant that the original computes is computed here, by onnx's reference evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, by_name
+from relayout.verification.counterparts import COPY, by_name, paired_graphs
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.requirements import node_label, noted_order
 from relayout.verification.subgraph_values import graphs_of
@@ -28,6 +28,9 @@ __all__ = ["check_constants"]
 
 Array = np.ndarray[Any, Any]
 
+_Named = dict[str, dict[ir.Graph | None, ir.Value]]
+"""Constants by name, and by the graph that has them."""
+
 # Shapes, axes, pads and indices change with the layout of what they speak of. They act in every run.
 _LARGEST_PARAMETER = 16
 _BY_AXIS = ("Resize", "Upsample")
@@ -35,27 +38,36 @@ _BY_AXIS = ("Resize", "Upsample")
 
 
 def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each constant whose data is no relayout of the original's of its name, or may be none."""
-    sources = {str(value.name): value for value in _stored(original.graph)}
-    computed = {str(value.name): value for value in constants_of(original.graph) if value.name not in sources}
-    for value in _stored(model.graph):
+    """Yield a finding for each constant whose data is no relayout of the original's of its name, or may be none.
+
+    Branches may use one name for different constants: that of the original's branch counts. A constant that stands in
+    no such branch has the data of one of that name."""
+    pairs = paired_graphs(model, original)
+    known: _Named = {}
+    for value in constants_of(original.graph):
+        known.setdefault(str(value.name), {})[value.graph] = value
+    for graph, value in _stored(original.graph):
+        known.setdefault(str(value.name), {})[graph] = value
+    for graph, value in _stored(model.graph):
         tensor = _tensor(value)
-        source = _source(value, sources) or _source(value, computed)
-        if tensor is None or source is None:
+        if tensor is None or _is_parameter(tensor):
             continue
-        expected = _tensor(source) if str(source.name) in sources else _computed(source)
-        if expected is None or expected is tensor or _is_parameter(tensor):
+        sources = _sources(value, pairs.get(graph), known)
+        data = [each for each in map(_data, sources) if each is not None]
+        if len(data) < len(sources) or not data or any(each is tensor for each in data):
             continue
-        agree = _agree(value, _array(expected), tensor.numpy())
-        if agree is None:
+        agree = [_agree(value, _array(each), tensor.numpy()) for each in data]
+        if True in agree:
+            continue
+        if None in agree:
             message = f"too many elements of {value.name} are equal to tell their order: only a run compares them"
             yield Finding(rule="constant", severity="note", node=value.name, message=message)
-        elif not agree:
+        else:
             yield Finding(
                 rule="constant",
                 node=value.name,
-                expected=f"the elements of {source.name}, which may be permuted by axes and padded",
-                found=_difference(_array(expected), tensor.numpy()),
+                expected=f"the elements of {sources[0].name}, which may be permuted by axes and padded",
+                found=_difference(_array(data[0]), tensor.numpy()),
                 message=f"the constant {value.name} has other data than in the original",
             )
     yield from _check_noted_orders(model, original)
@@ -93,23 +105,32 @@ def _is_turned(source: ir.TensorProtocol, perm: Sequence[int], made: ir.TensorPr
     return same and (np.array_equal(turned, found) or turned.tobytes() == found.tobytes())
 
 
-def _stored(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The stored constants of a graph and of those inside it: initializers, and results of Constant."""
-    yield from graph.initializers.values()
+def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Value]]:
+    """The stored constants of a graph and of those inside it, each with its graph: initializers, and results of
+    Constant."""
+    yield from ((graph, value) for value in graph.initializers.values())
     for node in graph:
         if node.op_type == "Constant" and node.domain == "":
-            yield node.outputs[0]
+            yield graph, node.outputs[0]
         for inner in graphs_of(node):
             yield from _stored(inner)
 
 
-def _source(value: ir.Value, sources: Mapping[str, ir.Value]) -> ir.Value | None:
-    """The original's constant that a constant stands for: by annotation, by name, or as a copy of that name."""
+def _sources(value: ir.Value, graph: ir.Graph | None, known: _Named) -> Sequence[ir.Value]:
+    """The original's constants that a constant may stand for: by annotation, by name, or as a copy of that name. One
+    alone where `graph`, the original's counterpart of its graph, has it."""
     name = str(value.name)
     for each in (value.metadata_props.get(SOURCE_KEY), name, COPY.sub("", name)):
-        if each is not None and each in sources:
-            return sources[each]
-    return None
+        found = known.get(each, {}) if each is not None else {}
+        if found:
+            return [found[graph]] if graph in found else [*found.values()]
+    return []
+
+
+def _data(source: ir.Value) -> ir.TensorProtocol | Array | None:
+    """The data of a constant of the original, stored or computed; None where it is absent or cannot be computed."""
+    tensor = _tensor(source)
+    return tensor if tensor is not None else _computed(source)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
