@@ -61,4 +61,4 @@ def ruled(**rule: Any) -> Backend:
     return load_backend({"name": "ruled", "rule": [rule]})
 
 
-# What a table says
+# The text of a table
