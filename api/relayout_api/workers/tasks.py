@@ -33,7 +33,7 @@ def perform(task: Task, parts: Parts, events: Events = lambda event: None) -> An
 
 def warm() -> None:
     """Answer the example requests once, so that no caller waits for an import."""
-    # The examples do not need it.
+    # The examples do not need it, so it is imported for the requests that do.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
     from relayout_api.workers.work import WORK

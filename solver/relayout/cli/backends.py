@@ -89,7 +89,7 @@ def show(
         Path | None,
         typer.Option("--model", metavar="MODEL", help="Show each node's requirement, and whether the source meets it."),
     ] = None,
-    backend_option: _Options = [],  # noqa: B006
+    backend_option: _Options = [],
     format: _Format = "text",
 ) -> int:
     """Describe a backend: options, hooks, rules, and its requirements of each operator.
@@ -188,15 +188,15 @@ def check(
         typer.Option(
             "--graphs", metavar="PATTERN", help="Only graphs whose name fits, such as 'Conv*'. May be repeated."
         ),
-    ] = [],  # noqa: B006
+    ] = [],
     model: Annotated[
         list[Path], typer.Option("--model", metavar="MODEL", help="A model of your own besides. May be repeated.")
-    ] = [],  # noqa: B006
+    ] = [],
     allow_infeasible: Annotated[
         list[str],
         typer.Option("--allow-infeasible", metavar="PATTERN", help="Graphs that may have no legal model."),
-    ] = [],  # noqa: B006
-    backend_option: _Options = [],  # noqa: B006
+    ] = [],
+    backend_option: _Options = [],
     format: _Format = "text",
 ) -> int:
     """Run a backend through generated graphs and the models that ship with onnx.

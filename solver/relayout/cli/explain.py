@@ -30,7 +30,7 @@ _MOST_NAMES = 4
 def explain(
     model: Model,
     request: Request,
-    report: ReportFiles = [],  # noqa: B006
+    report: ReportFiles = [],
     format: ReportFormat = None,
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Print at most N conversions and N kinds of requirements.")

@@ -43,7 +43,7 @@ def inspect(
     values: Annotated[bool, typer.Option("--values", help="Print the layouts of all values.")] = False,
     dims: Annotated[
         list[str], typer.Option("--dim", metavar="NAME=N", help="The size of a symbolic dim.", show_default=False)
-    ] = [],  # noqa: B006
+    ] = [],
     json: Annotated[Path | None, _file("--json", "Write the facts, or the difference, as JSON; - is stdout.")] = None,
     dot: Annotated[
         Path | None, _file("--dot", "Write a picture of the neighbourhood of conversions for Graphviz; - is stdout.")

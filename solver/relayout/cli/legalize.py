@@ -50,7 +50,7 @@ def legalize(
     model: Model,
     request: Request,
     output: Output = None,
-    report: ReportFiles = [],  # noqa: B006  # typer reads the default, nothing changes it
+    report: ReportFiles = [],
     format: ReportFormat = None,
     top: Top = TOP,
     server: Annotated[

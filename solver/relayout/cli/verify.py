@@ -82,7 +82,7 @@ def verify(
     request: Request,
     against: Original = None,
     baseline: BaselineFile = None,
-    report: ReportFiles = [],  # noqa: B006
+    report: ReportFiles = [],
     format: ReportFormat = None,
     budget: BudgetFile = None,
     certificate: CertificateFile = None,
