@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from command_line import Run, runner
-from http_server import Server, serving
+from http_server import Server, client_of, serving
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.address, timeout=60) as client:
+    with client_of(server) as client:
         yield client
 
 

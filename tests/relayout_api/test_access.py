@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from chromium import browsing
 from command_line import Run
 from http_bodies import GRAPH
-from http_server import Server, serving, wait_for
-from playwright.sync_api import expect, sync_playwright
+from http_server import Server, client_of, serving, wait_for
+from playwright.sync_api import expect
 
 from relayout.cli import main
 
@@ -53,7 +53,7 @@ def guarded(folder: Path, texts: dict[str, str]) -> Iterator[Server]:
 
 @pytest.fixture
 def client(guarded: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=guarded.address, timeout=60) as client:
+    with client_of(guarded) as client:
         yield client
 
 
@@ -92,10 +92,8 @@ def test_jobs_are_seen_by_their_own_caller_and_by_admins(client: httpx.Client, t
     assert made.json()["id"] in {job["id"] for job in listed["admin"]}
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium on the path")
 def test_the_page_asks_for_a_key_and_works_with_it(guarded: Server, texts: dict[str, str]) -> None:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with browsing() as browser:
         page = browser.new_page()
         page.goto(guarded.address)
         field = page.get_by_label("API key of this server")
@@ -115,7 +113,6 @@ def test_the_page_asks_for_a_key_and_works_with_it(guarded: Server, texts: dict[
         page.get_by_role("button", name="Legalize").click()
         # The job, its events, its report and its drawing, all with the key.
         expect(page.locator(".view[aria-busy=false]")).not_to_have_count(0, timeout=20_000)
-        browser.close()
 
 
 def test_a_rate_is_kept_and_the_answer_says_when_to_come_back(client: httpx.Client, texts: dict[str, str]) -> None:

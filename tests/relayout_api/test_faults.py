@@ -18,7 +18,7 @@ import httpx
 import pytest
 from http_bodies import GRAPH
 from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
-from http_server import Server, is_running, serving, wait_for, workers_of
+from http_server import Server, client_of, is_running, serving, wait_for, workers_of
 
 from relayout_api.access.keys import Keys
 
@@ -27,11 +27,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 BODY = {"graph": GRAPH, "backend": "nhwc"}
 # A quarter to half of a second of work.
 LOOP = 200_000
-
-
-def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
-    transport = httpx.HTTPTransport(local_address=address)
-    return httpx.Client(base_url=server.address, timeout=60, transport=transport)
 
 
 def wait_until_running(server: Server, client: httpx.Client, job: str) -> None:

@@ -17,7 +17,18 @@ from pathlib import Path
 import httpx
 import pytest
 from http_bodies import GRAPH, endless_loop, swelling_functions
-from http_server import MAX_BODY, QUEUE, TIME_LIMIT, WORKERS, Server, cpu_seconds, is_running, wait_for, workers_of
+from http_server import (
+    MAX_BODY,
+    QUEUE,
+    TIME_LIMIT,
+    WORKERS,
+    Server,
+    client_of,
+    cpu_seconds,
+    is_running,
+    wait_for,
+    workers_of,
+)
 
 JSON = {"Content-Type": "application/json"}
 MOST_LAYOUT = 64 << 10
@@ -138,8 +149,7 @@ def test_stalled_bodies_occupy_no_worker(server: Server, client: httpx.Client) -
 
 
 def test_one_caller_cannot_occupy_all_workers_or_the_whole_queue(server: Server, client: httpx.Client) -> None:
-    other = httpx.Client(base_url=server.address, timeout=60, transport=httpx.HTTPTransport(local_address="127.0.0.2"))
-    with contextlib.ExitStack() as callers, other:
+    with contextlib.ExitStack() as callers, client_of(server, "127.0.0.2") as other:
         for _ in range(WORKERS - 1 + QUEUE // 2):
             caller = callers.enter_context(connection(server))
             caller.sendall(head(f"Content-Length: {len(ENDLESS_BYTES)}", path="/v1/verify") + ENDLESS_BYTES)

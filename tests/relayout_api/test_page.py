@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import xml.etree.ElementTree as ElementTree
 from base64 import b64encode
 from collections.abc import Iterator
@@ -14,25 +13,21 @@ from typing import Any
 import httpx
 import onnx
 import pytest
+from chromium import browsing
 from http_bodies import GRAPH, endless_loop, onnx_bytes
 from http_server import MAX_BODY, Server
-from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from relayout.report.conversion_table import in_words
 
-_CHROMIUM = shutil.which("chromium")
 _AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 _PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-
-pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="there is no chromium on the path")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+    with browsing() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 from http_bodies import GRAPH
 from http_jobs import state_of, submit, submit_loop
-from http_server import serving, wait_for
+from http_server import client_of, serving, wait_for
 
 from relayout_api.jobs.backlog import Backlog, Unfinished
 from relayout_api.problems import RefusedError
@@ -60,11 +59,10 @@ def test_a_job_that_is_not_written_gives_its_place_back(tmp_path: Path) -> None:
 
 def test_a_caller_fills_neither_the_queue_nor_the_store(tmp_path: Path) -> None:
     limits = {"RELAYOUT_WORKERS": "1", "RELAYOUT_JOBS": "10", "RELAYOUT_STORE_BYTES": "500000"}
-    elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
     with (
         serving(tmp_path, **limits) as server,
-        httpx.Client(base_url=server.address, timeout=60) as client,
-        httpx.Client(base_url=server.address, timeout=60, transport=elsewhere) as other,
+        client_of(server) as client,
+        client_of(server, "127.0.0.2") as other,
     ):
         running = submit_loop(client)
         wait_for(lambda: state_of(client, running) == "running")
