@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=inf, help="after so long, the other seeds are left out")
     parser.add_argument("--only", type=int, help="this seed alone, with every check")
     parser.add_argument("--save", type=Path, help="where the model of --only goes")
     parser.add_argument("--backends", choices=("shipped", "open", *KINDS), default="shipped")
@@ -69,7 +71,7 @@ def main() -> int:
     seeds = range(arguments.seed, arguments.seed + arguments.graphs)
     start = perf_counter()
     total = Tally()
-    for tally in _tallies(seeds, arguments.backends, arguments.processes):
+    for tally in _tallies(seeds, arguments.backends, arguments.processes, time() + arguments.seconds):
         for seed, backend, failure in tally.failures:
             print(f"seed {seed} {backend}: {failure}", flush=True)
         total.add(tally)
@@ -99,9 +101,9 @@ def _repeat(seed: int, backends: str, save: Path | None) -> int:
     return 1 if failures else 0
 
 
-def _tallies(seeds: range, backends: str, processes: int) -> Iterator[Tally]:
+def _tallies(seeds: range, backends: str, processes: int, end: float) -> Iterator[Tally]:
     chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
-    examine = partial(_examine, backends)
+    examine = partial(_examine, backends, end)
     if processes == 1:
         yield from map(examine, chunks)
         return
@@ -109,10 +111,14 @@ def _tallies(seeds: range, backends: str, processes: int) -> Iterator[Tally]:
         yield from pool.map(examine, chunks)
 
 
-def _examine(backends: str, seeds: range) -> Tally:
+def _examine(backends: str, end: float, seeds: range) -> Tally:
+    """The results of some seeds, drawn before the time `end`, in seconds since the epoch."""
     warnings.simplefilter("ignore")
     tally = Tally()
     for seed in seeds:
+        if time() > end:
+            tally.counts["left out for want of time"] += 1
+            continue
         if backends == "open":
             tally.counts["legalized"] += 1
             tally.failures += [(seed, "onnx", Failure("open extents", each)) for each in worse_sizes(seed)]
