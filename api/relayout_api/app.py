@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from importlib.metadata import version
 
 from asgi_correlation_id import CorrelationIdMiddleware
@@ -19,7 +18,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
-from relayout.errors import InternalError, RelayoutError
+from relayout.errors import InternalError, RelayoutError, did_you_mean
 from relayout_api import openapi, page
 from relayout_api.access.guard import Finder, Guard
 from relayout_api.access.same_origin import SameOrigin
@@ -172,8 +171,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
         return Response(status_code=204)
     if error.status_code == 404:
         known = [each.path for each in _routes() if "{" not in each.path]
-        near = get_close_matches(request.url.path, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(request.url.path, known)
         return _respond(
             request,
             RefusedError(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from relayout.backend import axis_count
-from relayout.errors import LayoutSyntaxError, UsageError
+from relayout.errors import LayoutSyntaxError, UsageError, did_you_mean
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
@@ -70,13 +69,12 @@ def read_desired(operator: str, words: Sequence[str]) -> tuple[tuple[str, int], 
     """One entry of desired_layouts: its operator, its rank, and its layouts. Raises UsageError."""
     op_type, spatial = _TVM_NAMES.get(operator.removeprefix("relax."), (operator, 0))
     if op_type not in OPERATORS:
-        near = get_close_matches(operator, [*OPERATORS, *_TVM_NAMES], n=3, cutoff=0.5)
         raise UsageError(
             f"the operator {operator!r} has no layout of its own",
             where="desired layouts",
             expected="an operator whose axes have names, such as Conv or MaxPool",
             found=repr(operator),
-            hint=f"did you mean {' or '.join(near)}?" if near else "",
+            hint=did_you_mean(operator, [*OPERATORS, *_TVM_NAMES], 3, 0.5),
         )
     where = f"desired layout of {operator}"
     has_kernel = kernel_input(op_type) is not None

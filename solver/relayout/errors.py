@@ -18,7 +18,7 @@ the command replaces them by its flags when it prints an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BackendError",
@@ -30,6 +30,7 @@ __all__ = [
     "RelayoutError",
     "UnknownOptionError",
     "UsageError",
+    "did_you_mean",
     "first_few",
     "option_text",
     "shortened",
@@ -69,6 +70,18 @@ def option_text(name: str, entry: str = "", value: object = "") -> str:
     ('options.time_limit', 'options.dims[N]', 'options.input_layouts[x]=NHWC')
     """
     return f"options.{name}{f'[{entry}]' * bool(entry)}{f'={value}' * (value != '')}"
+
+
+def did_you_mean(text: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """The names that are spelled much like a text, as a hint; empty where there is none.
+
+    >>> did_you_mean("Convv", ["Conv", "MaxPool"]), did_you_mean("Relu", ["Conv", "MaxPool"])
+    ('did you mean Conv?', '')
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(text, [*names], most, cutoff)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 class RelayoutError(Exception):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from relayout.errors import LayoutSyntaxError, UsageError, option_text
+from relayout.errors import LayoutSyntaxError, UsageError, did_you_mean, option_text
 from relayout.formulate.objective import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -255,13 +254,12 @@ def check_known(option: str, names: Iterable[str], known: Iterable[str], what: s
     there = sorted(set(known))
     for name in names:
         if name not in there:
-            near = get_close_matches(name, there, n=3)
             raise UsageError(
                 f"the model has no {what} of this name",
                 where=option.format(name),
                 expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
                 found=name,
-                hint=f"did you mean {' or '.join(near)}?" if near else "",
+                hint=did_you_mean(name, there, 3),
             )
 
 

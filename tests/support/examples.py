@@ -62,7 +62,13 @@ SPECIAL: dict[str, Input] = {
 }
 SINCE = {"BitwiseNot": 18, "Celu": 12, "Gelu": 20, "HardSwish": 14, "IsInf": 10, "Mish": 18, "Round": 11, "Swish": 24}
 ATTRIBUTES = {"Cast": {"to": 6}, "BitShift": {"direction": "LEFT"}, "Mod": {"fmod": 1}}
+WINDOW = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 WHOLE_OPERATORS = {"BitShift": (U8, 11), "BitwiseAnd": (I32, 18), "BitwiseOr": (I32, 18), "BitwiseXor": (I32, 18)}
+
+
+def scale(number: float = 0.05, zero: int = 3, dtype: Any = U8) -> tuple[Constant, Constant]:
+    """A scale and a zero point."""
+    return Constant(np.array(number), F), Constant(np.array(zero), dtype)
 
 
 def _unary() -> list[Example]:
@@ -204,19 +210,16 @@ def _axes() -> list[Example]:
 
 def _spatial() -> list[Example]:
     image, weights = Input((2, 4, 6, 5)), np.random.default_rng(1).standard_normal
-    scale = (Constant(np.arange(1, 5), F), Constant(np.ones(4), F))
+    kernel, bias = Constant(weights((6, 4, 3, 3)), F), Constant(weights(6), F)
+    codes = Constant(np.arange(48).reshape(3, 4, 2, 2), U8)
+    affine = (Constant(np.arange(1, 5), F), Constant(np.ones(4), F))
     return [
-        Example("BatchNormalization", (image, *scale, Constant(np.zeros(4), F), Constant(np.full(4, 2.0), F)), {}, 15),
-        Example("InstanceNormalization", (image, *scale), moves=False),
-        Example("GroupNormalization", (image, *scale), {"num_groups": 2}, 21, moves=False),
+        Example("BatchNormalization", (image, *affine, Constant(np.zeros(4), F), Constant(np.full(4, 2.0), F)), {}, 15),
+        Example("InstanceNormalization", (image, *affine), moves=False),
+        Example("GroupNormalization", (image, *affine), {"num_groups": 2}, 21, moves=False),
         Example("LRN", (image,), {"size": 3}, moves=False),
         *[Example(f"Global{kind}Pool", (image,)) for kind in ("Average", "Max", "Lp")],
-        *[
-            Example(
-                f"{kind}Pool", (image,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, moves=False
-            )
-            for kind in ("Average", "Max", "Lp")
-        ],
+        *[Example(f"{kind}Pool", (image,), WINDOW, moves=False) for kind in ("Average", "Max", "Lp")],
         Example("MaxPool", (image,), {"kernel_shape": [2, 2]}, 12, results=2, moves=False),
         Example(
             "MaxUnpool",
@@ -227,12 +230,7 @@ def _spatial() -> list[Example]:
         ),
         Example("DepthToSpace", (image,), {"blocksize": 2}, 13, moves=False),
         Example("SpaceToDepth", (Input((1, 2, 4, 6)),), {"blocksize": 2}, 13, moves=False),
-        Example(
-            "Conv",
-            (image, Constant(weights((6, 4, 3, 3)), F), Constant(weights(6), F)),
-            {"pads": [1, 0, 1, 0]},
-            moves=False,
-        ),
+        Example("Conv", (image, kernel, bias), {"pads": [1, 0, 1, 0]}, moves=False),
         Example("Conv", (image, Constant(weights((4, 1, 3, 3)), F)), {"group": 4, "strides": [2, 1]}, moves=False),
         Example("Conv", (Input((2, 4, 9)), Input((3, 4, 3))), {}, moves=False),
         Example("Conv", (Input((1, 2, 4, 5, 6)), Constant(weights((3, 2, 2, 2, 2)), F)), {}, moves=False),
@@ -242,16 +240,7 @@ def _spatial() -> list[Example]:
         ),
         Example(
             "QLinearConv",
-            (
-                Input((2, 4, 6, 5), U8, 0, 255),
-                Constant(np.array(0.1), F),
-                Constant(np.array(3), U8),
-                Constant(np.arange(48).reshape(3, 4, 2, 2), U8),
-                Constant(np.array(0.02), F),
-                Constant(np.array(9), U8),
-                Constant(np.array(0.5), F),
-                Constant(np.array(2), U8),
-            ),
+            (Input((2, 4, 6, 5), U8, 0, 255), *scale(0.1), codes, *scale(0.02, 9), *scale(0.5, 2)),
             {},
             10,
             moves=False,
@@ -296,31 +285,16 @@ def _spatial() -> list[Example]:
 
 def _contractions() -> list[Example]:
     numbers = np.random.default_rng(2).standard_normal
-    small = Constant(np.array(0.1), F), Constant(np.array(3), U8)
+    digits, matrix, small = Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8), scale(0.1)
     return [
         Example("MatMul", (X, Constant(numbers((5, 6)), F))),
         Example("MatMul", (X, Input((2, 3, 5, 6)))),
         Example("MatMul", (X, Input((3, 5, 6)))),
         Example("MatMul", (Input((4, 5)), Input((2, 3, 5, 6)))),
         Example("MatMul", (Input((4, 5)), Input((5, 6))), moves=False),
-        Example("MatMulInteger", (Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8)), {}, 10),
-        Example(
-            "MatMulInteger",
-            (
-                Input((2, 3, 4, 5), U8, 0, 9),
-                Constant(np.arange(30).reshape(5, 6), U8),
-                Constant(np.array(3), U8),
-                Constant(np.arange(6), U8),
-            ),
-            {},
-            10,
-        ),
-        Example(
-            "QLinearMatMul",
-            (Input((2, 3, 4, 5), U8, 0, 255), *small, Constant(np.arange(30).reshape(5, 6), U8), *small, *small),
-            {},
-            10,
-        ),
+        Example("MatMulInteger", (digits, matrix), {}, 10),
+        Example("MatMulInteger", (digits, matrix, Constant(np.array(3), U8), Constant(np.arange(6), U8)), {}, 10),
+        Example("QLinearMatMul", (Input((2, 3, 4, 5), U8, 0, 255), *small, matrix, *small, *small), {}, 10),
         Example("Gemm", (Input((4, 5)), Constant(numbers((5, 6)), F), Constant(numbers(6), F)), moves=False),
         Example(
             "Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False
@@ -354,9 +328,6 @@ def _relabels() -> list[Example]:
 def _contributed() -> list[Example]:
     """Operators of onnxruntime. Scales and zero points differ, so that one in another's place is found."""
 
-    def scale(numbers: Any = 0.05, zero: Any = 3, dtype: Any = U8) -> tuple[Constant, Constant]:
-        return Constant(np.array(numbers), F), Constant(np.array(zero), dtype)
-
     def quantized(operator: str, *inputs: Input | Constant | None, moves: bool = True, **attributes: Any) -> Example:
         return Example(operator, inputs, attributes, 17, moves=moves, domain="com.microsoft")
 
@@ -366,7 +337,6 @@ def _contributed() -> list[Example]:
     matrix = Constant(np.random.default_rng(3).integers(-90, 90, (5, 6)), I8)
     columns = Constant(np.linspace(0.01, 0.03, 6), F), Constant(np.arange(6) - 3, I8)
     packed, scales = Constant(np.arange(96).reshape(6, 1, 16) * 2, U8), Constant(np.linspace(0.01, 0.03, 6), F)
-    window = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
     return [
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
         quantized("QLinearAdd", data, *scale(), Input((3, 1, 5), U8, 0, 256), *other, *result),
@@ -393,7 +363,7 @@ def _contributed() -> list[Example]:
             for last in ({}, {"channels_last": 1})
         ],
         *[
-            quantized("QLinearAveragePool", image, *scale(), *result, **window, **last)
+            quantized("QLinearAveragePool", image, *scale(), *result, **WINDOW, **last)
             for last in ({}, {"channels_last": 1, "count_include_pad": 1})
         ],
         quantized(

@@ -13,11 +13,4 @@ from random_operands import PROPOSALS, adapted, floats, integers, kernel, partne
 __all__ = ["PROPOSALS", "adapted", "floats", "integers", "kernel", "partner", "propose", "unsqueezed"]
 
 # Each module registers its operators on import.
-_MODULES = (
-    random_elementwise,
-    random_indexing,
-    random_matmul,
-    random_reductions,
-    random_reshapes,
-    random_spatial,
-)
+_MODULES = (random_elementwise, random_indexing, random_matmul, random_reductions, random_reshapes, random_spatial)

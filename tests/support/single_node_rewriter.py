@@ -52,30 +52,22 @@ class OneNode:
     """The rewriter of `node` for one implementation; `letters` are the axis names of its data."""
 
     def __init__(self, node: ir.Node, implementation: Implementation, letters: str = "NCHW", opset: int = 17) -> None:
-        self._node, self.implementation, self.letters, self._opset = node, implementation, letters, opset
+        self.node, self.implementation, self.letters, self.opset = node, implementation, letters, opset
         self.nodes: list[ir.Node] = []
         self.feeds: dict[int, ir.Value] = {}
         self.initializers: list[ir.Value] = []
         self.results_by_index: dict[int, ir.Value] = {}
         self.imports = {"": opset}
 
-    @property
-    def node(self) -> ir.Node:
-        return self._node
-
-    @property
-    def opset(self) -> int:
-        return self._opset
-
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[int | str | None, ...]:
-        value = (self._node.outputs if is_result else self._node.inputs)[index]
+        value = (self.node.outputs if is_result else self.node.inputs)[index]
         layout = (self.implementation.results if is_result else self.implementation.inputs)[index]
         assert value is not None
         assert value.shape is not None
         return to_layout(np.zeros(value.shape.numpy(), np.int8), self.letters, layout).shape
 
     def read(self, index: int, shape: Sequence[int | str | None] | None = None) -> ir.Value:
-        source = self._node.inputs[index]
+        source = self.node.inputs[index]
         assert source is not None
         if source.const_value is not None:
             array, layout = source.const_value.numpy(), self.implementation.inputs[index]
@@ -87,7 +79,7 @@ class OneNode:
         return self.emit("Reshape", [fed, self.constant("shape", np.array(shape, np.int64))], shape=shape)
 
     def relaid_constant(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        source = self._node.inputs[index]
+        source = self.node.inputs[index]
         assert source is not None
         assert source.const_value is not None
         return self._constant(relaid(source.const_value, list(steps)))
@@ -147,7 +139,7 @@ class OneNode:
         found = session(ir.to_proto(self.model())).run(None, operands)
         results: dict[int, Array] = {}
         for index, array in zip(sorted(self.results_by_index), found, strict=True):
-            shape = self._node.outputs[index].shape
+            shape = self.node.outputs[index].shape
             assert shape is not None
             extents = [int(e) for e in shape]  # type: ignore[arg-type]
             results[index] = from_layout(array, self.letters, self.implementation.results[index], extents)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ from relayout.backend.declarative_schema import (
     TensorCondition,
     Way,
 )
-from relayout.errors import BackendError
+from relayout.errors import BackendError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["MAX_BYTES", "KeyPath", "check_table", "line_of", "place_of", "read_table"]
-
 
 MAX_BYTES = 1 << 20
 """How large a file may be."""
@@ -119,8 +117,7 @@ def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
         return f"the key {path[-1]!r}", "none", ""
     if kind == "extra_forbidden":
         known = sorted(_keys(path))
-        near = get_close_matches(str(path[-1]), known, n=1)
-        return f"one of the keys {', '.join(known)}", repr(path[-1]), f"did you mean {near[0]}?" if near else ""
+        return f"one of the keys {', '.join(known)}", repr(path[-1]), did_you_mean(str(path[-1]), known)
     found = repr(fault["input"])
     found = found if len(found) <= 80 else f"{found[:77]}..."
     if kind == "list_type":

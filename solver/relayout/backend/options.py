@@ -14,10 +14,9 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from relayout.errors import BackendError, UnknownOptionError
+from relayout.errors import BackendError, UnknownOptionError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
 
 __all__ = ["BackendOption", "check_options", "option_value", "options_of"]
@@ -90,12 +89,11 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
     known = {option.name: option for option in options_of(found)} if given else {}
     unknown = sorted(set(given) - set(known))
     if unknown and not _takes_any(found):
-        near = get_close_matches(unknown[0].replace("-", "_"), known, n=2)
         error = UnknownOptionError(
             f"the backend {name!r} does not take these options",
             expected=f"of {', '.join(sorted(known))}" if known else "no options",
             found=", ".join(unknown),
-            hint=f"did you mean {' or '.join(near)}?" if near else "",
+            hint=did_you_mean(unknown[0].replace("-", "_"), known, 2),
         )
         error.names = tuple(unknown)
         raise error

@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -21,7 +20,7 @@ from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
 from relayout.backend.members import check_members
 from relayout.backend.options import check_options
-from relayout.errors import BackendError, RelayoutError
+from relayout.errors import BackendError, RelayoutError, did_you_mean
 
 __all__ = ["Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
 
@@ -136,13 +135,12 @@ def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
 def find_plugin(name: str) -> Plugin:
     claims = _claims(tuple(sys.path))
     if name not in claims:
-        near = get_close_matches(name, claims, n=3, cutoff=0.5)
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(
             f"there is no backend {name!r}{file}",
             expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; none is installed",
             found=repr(name),
-            hint=f"did you mean {' or '.join(near)}?" if near else "",
+            hint=did_you_mean(name, claims, 3, 0.5),
         )
     return _only(name, claims[name])
 

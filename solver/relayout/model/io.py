@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -83,14 +84,10 @@ def read_model(
 
     Raises InputError, with location, expectation and finding, for an invalid model.
     """
-    try:
+    with _readable(str(source) if isinstance(source, str | os.PathLike) else "model"):
         # Nothing keeps what a stage does not return: most memory is needed in the last one.
         light = detached(_open(source, external_data, digest), convert_opset=convert_opset)
         return model_from(normalized(light, bodies=bodies))
-    except RelayoutError:
-        raise
-    except (Exception, RecursionError) as error:
-        raise _unreadable(error, str(source) if isinstance(source, str | os.PathLike) else "model") from error
 
 
 @collector_paused()
@@ -99,23 +96,21 @@ def read_at_sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Mo
 
     Raises InputError where operators do not fit their operands then.
     """
-    try:
+    with _readable("model"):
         light = detached(_open(model, True, None), convert_opset=False)
         return model_from(normalized(with_input_shapes(light, shapes), bodies=False))
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """onnx, onnx_ir and protobuf raise errors of any type on invalid input; the user gets a message, no traceback."""
+    try:
+        yield
     except RelayoutError:
         raise
-    except (Exception, RecursionError) as error:
-        raise _unreadable(error, "model") from error
-
-
-def _unreadable(error: BaseException, where: str) -> InputError:
-    # onnx, onnx_ir and protobuf raise errors of any type on invalid input; the user gets a message, no traceback.
-    return InputError(
-        "the model cannot be read",
-        where=where,
-        expected="a valid ONNX model or graph JSON",
-        found=f"{type(error).__name__}: {str(error)[:500]}",
-    )
+    except Exception as error:
+        found, expected = f"{type(error).__name__}: {str(error)[:500]}", "a valid ONNX model or graph JSON"
+        raise InputError("the model cannot be read", where=where, expected=expected, found=found) from error
 
 
 def is_read(model: ir.Model) -> bool:

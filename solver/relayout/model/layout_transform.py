@@ -20,7 +20,7 @@ from relayout.layout.layout import Layout
 from relayout.model.emit import fresh_name
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import copied, subgraphs_of
+from relayout.model.proto_graphs import copied, replace_entries, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
@@ -126,8 +126,7 @@ def _become_transpose(node: onnx.NodeProto, source: Layout, target: Layout) -> N
     if said != perm:
         raise _wrong(node, f"{perm}, which permutes {source} to {target}, or none", str(said), "perm")
     node.domain, node.op_type = "", "Transpose"
-    del node.attribute[:]
-    node.attribute.append(helper.make_attribute("perm", perm))
+    replace_entries(node.attribute, [helper.make_attribute("perm", perm)])
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -162,8 +161,7 @@ def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set
     for node, now in zip(graph.node, ready, strict=True):
         copy = copied(node)
         made += _steps(copy, shapes[copy.input[0]], names) if now else [copy]
-    del graph.node[:]
-    graph.node.extend(made)
+    replace_entries(graph.node, made)
     return True
 
 
@@ -182,9 +180,8 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
         between = Layout.from_names(_axes(source))
         first, second = copied(node), copied(node)
         for copy, ends in ((first, (source, between)), (second, (between, target))):
-            del copy.attribute[:]
-            layouts = {name: str(layout) for name, layout in zip(LAYOUT_PAIRS[0], ends, strict=True)}
-            copy.attribute.extend([helper.make_attribute(name, layout) for name, layout in layouts.items()])
+            layouts = zip(LAYOUT_PAIRS[0], map(str, ends), strict=True)
+            replace_entries(copy.attribute, (helper.make_attribute(*layout) for layout in layouts))
         first.output[0] = second.input[0] = fresh_name(f"{node.output[0]}_unpacked", names)
         first.name = fresh_name(f"{node.name or node.output[0]}_unpack", names)
         yield from _steps(first, extents, names)

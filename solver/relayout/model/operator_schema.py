@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.errors import InputError, shortened
+from relayout.errors import InputError, did_you_mean, shortened
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = [
@@ -203,7 +202,7 @@ def _check_operator(operator: str, domain: str, version: int, *, is_deprecated: 
     hint = (
         f"ONNX has {operator} since opset {first}: import that opset or a newer one"
         if first is not None
-        else _did_you_mean(operator, {schema.name for schema in schemas})
+        else did_you_mean(operator, sorted({schema.name for schema in schemas}))
         or "an operator of one's own needs a domain of its own"
     )
     raise InputError(
@@ -220,7 +219,7 @@ def _unknown_attribute(name: str, operator: str, domain: str, version: int, defi
         for schema in onnx.defs.get_all_schemas_with_history()
         if (schema.domain, schema.name) == (domain, operator) and name in schema.attributes
     ]
-    hint = _did_you_mean(name, definition.attributes)
+    hint = did_you_mean(name, sorted(definition.attributes))
     if history:
         versions = ", ".join(str(each) for each in sorted(history))
         hint = f"the versions of {operator} since opset {versions} have it; the model imports opset {version}"
@@ -231,11 +230,6 @@ def _unknown_attribute(name: str, operator: str, domain: str, version: int, defi
         found=f"'{shortened(name)}'",
         hint=hint,
     )
-
-
-def _did_you_mean(text: str, names: Collection[str]) -> str:
-    near = get_close_matches(text, sorted(names), n=1)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def _check_types(attributes: Sequence[tuple[str, int]], expected: Mapping[str, int]) -> None:

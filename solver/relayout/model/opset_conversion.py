@@ -66,7 +66,8 @@ def _align(graph: onnx.GraphProto) -> None:
     unknown.
     """
     values = declared_values(graph)
-    ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in values if _has_shape(info)}
+    types = {info.name: info.type.tensor_type for info in values}
+    ranks = {name: len(kind.shape.dim) for name, kind in types.items() if kind.HasField("shape")}
     ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
     nodes: list[onnx.NodeProto] = []
@@ -106,10 +107,6 @@ def _size(graph: onnx.GraphProto) -> None:
 def _broadcasts(node: onnx.NodeProto) -> bool:
     # The converter knows that of Gemm, which has no axis.
     return node.op_type != "Gemm" and any(each.name == "broadcast" and each.i for each in node.attribute)
-
-
-def _has_shape(info: onnx.ValueInfoProto) -> bool:
-    return bool(info.type.tensor_type.HasField("shape"))
 
 
 def _unsqueezed(graph: onnx.GraphProto, source: str, name: str, following: int) -> onnx.ValueInfoProto:

@@ -20,10 +20,11 @@ __all__ = [
     "graphs_in",
     "graphs_inside",
     "nodes_inside",
+    "replace_entries",
     "subgraphs_of",
 ]
 
-_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""
@@ -75,6 +76,13 @@ def copied(message: _Message) -> _Message:
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def replace_entries(field: Any, entries: Iterable[Any]) -> None:
+    """Replace the entries of a repeated field, some of which may be among the new ones."""
+    kept = list(entries)
+    del field[:]
+    field.extend(kept)
 
 
 def copy_fields(source: Any, target: Any, *, left_out: str) -> None:

@@ -15,6 +15,8 @@ from onnx_ir import serde
 
 __all__ = ["model_of", "proto_of"]
 
+from relayout.model.proto_graphs import replace_entries
+
 SMALL = 128
 """Nodes share equal tensors up to this many bytes as attributes."""
 
@@ -63,8 +65,7 @@ def _take_types(graph: onnx.GraphProto) -> dict[str, bytes]:
             taken[info.name] = info.type.SerializeToString()
         else:
             kept.append(info)
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
+    replace_entries(graph.value_info, kept)
     return taken
 
 

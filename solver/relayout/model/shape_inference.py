@@ -187,8 +187,7 @@ def _agreed(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto | None
     kinds = one.tensor_type, other.tensor_type
     if not all(kind.HasField("shape") for kind in kinds) or len({len(kind.shape.dim) for kind in kinds}) > 1:
         return None
-    agreed = onnx.TypeProto()
-    agreed.CopyFrom(one)
+    agreed = copied(one)
     for dim, same in zip(agreed.tensor_type.shape.dim, other.tensor_type.shape.dim, strict=True):
         if (dim.dim_value, dim.dim_param) != (same.dim_value, same.dim_param):
             dim.Clear()

@@ -94,17 +94,10 @@ def top_k(node: Reading) -> Free:
 
 
 @row("free", "GatherElements", since=11)
-def gather_elements(node: Reading) -> Free:
-    return _elements(node, (0, 1))
-
-
 @row("free", "ScatterElements", "Scatter", since=9)
-def scatter_elements(node: Reading) -> Free:
-    # Repeated indices meet along the axis only, and keep their order there: a sum is rounded alike in every layout.
-    return _elements(node, (0, 1, 2))
-
-
-def _elements(node: Reading, inputs: tuple[int, ...]) -> Free:
+def elements(node: Reading) -> Free:
+    """Repeated indices meet along the axis only, and keep their order there: a sum is rounded alike in every layout."""
+    inputs = tuple(range(len(node.node.inputs)))
     if any(node.rank(i) != node.rank(0) for i in inputs):
         raise NoRuleError
     return along(node, node.axis(0, node.rank()), inputs, (0,))

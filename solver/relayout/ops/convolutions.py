@@ -74,16 +74,12 @@ def deformable_convolution(node: Reading) -> Fixed:
     return _convolution(node, 1, (0, 2, 4), "OI")
 
 
-def _data_only(node: Reading) -> Fixed:
-    rank = node.rank(0)
-    axis_names, native = letters_of(node, rank), native_letters(rank)
-    rest = (None,) * (len(node.node.inputs) - 1)
-    return Fixed((axis_names, *rest), (axis_names,), (native, *rest), (native,))
-
-
 @row("fixed", "RoiAlign", since=10)
 @row("fixed", "MaxRoiPool")
 @row("fixed", "GridSample", since=16)
 def sampling(node: Reading) -> Fixed:
     """Boxes and grids keep their own layout."""
-    return _data_only(node)
+    rank = node.rank(0)
+    axis_names, native = letters_of(node, rank), native_letters(rank)
+    rest = (None,) * (len(node.node.inputs) - 1)
+    return Fixed((axis_names, *rest), (axis_names,), (native, *rest), (native,))

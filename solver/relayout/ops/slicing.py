@@ -53,9 +53,6 @@ def pad(node: Reading) -> Free:
         raise NoRuleError
     begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))
 
-    def edit(order: Axes) -> Edit:
-        return edit_steps(order, (1,) * len(order))
-
     def edit_steps(order: Axes, strides: Axes) -> Edit:
         def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
             # The inner tiles of an axis are not padded themselves.
@@ -76,6 +73,7 @@ def pad(node: Reading) -> Free:
     if node.string("mode", "constant") == "constant":
         own = node.extents(0)
         steps = common_multiples({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+    edit = lambda order: edit_steps(order, (1,) * len(order))  # noqa: E731
     return free(extents, inputs, (axes,), edit=edit, tileable=still, tile_multiple=steps, edit_tiled=edit_steps)
 
 

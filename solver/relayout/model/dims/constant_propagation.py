@@ -28,7 +28,7 @@ from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, replace_entries
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["Inferred", "infer_with_values"]
@@ -375,8 +375,7 @@ def _with_constants(
     probe = copied(proto)
     kept = [node for node in probe.graph.node if not node.output or any(n and n not in values for n in node.output)]
     computed = {name for node in kept for name in node.output}
-    del probe.graph.node[:]
-    probe.graph.node.extend(kept)
+    replace_entries(probe.graph.node, kept)
     probe.graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
@@ -389,8 +388,7 @@ def _with_constants(
         for value in probe.graph.value_info
         if value.name not in told and (value.name in declared or not _has_generated_dim(value))
     ]
-    del probe.graph.value_info[:]
-    probe.graph.value_info.extend((*stable, *hints.values()))
+    replace_entries(probe.graph.value_info, (*stable, *hints.values()))
     for value in probe.graph.output:
         dims, hint = value.type.tensor_type.shape.dim, hints.get(value.name)
         hinted = hint.type.tensor_type.shape.dim if hint is not None else ()

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import graphs_inside
+from relayout.model.proto_graphs import graphs_inside, replace_entries
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
@@ -65,8 +64,8 @@ def remove_operator_placeholders(graph: onnx.GraphProto, replaced: Mapping[str, 
     for inner in graphs_inside(graph.node):
         remove_operator_placeholders(inner, replaced)
     nodes = [replaced.get(node.name, node) for node in graph.node]
-    _set(graph.node, (node for node in nodes if not node.name.startswith(PREFIX)))
-    _set(graph.value_info, (info for info in graph.value_info if not info.name.startswith(PREFIX)))
+    replace_entries(graph.node, (node for node in nodes if not node.name.startswith(PREFIX)))
+    replace_entries(graph.value_info, (info for info in graph.value_info if not info.name.startswith(PREFIX)))
 
 
 def replaced_operator(operator: str, name: str) -> tuple[str, str]:
@@ -97,7 +96,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
-    _set(graph.node, nodes)
+    replace_entries(graph.node, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +245,3 @@ def _castable(opset: int) -> frozenset[int]:
     taken = {text for each in schema.type_constraints for text in each.allowed_type_strs}
     named = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
     return frozenset({0, *(named[text] for text in taken)})
-
-
-def _set(field: Any, entries: Iterable[Any]) -> None:
-    """Replace the entries of a repeated field of a protobuf."""
-    kept = list(entries)
-    del field[:]
-    field.extend(kept)

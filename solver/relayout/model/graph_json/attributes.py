@@ -50,7 +50,7 @@ def attribute_to_json(attribute: ir.Attr, graph_to_json: GraphToJson) -> Any:
         return {"type": name, "ref": attribute.ref_attr_name}
     value = attribute.value
     if name in ("int", "ints"):
-        plain = _plain(value)
+        plain = [int(item) for item in value] if name == "ints" else value
     elif name in ("float", "floats"):
         plain = [_float(x) for x in value] if name == "floats" else _float(value)
     elif name == "string" and isinstance(value, bytes):
@@ -176,7 +176,3 @@ def _item(kind: str, value: Any, where: str, graph_to_proto: GraphToProto) -> An
 def _float(value: float) -> float | str:
     """The shortest decimal that is this float32 again: 0.1, not 0.10000000149011612."""
     return float(str(np.float32(value))) if math.isfinite(value) else str(float(value))
-
-
-def _plain(value: Any) -> Any:
-    return [int(item) for item in value] if isinstance(value, list | tuple) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -196,13 +197,7 @@ class _Writer(Struct, frozen=True):
         shared = self.tensors.get(id(attribute))
         if shared is None:
             shared = self.tensors[id(attribute)] = attribute, attribute_to_json(attribute, lambda graph: {})
-        return _copy(shared[1])
-
-
-def _copy(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {key: _copy(value) for key, value in told.items()}
-    return [_copy(value) for value in told] if isinstance(told, list) else told
+        return deepcopy(shared[1])
 
 
 def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
 __all__ = ["Fault", "expectation", "first_fault", "json_kind"]
+
+from relayout.errors import did_you_mean
 
 _LONGEST = 80
 _KINDS = {
@@ -120,5 +121,4 @@ def _hint(key: str, models: Sequence[type[BaseModel]]) -> str:
         for field in model.model_fields:
             if any(key in each.model_fields for each in _models_of(model, field)):
                 return f"did you mean {field}.{key}?"
-    near = get_close_matches(key, [*_fields(models)], n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    return did_you_mean(key, _fields(models))
