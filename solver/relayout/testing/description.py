@@ -56,7 +56,9 @@ def hook_lines(backend: Backend) -> list[str]:
                 continue
             code = getattr(member, "__code__", None)
             if code is None:
-                lines.append(f"{name} = {member!r} ({base.__name__})")
+                # A set's own text has another order in each process.
+                shown = sorted(member) if isinstance(member, frozenset) else member
+                lines.append(f"{name} = {shown!r} ({base.__name__})")
             else:
                 lines.append(f"{name} ({base.__name__}, {shown_path(code.co_filename)}, line {code.co_firstlineno})")
     return list(dict.fromkeys(lines))

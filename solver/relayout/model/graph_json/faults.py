@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
-__all__ = ["Fault", "expectation", "first_fault", "json_kind"]
-
 from relayout.errors import did_you_mean
+
+__all__ = ["Fault", "expectation", "first_fault", "json_kind"]
 
 _LONGEST = 80
 _KINDS = {
