@@ -60,7 +60,7 @@ _STATES: dict[str, State] = {
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
-_OPEN_SECONDS, _REOPEN_SECONDS = 30.0, 2.0
+_OPEN_SECONDS, _REOPEN_SECONDS, _ANSWER_SECONDS = 30.0, 2.0, 30.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS = 0.4, 5.0
 # Seconds between two cleanings of a store that is within its limit, and between two looks whether it is.
 _CLEAN_SECONDS, _LOOK_SECONDS = 300.0, 5.0
@@ -391,7 +391,7 @@ class Jobs:
         while True:
             await sleep(seconds)
             try:
-                await self._call(what)
+                await self._run(what)
             except RefusedError:
                 # It is logged, and the database will not be back in a moment.
                 await sleep(_TAKE_OVER_SECONDS)
@@ -480,7 +480,17 @@ class Jobs:
         return cause if self._settings.database_url is None else ""
 
     async def _call(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
-        """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
+        """Call a blocking function of the engine. Raises RefusedError where the database cannot be used, or does not
+        answer in time: its client would wait for a quarter of an hour for a machine that is gone."""
+        from relayout_api.jobs.engine import DatabaseError
+
+        with move_on_after(_ANSWER_SECONDS):
+            return await self._run(function, *args)
+        self._log_away(DatabaseError(f"no answer within {_ANSWER_SECONDS:g} s"))
+        raise RefusedError("starting", "the job database does not answer", hint="retry later", retry_after=5)
+
+    async def _run(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
+        """Call a function that may take long. Raises RefusedError where the database cannot be used."""
         from relayout_api.jobs.engine import DatabaseError
 
         try:
