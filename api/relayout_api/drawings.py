@@ -11,7 +11,6 @@ from relayout_api import openapi
 from relayout_api.bodies import JSON
 from relayout_api.job_routes import Existing
 from relayout_api.pieces import Pieces
-from relayout_api.query import GraphQuery
 from relayout_api.routes import answer, computed
 from relayout_api.service import Service
 from relayout_api.workers.messages import Content
@@ -22,13 +21,13 @@ router = APIRouter()
 
 
 @router.post("/v1/graph", **openapi.GRAPH)
-async def draw_graph(request: Request, query: Annotated[GraphQuery, Query()]) -> Response:
+async def draw_graph(request: Request) -> Response:
     """The nodes and values of a graph, with layouts, to be drawn.
 
     With a backend, each node also has its alternatives, and the answer has the legal graph and the report, without
     verification.
     """
-    return await answer(request, "graph", query.parameters)
+    return await answer(request, "graph")
 
 
 @router.get("/v1/jobs/{job}/graph", **openapi.JOB_GRAPH)

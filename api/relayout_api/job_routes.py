@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -27,6 +28,8 @@ __all__ = ["Existing", "router"]
 router = APIRouter()
 
 _MOST_JOBS = 100
+# A path of names, so that no link is of another host.
+_PREFIX = re.compile(r"(/(?!\.)[\w.~-]{1,80}){1,10}", re.ASCII)
 
 
 @router.post("/v1/jobs", **openapi.SUBMIT)
@@ -56,6 +59,7 @@ async def submit_job(
     async with service.bodies.files(request) as (body, split):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
         job = await service.jobs.submit({**arguments, "split": split}, body, caller, idempotency_key)
+    job = _reached(request, job)
     return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})
 
 
@@ -67,7 +71,8 @@ async def list_jobs(
 ) -> JobList:
     """The caller's jobs, newest first; with the scope `admin` those of all callers."""
     caller = caller_of(request)
-    return await _jobs(request).page(limit, cursor, None if caller.may("admin") else caller.name)
+    page = await _jobs(request).page(limit, cursor, None if caller.may("admin") else caller.name)
+    return JobList(jobs=[_reached(request, job) for job in page.jobs], next=page.next)
 
 
 async def _existing(request: Request, job: str) -> Row:
@@ -85,13 +90,13 @@ Existing = Annotated[Row, Depends(_existing)]
 @router.get("/v1/jobs/{job}", **openapi.JOB)
 async def get_job(request: Request, job: Existing) -> Job:
     """A job: its state, and how far it is."""
-    return await _jobs(request).shown(job)
+    return _reached(request, await _jobs(request).shown(job))
 
 
 @router.delete("/v1/jobs/{job}", **openapi.CANCEL)
 async def cancel_job(request: Request, job: Existing) -> Job:
     """Cancel a job. A worker that runs it is killed. A job that has ended stays as it is."""
-    return await _jobs(request).cancel(job)
+    return _reached(request, await _jobs(request).cancel(job))
 
 
 @router.get("/v1/jobs/{job}/report", **openapi.JOB_REPORT)
@@ -138,7 +143,17 @@ async def job_events(
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service
     async for event in service.jobs.events(job.workflow_id, after, service.stopping.is_set):
-        yield ServerSentEvent(data=event.data, event=event.name, id=str(event.number))
+        is_job = event.name == "done"
+        data = _reached(request, Job(**event.data)).model_dump() if is_job else event.data
+        yield ServerSentEvent(data=data, event=event.name, id=str(event.number))
+
+
+def _reached(request: Request, job: Job) -> Job:
+    """The job with links that its caller can use: a proxy names the path that it has taken away."""
+    prefix = request.headers.get("x-forwarded-prefix", "").rstrip("/")
+    if not _PREFIX.fullmatch(prefix):
+        return job
+    return job.model_copy(update={"links": job.links.under(prefix)})
 
 
 def _jobs(request: Request) -> Jobs:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from relayout.model.graph_json.schema import GraphJson
 from relayout.report.schema import Report
@@ -16,6 +16,7 @@ from relayout_api.access.callers import needed_scope
 from relayout_api.bodies import JSON, MULTIPART, ONNX, ZIP
 from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
+from relayout_api.query import QUERIES
 from relayout_api.schemas import (
     BackendList,
     ExplainRequest,
@@ -185,10 +186,10 @@ EXPLAIN = _operation(
 ) | _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_form("model")})
 GRAPH = _operation(
     "work", "Draw a graph", "The graph and the legal graph, to draw", _json(GraphResponse), *_WORK, "infeasible"
-) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL})
+) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL, **_form("model")})
 
 BACKENDS = _operation(
-    "reference", "The installed backends", "By name", _json(BackendList), "invalid-options", "internal"
+    "reference", "The installed backends", "By name", _json(BackendList), "invalid-options", "internal", "starting"
 )
 LIMITS = _operation("reference", "The limits of the server", "The limits", _json(Limits), "invalid-options", "internal")
 PARSE = _operation(
@@ -214,6 +215,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         document["components"] = {"schemas": schemas["$defs"], "securitySchemes": _SCHEMES}
         is_required = app.state.service.settings.auth == "required"
         for path, operations in document["paths"].items():
+            if (query := QUERIES.get(path.removeprefix("/v1/"))) is not None:
+                operations["post"]["parameters"] = _keys(query)
             for method, operation in operations.items():
                 _correct(operation["responses"])
                 scope = needed_scope(method.upper(), path)
@@ -223,6 +226,17 @@ def describe(app: FastAPI) -> dict[str, Any]:
                     operation["responses"] |= {str(status): said for status, said in _errors(*_ACCESS).items()}
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _keys(query: type[BaseModel]) -> list[dict[str, Any]]:
+    """The keys of a query, all of which may be left out."""
+    found = []
+    for name, schema in query.model_json_schema()["properties"].items():
+        # A query has no null.
+        schema = {key: value for key, value in schema.items() if value is not None}
+        about = schema["description"]
+        found.append({"name": name, "in": "query", "required": False, "schema": schema, "description": about})
+    return found
 
 
 def _correct(responses: dict[str, Any]) -> None:

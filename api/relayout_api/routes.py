@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import asdict
 from io import BytesIO
-from typing import Annotated
 from urllib.parse import urlencode
 from zipfile import ZipFile, ZipInfo
 
 import anyio
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
@@ -23,11 +22,10 @@ from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, ZIP, media_type
 from relayout_api.http_headers import is_known, tag_of
-from relayout_api.installed import installed_backends
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
-from relayout_api.schemas import DimInfo, LayoutInfo, LayoutText, Limits, Parameters
+from relayout_api.query import given_parameters, query_of
+from relayout_api.schemas import DimInfo, LayoutInfo, LayoutText, Limits
 from relayout_api.service import Service
 from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
@@ -42,38 +40,39 @@ _MOST_LAYOUT_BYTES = 64 << 10
 
 
 @router.post("/v1/legalize", **openapi.LEGALIZE)
-async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -> Response:
+async def legalize(request: Request) -> Response:
     """The cheapest graph that computes the same and is legal for a backend, and the report.
 
     The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
     With `Accept: application/zip` it is a ZIP file with the model and the whole report.
     """
-    return await answer(request, "legalize", query.parameters)
+    return await answer(request, "legalize")
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
-async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> Response:
+async def explain(request: Request) -> Response:
     """The reasons for each conversion of the legal graph, and the savings without the requirements behind it.
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await answer(request, "explain", query.parameters)
+    return await answer(request, "explain")
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
-async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Response:
+async def verify(request: Request) -> Response:
     """Whether a graph is legal for a backend and, with `against`, equivalent to the original.
 
     The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
-    return await answer(request, "verify", query.parameters)
+    return await answer(request, "verify")
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
-def backends() -> Response:
+async def backends(request: Request) -> Response:
     """The installed backends. A request may also contain a declarative one."""
-    return Response(installed_backends(), media_type=JSON)
+    service: Service = request.app.state.service
+    return Response(await service.backends(), media_type=JSON)
 
 
 @router.get("/v1/limits", **openapi.LIMITS)
@@ -137,11 +136,11 @@ async def job_page(job: str) -> Response:
     return RedirectResponse(f"../?{urlencode({'job': job})}")
 
 
-async def answer(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+async def answer(request: Request, verb: str) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     service: Service = request.app.state.service
     settings = service.settings
-    given, kind = given_parameters(request, parameters)
+    given, kind = given_parameters(request, lambda: query_of(verb, request))
     preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
     form = _FORMS[preferred]
     async with service.bodies.files(request) as (body, split):

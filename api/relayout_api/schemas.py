@@ -51,7 +51,7 @@ _Fields = TypeVar("_Fields", bound="Strict")
 class Strict(BaseModel):
     """A JSON object without fields that are not declared, whose values have exactly the declared types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 def with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Fields]], type[_Fields]]:

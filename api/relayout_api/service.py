@@ -15,13 +15,13 @@ from anyio import to_thread
 
 from relayout.errors import RelayoutError
 from relayout_api.bodies import Bodies
-from relayout_api.installed import installed_backends
 from relayout_api.jobs.jobs import Jobs
-from relayout_api.problems import RefusedError
+from relayout_api.problems import AnsweredError, RefusedError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.store import store_of
 from relayout_api.telemetry.metrics import Metrics
+from relayout_api.workers.messages import Content, Task
 from relayout_api.workers.pool import Pool
 from relayout_api.workers.processes import Template
 
@@ -30,6 +30,8 @@ __all__ = ["Service"]
 _log = logging.getLogger("relayout_api")
 
 _CHECK_SECONDS = 1.0
+# The job database opens within this time, or is not reached.
+_IMPORT_SECONDS = 10.0
 
 
 class Service:
@@ -51,6 +53,8 @@ class Service:
         self._hurried = anyio.Event()
         self._working: set[anyio.CancelScope] = set()
         self._is_warm = False
+        self._backends: bytes | None = None
+        self._listing = anyio.Lock()
         self._checked = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -61,6 +65,7 @@ class Service:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_grace)
             tasks.start_soon(self._warm)
+            tasks.start_soon(self._list)
             async with self.pool.open(), self.jobs.open(self.over):
                 try:
                     yield
@@ -105,16 +110,33 @@ class Service:
             scope.cancel()
 
     async def _warm(self) -> None:
-        """Import all modules, so that no caller waits for them, and make all objects permanent. A search for garbage
-        that visits them stops all requests: 145,000 objects took 0.1 to 0.3 s."""
-        try:
-            await to_thread.run_sync(installed_backends)
-        except RelayoutError as error:
-            # A request for the list gets this error. Others load only the backend that they name.
-            _log.error("%s", error)
+        """Wait until all modules are imported, so that no caller waits for them, and make all objects permanent. A
+        search for garbage that visits them stops all requests: 145,000 objects took 0.1 to 0.3 s."""
+        with anyio.move_on_after(_IMPORT_SECONDS):
+            await self.jobs.tried.wait()
+        gc.freeze()
+        # The command turns it off: a tenth of the time of the imports.
+        gc.enable()
         await self.jobs.tried.wait()
         self._is_warm = True
-        gc.freeze()
+
+    async def _list(self) -> None:
+        try:
+            await self.backends()
+        except (RelayoutError, AnsweredError) as error:
+            # A request for the list gets this error. Others load only the backend that they name.
+            _log.error("the installed backends cannot be listed: %s", error)
+
+    async def backends(self) -> bytes:
+        """The answer about the installed backends, in JSON. A worker makes it once: a backend may have any code.
+
+        Raises as `Pool.run`.
+        """
+        async with self._listing:
+            if self._backends is None:
+                task = Task("backends", None, self.settings.time_limit, self.settings.memory_bytes)
+                self._backends = bytes((await self.pool.run(task, Content(), "the service")).view)
+            return self._backends
 
     async def check(self) -> None:
         """Raise RefusedError unless work is accepted. An answer is kept for a second, as many may ask."""

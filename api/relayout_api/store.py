@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -10,10 +11,11 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock, Thread
 from time import monotonic
 from typing import Any, Protocol
 
@@ -35,6 +37,8 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 _ANSWER_SECONDS, _RATE, _LIST_SECONDS = 5.0, 1 << 20, 600.0
 # One that did not answer in time is not asked for so long, so that requests do not wait one after the other.
 _AWAY_SECONDS = 5.0
+# Calls at once of a file system that is not asynchronous. Those that it never ends stay among them.
+_MOST_CALLS = 32
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -295,16 +299,16 @@ class _Remote:
         self._root = str(root).rstrip("/")
         self._has_folders = url.partition("://")[0] not in _OBJECT_STORES
         self._away_until = -math.inf
+        self._calls = BoundedSemaphore(_MOST_CALLS)
 
     def _ask(self, method: str, *arguments: object, seconds: float = _ANSWER_SECONDS, **options: object) -> Any:
         """Call the file system. Raises AwayError where it does not answer in time, as its own client may wait without
         end, and for the errors of that client, such as missing credentials."""
         if monotonic() < self._away_until:
             raise AwayError("the service of the store does not answer")
-        if self._system.async_impl:
-            options["timeout"] = seconds
+        call = functools.partial(getattr(self._system, method), *arguments, **options)
         try:
-            return getattr(self._system, method)(*arguments, **options)
+            return call(timeout=seconds) if self._system.async_impl else self._ended(call, seconds)
         except FileNotFoundError:
             raise
         except TimeoutError as error:
@@ -312,6 +316,24 @@ class _Remote:
             raise AwayError("the service of the store does not answer") from error
         except Exception as error:
             raise AwayError(f"{type(error).__name__}: {error}") from error
+
+    def _ended(self, call: Callable[[], Any], seconds: float) -> Any:
+        """The result of a call that has no limit of its own. Raises TimeoutError, and as the call does."""
+        if not self._calls.acquire(timeout=seconds):
+            raise TimeoutError
+        result: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:
+                result.set_exception(error)
+            finally:
+                self._calls.release()
+
+        # No thread of a pool, for which the process would wait at its end.
+        Thread(target=run, daemon=True).start()
+        return result.result(seconds)
 
     def lacks(self, path: str) -> bool:
         # Only a request to the service of the URL would tell.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
@@ -23,6 +24,7 @@ from relayout.client import AsyncClient, Client, Job
 from relayout.client.protocol import error_of, pause_after
 from relayout.errors import BackendError, InfeasibleError, InputError, RelayoutError, UsageError
 from relayout.model.io import read_model, to_json
+from relayout_api.examples import GRAPH
 
 
 @pytest.fixture
@@ -184,6 +186,31 @@ def test_both_clients_have_the_same_methods() -> None:
     names = [name for name in vars(AsyncClient) if not name.startswith("_") and name != "over"]
     assert [name for name in names if name in vars(Client)] == names
     assert all(signature(getattr(Client, name)) == signature(getattr(AsyncClient, name)) for name in names)
+
+
+def test_the_source_and_the_graphs_of_a_job_are_downloaded(remote: Client, model: Path) -> None:
+    job = remote.submit("legalize", model, "nhwc")
+    assert remote.source(job.id) == model.read_bytes()
+    remote.wait(job.id)
+    drawn = remote.graph(job.id)
+    assert {"source", "legal", "report"} <= drawn.keys()
+    assert remote.graph(job.id, of="legal") == {"legal": drawn["legal"]}
+    graph = to_json(read_model(model))
+    assert remote.source(remote.submit("explain", graph, "nhwc").id) == {
+        "graph": graph, "backend": "nhwc", "options": {},
+    }  # fmt: skip
+
+
+def test_the_weights_may_stay_out_of_the_legal_graph(remote: Client, model: Path) -> None:
+    graph = json.loads(json.dumps(GRAPH))
+    graph["constants"][0]["data"] = b64encode(bytes(64 * 64 * 3 * 3 * 4)).decode()
+    legal = remote.legalize(graph, "nhwc", weights=False).model
+    assert isinstance(legal, dict)
+    assert [each["name"] for each in legal["constants"] if "data" in each] == []
+    with pytest.raises(UsageError, match="graph JSON"):
+        remote.legalize(model, "nhwc", weights=False)
+    with pytest.raises(TypeError, match="weights"):
+        remote.submit("verify", graph, "nhwc", weights=False)
 
 
 def test_a_caller_may_leave_a_stream_of_events(remote: Client, model: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import httpx
 import onnx
 import pytest
 from http_bodies import GRAPH, onnx_bytes, onnx_model
+from http_server import Server
 
 from relayout_api.examples import BACKEND
 
@@ -248,6 +250,14 @@ def test_the_installed_backends_are_listed_by_name(client: httpx.Client) -> None
     assert [option["name"] for option in tpu["options"]] == ["space_to_depth", "max_batch", "max_channels"]
     assert tpu["options"][1]["expected"] == "a whole number"
     assert tpu["options"][1]["default"] == "8"
+
+
+def test_the_server_itself_runs_no_code_of_a_backend(server: Server, client: httpx.Client) -> None:
+    assert client.get("/v1/backends").is_success
+    libraries = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "_pydantic_core" in libraries
+    # Every backend imports it.
+    assert "numpy" not in libraries
 
 
 def test_a_layout_is_parsed(client: httpx.Client) -> None:

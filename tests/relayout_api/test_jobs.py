@@ -81,6 +81,22 @@ def test_a_job_says_what_was_asked_for_and_has_its_source(client: httpx.Client) 
     assert client.get(job["links"]["source"]).content == onnx_bytes()
 
 
+def test_links_have_the_path_of_a_proxy(client: httpx.Client) -> None:
+    proxy = {"X-Forwarded-Prefix": "/tools/relayout/"}
+    response = client.post("/v1/jobs", json=named("proxy"), headers=proxy)
+    job = response.json()
+    path = f"/tools/relayout/v1/jobs/{job['id']}"
+    assert (response.headers["location"], job["links"]["self"]) == (path, path)
+    events = client.get(f"/v1/jobs/{job['id']}/events", headers=proxy).text
+    assert f'"report": "{path}/report"' in events
+    shown = client.get(f"/v1/jobs/{job['id']}", headers=proxy).json()["links"]
+    assert set(shown.values()) == {path, *(f"{path}/{each}" for each in ("events", "report", "model", "source"))}
+    assert client.get("/v1/jobs?limit=1", headers=proxy).json()["jobs"][0]["links"]["self"].startswith("/tools/")
+    for wrong in ("//example.org", "relayout", "/a/../b", "/a b", "/"):
+        links = client.get(f"/v1/jobs/{job['id']}", headers={"X-Forwarded-Prefix": wrong}).json()["links"]
+        assert links["self"] == f"/v1/jobs/{job['id']}"
+
+
 @pytest.mark.parametrize("kind", ["explain", "verify"])
 def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -> None:
     job = submit(client, BODY, kind)

@@ -15,6 +15,7 @@ import openapi_spec_validator
 import pytest
 import requests
 import schemathesis
+from http_bodies import onnx_bytes
 from http_server import Server, serving
 from hypothesis import settings
 from schemathesis.checks import load_all_checks
@@ -94,6 +95,15 @@ def examples() -> list[Any]:
 def test_every_example_of_a_request_is_answered(client: httpx.Client, path: str, kind: str, body: Any) -> None:
     response = client.post(path, json=body, headers={"Content-Type": kind})
     assert response.status_code == (202 if path == "/v1/jobs" else 200), response.text
+
+
+def test_every_operation_that_takes_a_model_takes_it_in_a_form_too(client: httpx.Client) -> None:
+    for path, operations in DOCUMENT["paths"].items():
+        content = operations.get("post", {}).get("requestBody", {}).get("content", {})
+        if "application/octet-stream" in content:
+            assert "model" in content["multipart/form-data"]["schema"]["properties"], path
+            response = client.post(path, params={"backend": "nhwc"}, files={"model": onnx_bytes()})
+            assert response.is_success, response.text
 
 
 def test_every_kind_of_problem_is_declared_where_it_may_come_up() -> None:

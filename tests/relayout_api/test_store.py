@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import threading
 import time
 from pathlib import Path
+from threading import Event
 
 import anyio
 import fsspec
@@ -127,6 +129,29 @@ def test_a_bucket_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(AwayError, match=r"there is no place for .*models/check"):
         store_of(Settings(data=tmp_path, store_url="abfs://models")).check()
     assert made == []
+
+
+def test_a_store_whose_client_waits_without_end_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_mended = Event()
+
+    class Silent(MemoryFileSystem):
+        def pipe_file(self, *_: object, **__: object) -> None:
+            is_mended.wait()
+
+    monkeypatch.setattr("relayout_api.store._ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("relayout_api.store._AWAY_SECONDS", 0.0)
+    monkeypatch.setattr("relayout_api.store._MOST_CALLS", 3)
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    store = store_of(Settings(data=tmp_path, store_url="silent://models"))
+    before = threading.active_count()
+    for _ in range(5):
+        with pytest.raises(AwayError, match="does not answer"):
+            store.check()
+    # The calls that nobody ends are no more than so many.
+    assert threading.active_count() == before + 3
+    is_mended.set()
+    monkeypatch.setattr("relayout_api.store._ANSWER_SECONDS", 30.0)
+    store.check()
 
 
 def test_a_folder_that_may_not_be_written_is_away_and_still_read(

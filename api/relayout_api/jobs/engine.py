@@ -43,6 +43,15 @@ _POLL_SECONDS = 0.2
 _UNFINISHED = ["ENQUEUED", "DELAYED", "PENDING"]
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
+# In what DBOS logs of a PostgreSQL that does not answer.
+_AWAY = (
+    "psycopg.OperationalError",
+    "psycopg.errors.AdminShutdown",
+    "psycopg.errors.CannotConnectNow",
+    "psycopg.errors.CrashShutdown",
+    "Notification listener error",
+)
+
 Events = Callable[[dict[str, Any]], None]
 Start = Callable[[str, dict[str, Any], Events], "Future[dict[str, Any]]"]
 """Starts a job: its id, its input, and a function that takes its events. The future has its output."""
@@ -122,7 +131,9 @@ class Engine:
             application_name=_APPLICATION,
             retry_connection_errors=False,
         )
-        self.take_over()
+        with contextlib.suppress(DatabaseError):
+            # It is asked again in a moment, and that is where it is told.
+            self.take_over()
 
     @property
     def is_busy(self) -> bool:
@@ -229,7 +240,7 @@ class Engine:
                 future.cancel()
 
     def take_over(self) -> None:
-        """Put the running jobs of servers that died back into the queue."""
+        """Put the running jobs of servers that died back into the queue. Raises DatabaseError."""
         try:
             self._liveness.hold(self.server)
             rows = self._heads(status="PENDING")
@@ -246,8 +257,8 @@ class Engine:
             # a job is marked in the database before it is started, and ends before it is marked.
             self._requeue(sorted(lost & self._suspects))
             self._suspects = suspects | (lost - self._suspects)
-        except (OSError, DatabaseError) as error:
-            _log.warning("the jobs of other servers cannot be looked at: %s", error)
+        except OSError as error:
+            raise DatabaseError(error) from error
 
     def delete_ended(self, before: str) -> set[str]:
         """Delete the rows of jobs that ended before (ISO 8601). Returns the digests that the other rows name."""
@@ -322,7 +333,8 @@ def _run(arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         return _perform(arguments)
     except SQLAlchemyError as error:
-        _log.error("job %s: the database does not take its outcome: %s", DBOS.workflow_id, error)
+        cause = DatabaseError(error).cause
+        _log.error("job %s runs again: the database does not take its outcome: %s", DBOS.workflow_id, cause)
         raise _Interrupted from None
 
 
@@ -335,7 +347,7 @@ def _perform(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _quiet() -> None:
-    """Let DBOS log through our handlers, without its hints and without what it says of cancelled jobs."""
+    """Let DBOS log through our handlers, in one line, without its hints and without what is told elsewhere."""
     log = logging.getLogger("dbos")
     if not log.handlers:
         # It adds a console handler where there is none.
@@ -344,6 +356,14 @@ def _quiet() -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of DBOS is about more than cancelled jobs, or a database that is away: five of its threads say
+    that every second. Its tracebacks, of which some are in the text, become the line of the error."""
     error = record.exc_info[1] if record.exc_info else None
+    text = record.getMessage() if error is None else f"{record.getMessage()} {error}"
+    said, _, trace = text.partition("Traceback (most recent call last):")
+    errors = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+    record.msg, record.args = (said + errors[-1] if errors else said).partition("\n")[0], ()
+    record.exc_info = record.exc_text = None
     is_cancellation = isinstance(error, dbos_errors.DBOSAwaitedWorkflowCancelledError)
-    return not is_cancellation and "was cancelled during execution" not in record.getMessage()
+    is_told = is_cancellation or "was cancelled during execution" in text or any(each in text for each in _AWAY)
+    return not is_told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import errno
 import json
 import logging
@@ -36,7 +37,7 @@ from relayout_api.workers.pool import Pool
 if TYPE_CHECKING:
     from dbos import WorkflowStatus as Row
 
-    from relayout_api.jobs.engine import Engine
+    from relayout_api.jobs.engine import DatabaseError, Engine
 else:
     # FastAPI looks at the types of its endpoints, and DBOS takes a second to import.
     Row = object
@@ -59,7 +60,7 @@ _STATES: dict[str, State] = {
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
-_OPEN_SECONDS, _REOPEN_SECONDS = 30.0, 2.0
+_OPEN_SECONDS, _REOPEN_SECONDS, _ANSWER_SECONDS = 30.0, 2.0, 30.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS = 0.4, 5.0
 # Seconds between two cleanings of a store that is within its limit, and between two looks whether it is.
 _CLEAN_SECONDS, _LOOK_SECONDS = 300.0, 5.0
@@ -88,6 +89,7 @@ class Jobs:
         self._engine: Engine | None = None
         self.tried = anyio.Event()
         self._fault: str | None = None
+        self._is_away = False
         self._progress: dict[str, dict[str, Any]] = {}
         self._next_clean = -math.inf
         self._backlog = Backlog(settings, self._unfinished)
@@ -215,7 +217,7 @@ class Jobs:
             jobs = self._engine.unfinished()
         except DatabaseError as error:
             # The other metrics are wanted all the more.
-            _log.warning("the metrics are without jobs: %s", error.cause)
+            self._log_away(error)
             return {}
         waiting = [job.created for job in jobs if job.waits]
         oldest = min(filter(None, waiting), default=None)
@@ -346,7 +348,7 @@ class Jobs:
                 await sleep(_REOPEN_SECONDS)
         async with create_task_group() as tasks:
             tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
-            tasks.start_soon(self._repeat, _TAKE_OVER_SECONDS, self._engine.take_over)
+            tasks.start_soon(self._watch, self._engine)
             tasks.start_soon(self._repeat, _LOOK_SECONDS, self._clean_if_due)
 
     def _log_fault(self, error: Exception) -> None:
@@ -368,11 +370,28 @@ class Jobs:
         engine.open()
         return engine
 
+    async def _watch(self, engine: Engine) -> None:
+        """Take over the jobs of dead servers from time to time, and log when the database can be used again."""
+        while True:
+            await sleep(_TAKE_OVER_SECONDS)
+            with contextlib.suppress(RefusedError):
+                await self._call(engine.check)
+                await self._call(engine.take_over)
+                if self._is_away:
+                    _log.info("the job database can be used again")
+                self._is_away = False
+
+    def _log_away(self, error: DatabaseError) -> None:
+        """Log that the database cannot be used, once and not for each that asks it."""
+        if not self._is_away:
+            _log.error("the job database cannot be used, and is asked again: %s", error.cause)
+        self._is_away = True
+
     async def _repeat(self, seconds: float, what: Callable[[], None]) -> None:
         while True:
             await sleep(seconds)
             try:
-                await self._call(what)
+                await self._run(what)
             except RefusedError:
                 # It is logged, and the database will not be back in a moment.
                 await sleep(_TAKE_OVER_SECONDS)
@@ -461,17 +480,28 @@ class Jobs:
         return cause if self._settings.database_url is None else ""
 
     async def _call(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
-        """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
+        """Call a blocking function of the engine. Raises RefusedError where the database cannot be used, or does not
+        answer in time: its client would wait for a quarter of an hour for a machine that is gone."""
+        from relayout_api.jobs.engine import DatabaseError
+
+        with move_on_after(_ANSWER_SECONDS):
+            return await self._run(function, *args)
+        self._log_away(DatabaseError(f"no answer within {_ANSWER_SECONDS:g} s"))
+        raise RefusedError("starting", "the job database does not answer", hint="retry later", retry_after=5)
+
+    async def _run(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
+        """Call a function that may take long. Raises RefusedError where the database cannot be used."""
         from relayout_api.jobs.engine import DatabaseError
 
         try:
             return await to_thread.run_sync(function, *args, limiter=self._threads, abandon_on_cancel=True)
         except DatabaseError as error:
-            _log.error("the job database: %s", error)
             if error.is_full:
+                _log.error("the job database: %s", error.cause)
                 raise RefusedError(
                     "no-space", "the server's disk is full", hint="retry later", retry_after=60
                 ) from error
+            self._log_away(error)
             problem, found = "the job database cannot be used", self._shown(error.cause)
             raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
 

@@ -25,6 +25,10 @@ class JobLinks(BaseModel):
     model: str | None = Field(None, exclude_if=lambda value: value is None)
     source: str
 
+    def under(self, prefix: str) -> JobLinks:
+        """The same below another path."""
+        return JobLinks(**{name: prefix + path for name, path in self if path is not None})
+
 
 class Job(BaseModel):
     """A job and how far it is. `cost` and `bound` are those of the best solution so far.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import traceback
+from typing import get_args
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.problems import RefusedError
@@ -35,12 +36,17 @@ def warm() -> None:
     """Answer the example requests once, so that no caller waits for an import."""
     # The examples do not need it, so it is imported for the requests that do.
     import relayout.solve.or_tools  # noqa: F401
+    from relayout.backend.declarative_schema import BackendTable
     from relayout_api.examples import LEGALIZE, VERIFY
+    from relayout_api.schemas import Parameters
     from relayout_api.workers.work import WORK
 
     for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
             WORK[verb](Task(verb, None, 60.0, 0), [json.dumps(example).encode()], lambda event: None)
+    for schema in (BackendTable, *get_args(Parameters)):
+        # It is built when it is first used.
+        schema.model_rebuild()
     # All objects so far are permanent, so the garbage collector need not visit them. This saves a fifth of a request's
     # time, and keeps their pages shared between the workers.
     gc.collect()

@@ -40,6 +40,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
+from relayout_api.workers.installed import installed_backends
 from relayout_api.workers.messages import Answer, Content, Events, Parts, Task
 
 if TYPE_CHECKING:
@@ -201,6 +202,11 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     return _of_report(task, report, is_pure(backend))
 
 
+def _backends(task: Task, parts: Parts, events: Events) -> Answer:
+    """The list of the installed backends."""
+    return Answer(installed_backends())
+
+
 def _model(task: Task, source: Source) -> ir.Model:
     """The model in a source, with the digest of the body where that is an ONNX file."""
     is_file = task.parameters is not None and task.split is None
@@ -318,5 +324,6 @@ WORK: dict[str, Callable[[Task, Parts, Events], Answer]] = {
     "graph": _graph,
     "draw": _draw,
     "verify": _verify,
+    "backends": _backends,
 }
 """The function of each verb from a request to its answer. Each raises RelayoutErrors."""

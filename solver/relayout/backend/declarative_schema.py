@@ -129,7 +129,7 @@ _Options = Annotated[dict[_Name, JsonValue], Field(max_length=32)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class Range(_Table):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -46,7 +45,6 @@ def serve(
         return DONE
     if check:
         return _check(host, is_open)
-    gc.enable()
     _service("server").serve(host, port, grace, is_open=is_open)
     return DONE
 

@@ -21,6 +21,7 @@ from relayout.client.protocol import (
     Result,
     body_of,
     checked,
+    content_of,
     data_of,
     headers_of,
     job_of,
@@ -106,13 +107,21 @@ class AsyncClient:
         await self._transport.close()
 
     async def legalize(
-        self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
+        self,
+        /,
+        model: Model,
+        backend: Backend = "onnx",
+        *,
+        weights: bool = True,
+        progress: Progress = _ignore,
+        **options: Any,
     ) -> Result:
         """The legal model and its report: submit a job, wait, and download.
 
-        `options` are those of `relayout.legalize`; each event of the job is given to `progress`.
+        `options` are those of `relayout.legalize`; each event of the job is given to `progress`. Without `weights`, the
+        data of constants above 1 KiB stays out of legal graph JSON; an ONNX model always has it.
         """
-        return await self._work("legalize", model, backend, options, progress)
+        return await self._work("legalize", model, backend, options, progress, weights=weights)
 
     async def explain(
         self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
@@ -144,6 +153,7 @@ class AsyncClient:
         backend: Backend | None = None,
         *,
         against: Model | None = None,
+        weights: bool = True,
         name: str | None = None,
         key: str | None = None,
         **options: Any,
@@ -151,9 +161,9 @@ class AsyncClient:
         """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job.
 
         The default backend is that of the service: `onnx`, or for verify the one that the model records. `against` is
-        the original to verify against, and `name` what lists of jobs show.
+        the original to verify against, `weights` as in `legalize`, and `name` what lists of jobs show.
         """
-        sent = body_of(kind, model, backend, options, against).request(kind, name, key)
+        sent = body_of(kind, model, backend, options, against, weights=weights).request(kind, name, key)
         return job_of(await self._send("POST", "/v1/jobs", **sent))
 
     async def job(self, job: str) -> Job:
@@ -215,6 +225,15 @@ class AsyncClient:
         has_model = (await self.job(job)).kind == "legalize"
         return result_of(report, await self._send("GET", f"/v1/jobs/{job}/model") if has_model else None)
 
+    async def source(self, job: str) -> bytes | dict[str, Any]:
+        """The ONNX model that a job was submitted with, or its JSON body with graph, backend and options."""
+        return content_of(await self._send("GET", f"/v1/jobs/{job}/source"))
+
+    async def graph(self, job: str, of: str = "both") -> dict[str, Any]:
+        """The graphs of a job that legalized, to be drawn: `source`, `legal` and `report`. `of`: `source` or `legal`
+        alone."""
+        return data_of(await self._send("GET", f"/v1/jobs/{job}/graph", params={"of": of}))
+
     async def backends(self) -> list[dict[str, Any]]:
         """The backends that the server has."""
         found: list[dict[str, Any]] = data_of(await self._send("GET", "/v1/backends"), backends=list)["backends"]
@@ -232,10 +251,12 @@ class AsyncClient:
         options: Mapping[str, Any],
         progress: Progress,
         against: Model | None = None,
+        *,
+        weights: bool = True,
     ) -> Result:
         # Here, because `submit` has arguments of its own beside the options.
         check_names(kind, options)
-        job = await self.submit(kind, model, backend, against=against, **options)
+        job = await self.submit(kind, model, backend, against=against, weights=weights, **options)
         try:
             await self.wait(job.id, progress)
         except BaseException:

@@ -38,6 +38,7 @@ __all__ = [
     "Result",
     "body_of",
     "checked",
+    "content_of",
     "data_of",
     "headers_of",
     "job_of",
@@ -151,13 +152,22 @@ class Body:
 
 
 def body_of(
-    kind: str, model: Model, backend: Backend | None, options: Mapping[str, Any], against: Model | None = None
+    kind: str,
+    model: Model,
+    backend: Backend | None,
+    options: Mapping[str, Any],
+    against: Model | None = None,
+    *,
+    weights: bool = True,
 ) -> Body:
     """The body for a model; `options` are those of the verb `kind`. Without a backend the service has its default.
 
-    `against` is the original to verify against. Raises TypeError for an unknown option, UsageError, InputError.
+    `against` is the original to verify against; without `weights` a legal graph comes back without them. Raises
+    TypeError for an unknown option, UsageError, InputError.
     """
     check_names(kind, options)
+    if not weights and kind != "legalize":
+        check_names(kind, ["weights"])
     if against is not None and kind != "verify":
         check_names(kind, ["against"])
     content, original = _content(model), None if against is None else _content(against)
@@ -166,9 +176,11 @@ def body_of(
         raise UsageError("the models are of different kinds", where="against", expected=expected, found=found)
     if isinstance(content, bytes):
         assert original is None or isinstance(original, bytes)
+        if not weights:
+            raise UsageError("ONNX has its weights", where="weights", expected="graph JSON", found="an ONNX model")
         return Body(content, _ONNX, _query(kind, backend, options), original)
     given = {name: value for name, value in options.items() if value is not None}
-    others = {"backend": backend, "against": original}
+    others = {"backend": backend, "against": original, "weights": None if weights else False}
     whole = {"graph": content, **{name: each for name, each in others.items() if each is not None}, "options": given}
     return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
 
@@ -241,11 +253,13 @@ def result_of(report: bytes, model: httpx.Response | None) -> Result:
     """The result in the answers of a job that succeeded."""
     from relayout.report.schema import Report
 
-    content: bytes | dict[str, Any] | None = None
-    if model is not None:
-        is_graph = model.headers.get("content-type", "").startswith("application/json")
-        content = model.json() if is_graph else model.content
-    return Result(Report.model_validate_json(report), content)
+    return Result(Report.model_validate_json(report), None if model is None else content_of(model))
+
+
+def content_of(response: httpx.Response) -> bytes | dict[str, Any]:
+    """The ONNX model in an answer, or the JSON object. Raises UsageError as `data_of`."""
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return data_of(response) if is_json else response.content
 
 
 def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:

@@ -117,5 +117,7 @@ class Client:
     events = _iterating(AsyncClient.events)
     wait = _calling(AsyncClient.wait)
     result = _calling(AsyncClient.result)
+    source = _calling(AsyncClient.source)
+    graph = _calling(AsyncClient.graph)
     backends = _calling(AsyncClient.backends)
     limits = _calling(AsyncClient.limits)

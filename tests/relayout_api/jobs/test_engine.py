@@ -6,15 +6,23 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import anyio
 import pytest
 import sqlalchemy
 from http_server import wait_for
 from sqlalchemy.exc import OperationalError
 
 from relayout_api.jobs.engine import DatabaseError, Engine, Events
+from relayout_api.jobs.jobs import Jobs
+from relayout_api.problems import RefusedError
+from relayout_api.results import Results
 from relayout_api.settings import Settings
+from relayout_api.store import store_of
+from relayout_api.telemetry.metrics import Metrics
+from relayout_api.workers.pool import Pool
 
 
 class Work:
@@ -109,3 +117,28 @@ def test_no_job_is_accepted_when_the_file_is_not_at_its_place(
             use()
     (tmp_path / "moved.sqlite").rename(tmp_path / "jobs.sqlite")
     engine.check()
+
+
+def test_a_database_that_never_answers_holds_nobody(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, is_back = Settings(data=tmp_path), Event()
+    jobs = Jobs(settings, Pool(settings, Metrics()), Results(settings, store_of(settings)))
+    monkeypatch.setattr("relayout_api.jobs.jobs._ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "check", is_back.wait)
+    monkeypatch.setattr(jobs, "_engine", engine)
+
+    async def main() -> None:
+        # Its threads are used up by then.
+        for _ in range(20):
+            with pytest.raises(RefusedError, match="does not answer") as refused:
+                await jobs.check()
+            assert (refused.value.kind, refused.value.retry_after) == ("starting", 5)
+        is_back.set()
+        monkeypatch.setattr("relayout_api.jobs.jobs._ANSWER_SECONDS", 30.0)
+        await jobs.check()
+
+    anyio.run(main)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the job database cannot be used, and is asked again: no answer within 0.1 s"
+    ]

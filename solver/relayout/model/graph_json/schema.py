@@ -58,7 +58,7 @@ def _empty(kind: type[list[Any]] | type[dict[Any, Any]], description: str | None
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class ValueJson(_Strict):

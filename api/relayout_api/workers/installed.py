@@ -1,9 +1,8 @@
-"""The installed backends as the service shows them. They do not change while it runs."""
+"""The installed backends as the service shows them."""
 
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from typing import Any
 
 from relayout.backend.options import options_of
@@ -14,7 +13,6 @@ from relayout_api.schemas import BackendInfo, BackendList, OptionInfo
 __all__ = ["installed_backends"]
 
 
-@cache
 def installed_backends() -> bytes:
     """The answer about the installed backends, in JSON. Raises InternalError."""
     try:
