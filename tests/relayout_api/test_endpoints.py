@@ -170,7 +170,7 @@ def test_the_query_has_the_options_of_an_onnx_model(client: httpx.Client) -> Non
         "input_layout": ["image=any"],
         "output_layout": "features=NHWC",
         "dim": "N=8",
-        "time_limit": "2.5",
+        "time_limit": "4.5",
         "engine": "cp-sat",
         "max_transposes": "4",
     }
