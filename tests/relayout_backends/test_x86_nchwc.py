@@ -299,12 +299,19 @@ def test_a_quantized_pool_costs_least_with_channels_last(operator: str, is_last:
     assert X86Nchwc().order_cost(node, first, 0, is_rewritten=False) == 2 * moved
 
 
+def padded_blocks(zeros: int) -> Layout:
+    """The blocked layout with so many channels of zeros."""
+    return Layout.parse(f"NC[pad:{zeros}]HWc[tile:{BLOCK}]") if zeros else BLOCKED
+
+
 @pytest.mark.parametrize("plain", [NCHW, NHWC], ids=str)
 @pytest.mark.parametrize("channels", [32, 20, 4, 5, 19])
 def test_blocks_are_made_and_unmade_by_one_operator(plain: Layout, channels: int) -> None:
     x = draw(2, channels, 5, 7)
-    for source, target in ((plain, BLOCKED), (BLOCKED, plain)):
-        found = X86Nchwc().conversion(TensorType(4, to_layout(x, "NCHW", source).shape), source, target)
+    blocked = padded_blocks(-channels % BLOCK)
+    there = X86Nchwc().conversion(TensorType(4, to_layout(x, "NCHW", plain).shape), plain, blocked)
+    back = X86Nchwc().conversion(TensorType(4, to_layout(x, "NCHW", BLOCKED).shape), blocked, plain)
+    for found, source, target in ((there, plain, BLOCKED), (back, BLOCKED, plain)):
         assert found is not None
         one = One("Identity", x)
         way = Implementation((source,), (target,), rewrite=found.rewrite, pads=True)
@@ -337,6 +344,18 @@ def test_other_padding_is_no_block() -> None:
     assert backend.conversion(plain, NCHW, Layout.parse("NHWC[pad:3]")) is None
     assert backend.conversion(plain, NCHW, Layout.parse(f"NWHC[pad:{BLOCK - 4}]")) is None
     assert backend.conversion(TensorType(4, (2, 5, 7, 7)), Layout.parse("NHWC[pad:3]"), NCHW) is None
+    assert backend.conversion(plain, NCHW, Layout.parse(f"NH[pad:1]WC[pad:{BLOCK - 4}]")) is None
+
+
+def test_more_zeros_than_fill_the_last_block_are_no_block() -> None:
+    backend = X86Nchwc()
+    plain, padded = TensorType(4, (2, 4, 5, 7)), padded_blocks(2 * BLOCK - 4)
+    assert backend.conversion(plain, NCHW, padded_blocks(BLOCK - 4)) is not None
+    assert backend.conversion(plain, NCHW, padded) is None
+    assert backend.conversion(TensorType(4, (2, 2, 5, 7, BLOCK)), padded, NCHW) is None
+    assert backend.conversion(plain, NCHW, BLOCKED) is None
+    rows = Layout.parse(f"NC[pad:{BLOCK - 4}]H[pad:1]Wc[tile:{BLOCK}]")
+    assert backend.conversion(plain, NCHW, rows) is None
 
 
 def test_a_conversion_that_no_reorder_does_is_a_transpose() -> None:

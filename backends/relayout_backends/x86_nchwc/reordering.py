@@ -92,20 +92,24 @@ def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
 def _blocked(layout: Layout, extents: Mapping[str, int | str | None], blocks: Blocks) -> Extents | None:
     """[N, C, H, W] with the padding of C, where a tensor of these extents is blocked in this layout; else None.
 
-    A tensor of less than one block has its channels last and padded: its dimension of blocks has extent 1.
+    A tensor of less than one block has its channels last and padded: its dimension of blocks has extent 1. The reorders
+    fill up the last block, and nothing else.
     """
     channels = extents.get("C")
     if sorted(extents) != ["C", "H", "N", "W"] or not isinstance(channels, int):
         return None
-    shape = (extents["N"], blocks.padded(channels), extents["H"], extents["W"])
+    whole = blocks.padded(channels)
+    shape = (extents["N"], whole, extents["H"], extents["W"])
+    padded = {layout.names[place]: zeros for place in range(layout.rank) if (zeros := _padding(layout, place))}
+    if padded != ({"C": whole - channels} if whole > channels else {}):
+        return None
     if blocks.is_blocked(layout):
         return shape
     if sorted(layout.names) != sorted(extents) or extents["H"] == extents["W"] == 1:
         return None
-    padding = _padding(layout, layout.names.index("C"))
     order = "".join(letter for letter in layout.names if letter == "C" or extents[letter] != 1)
     in_place = order == "".join(letter for letter in "NHWC" if letter in order)
-    return shape if padding and channels + padding == blocks.size and in_place else None
+    return shape if padded and whole == blocks.size and in_place else None
 
 
 def _padding(layout: Layout, place: int) -> int:

@@ -170,20 +170,21 @@ class IndexingMaps:
 
     def _guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
         """The order in which operand `index` has its format, and each tile of an axis that it lacks follows the same
-        atom as in the other operand's format. None where the tiles of the two do not nest."""
+        atom as in the other operand's format. None where the tiles of the two do not nest, or one of them is padded."""
         order, leading = self._in_space(index, format_), self._in_space(other, guide)
         if order is None or leading is None or not cuts_nest(tuple(order), tuple(leading)):
             return None
         order, leading = _split_alike(order, leading), _split_alike(leading, order)
+        lacking = self._lacking[index]
+        if {*order} != {atom for atom in leading if atom.axis not in lacking}:
+            return None
         after = -1
         for atom in leading:
-            if atom.axis in self._lacking[index]:
+            if atom.axis in lacking:
                 order.insert(after + 1, atom)
                 after += 1
-            elif atom in order:
-                after = order.index(atom)
             else:
-                return None
+                after = order.index(atom)
         return self._completed(list(normal_form(tuple(order), self.extents)))
 
     def _merged_order(

@@ -1,4 +1,8 @@
-"""Why one node cannot run: a minimal unsatisfiable subset of its requirements, and a minimum relaxation."""
+"""Why one node cannot run: a minimal unsatisfiable subset of its requirements, and a minimum relaxation.
+
+A requirement here is the layout of one operand in all implementations, and it is dropped before there are alternatives.
+In `solve.conflict` it is one use of one item, and the nodes have their alternatives: they conflict with each other.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from relayout.layout.binding import unbound
 from relayout.layout.layout import Layout
 from relayout.ops import extents_of
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.solve.conflict import minimal
 
 __all__ = ["Trial", "unmet"]
 
@@ -27,7 +32,7 @@ Trial = Callable[[Sequence[Implementation]], NodeAlternatives]
 _Operand = tuple[bool, int]
 """(whether the operand is a result, its index)."""
 
-# So many sets are tried, smallest first; then a set is shrunk greedily instead.
+# So many sets are tried, smallest first; then a set is shrunk instead.
 MOST_TRIED = 200
 
 
@@ -101,18 +106,14 @@ def _restricted(implementation: Implementation, kept: frozenset[_Operand]) -> Im
     return replace(implementation, inputs=inputs, results=results)
 
 
-def _smallest(operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]) -> tuple[_Operand, ...]:
-    """A smallest set of operands for which the monotone predicate `holds`; the first of several."""
+def _smallest(operands: tuple[_Operand, ...], holds: Callable[[Sequence[_Operand]], bool]) -> tuple[_Operand, ...]:
+    """A smallest set of operands for which the monotone predicate `holds`; the first of several. Where the sets are too
+    many, one from which no operand can be removed."""
     sets = (some for size in range(1, len(operands)) for some in combinations(operands, size))
     for some in islice(sets, MOST_TRIED):
         if holds(some):
             return some
-    kept = operands
-    for operand in operands:
-        fewer = tuple(other for other in kept if other != operand)
-        if len(fewer) > 0 and holds(fewer):
-            kept = fewer
-    return kept
+    return tuple(minimal(operands[::-1], holds))
 
 
 def _required(

@@ -58,6 +58,7 @@ from relayout.ops.named_axes import operand_by_operand
 __all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
 
 _ANY = Layout.any(0)
+_Lowerings = Sequence[tuple[Requirement, FixedLowering]]
 _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
@@ -317,22 +318,23 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
     by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
-    written = _placed(context, own, [(each, lowering) for each, lowering in by_backend if lowering is not None])
+    written = [(each, lowering) for each, lowering in by_backend if lowering is not None]
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
         return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
     axis_names = port_axis_names(rule, own.ports)
     lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
-    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
+    placed = _placed(context, own, written, lowerings, axis_names)
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
+    mixed = [(each, lowering) for each, lowering, _ in placed.fixed if each.implementation.rewrite is None]
     return NodeSeed(
         own,
-        written.fixed + placed.fixed,
-        shuffle=axis_shuffle(own, mixes, [(met, lowering) for met, lowering, _ in placed.fixed]) if mixes else None,
-        start=written.start + placed.start,
-        blocking=written.blocking | placed.blocking,
+        placed.fixed,
+        shuffle=axis_shuffle(own, mixes, mixed) if mixes else None,
+        start=placed.start,
+        blocking=placed.blocking,
         has_boxes=has_boxes,
-        is_partial=not (written.are_all and placed.are_all),
+        is_partial=not placed.are_all,
     )
 
 
@@ -348,12 +350,16 @@ def _is_met(
     return is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
 
 
-def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+def _placed(
+    context: SeedContext, node: NodePorts, written: _Lowerings, lowerings: _Lowerings, axis_names: Sequence[str | None]
+) -> _Placed:
+    """The lowerings `written` by the backend, and the others that meet their requirements."""
+    met = [each for each in lowerings if _is_met(context, node, *each, axis_names)]
     fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
     start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
     are_all = True
-    for requirement, lowering in lowerings:
+    for requirement, lowering in (*written, *met):
         port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
         formats: list[MemoryFormat] = []
         for port, dims in zip(node.ports, port_dims, strict=True):
@@ -379,7 +385,7 @@ def _seed_free(
     own: NodePorts,
     rule: Free,
     requirements: Sequence[Requirement],
-    written: _Placed,
+    written: _Lowerings,
     *,
     has_boxes: bool,
 ) -> NodeSeed:
@@ -398,21 +404,21 @@ def _seed_free(
     lowerings = []
     if packed is not None:
         lowerings = [(each, one) for each in tiled for one in fixed_lowerings(own, packed, each.implementation)]
-    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
+    placed = _placed(context, own, written, lowerings, axis_names)
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
-    start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
+    start: list[_PortFormat | _SpaceOrder] = [*sources, *placed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
     if rule.axis_names:
         # The source's layout needs no requirement: the node can always run in ONNX's own layout.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
         own,
-        written.fixed + placed.fixed,
+        placed.fixed,
         tuple(spaces),
         start=tuple(start),
-        blocking=written.blocking | placed.blocking,
+        blocking=placed.blocking,
         has_boxes=has_boxes,
-        is_partial=not (written.are_all and placed.are_all),
+        is_partial=not placed.are_all,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -176,7 +176,7 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
             conversions += own[0]
             transfers += own[1]
         elif len(def_use.formats) > 1:
-            conversions += _conversions(formulation, def_use, items.get(index), assignment)
+            conversions += _at_one_device(formulation, def_use, items[index], assignment)
     return Plan(
         requirements.tensors,
         requirements.names,
@@ -218,100 +218,98 @@ def _planned(choices: TransferChoices, produced: State, wanted: Wanted) -> dict[
     return plan
 
 
-def _conversions(
-    formulation: Formulation, def_use: DefUse, item: Item | None, assignment: Sequence[int]
+def _at_one_device(
+    formulation: Formulation, def_use: DefUse, item: Item, assignment: Sequence[int]
 ) -> Iterator[PlannedConversion]:
-    """The conversions of a tensor that stays at one device, one for each format that consumers read, and those to
-    formats from which these are made."""
+    """The conversions of a tensor that stays at one device."""
     producer = formulation.chosen(def_use.producer, assignment)
-    produced = producer.formats[def_use.producer.port]
-    wanted: dict[MemoryFormat, list[TensorUse]] = {}
-    for use in def_use.consumers:
-        target = formulation.chosen(use, assignment).formats[use.port]
-        if target != produced:
-            wanted.setdefault(target, []).append(use)
-    origins = _origins(def_use, item, produced, wanted)
-    served: dict[MemoryFormat, list[TensorUse]] = {}
-    for target, consumers in wanted.items():
-        path = [target]
-        while origins.get(path[-1], produced) != produced:
-            path.append(origins[path[-1]])
-        for each in reversed(path):
-            served.setdefault(each, []).extend(consumers)
-    for target, serves in served.items():
-        origin = origins.get(target, produced)
-        consumers = wanted.get(target, serves)
-        yield _conversion(formulation, def_use, producer.device, origin, target, consumers, serves)
-
-
-def _origins(
-    def_use: DefUse, item: Item | None, produced: MemoryFormat, wanted: Collection[MemoryFormat]
-) -> dict[MemoryFormat, MemoryFormat]:
-    """The format that each copy is made from, where that may be another copy."""
-    if item is None or not item.reuses_copies:
-        return {}
-    formats = def_use.formats
-    copies = item.copies(formats.index(produced), set(map(formats.index, wanted)))
-    return {formats[target]: formats[origin] for origin, target in copies}
+    produced = def_use.formats.index(producer.formats[def_use.producer.port])
+    read = _readers(formulation, def_use, def_use.consumers, assignment)
+    return _copies(formulation, def_use, producer.device, item.copies(produced, read.keys()), read, read)
 
 
 def _between_devices(
     formulation: Formulation, def_use: DefUse, choices: TransferChoices, assignment: Sequence[int]
 ) -> tuple[list[PlannedConversion], list[PlannedTransfer]]:
     """The conversions and transfers of a tensor that several devices use."""
-
-    def at(device: str) -> list[TensorUse]:
-        return [use for use in def_use.consumers if device in formulation.chosen(use, assignment).devices]
-
-    def of(uses: Sequence[TensorUse], format_: MemoryFormat) -> list[TensorUse]:
-        return [use for use in uses if formulation.chosen(use, assignment).formats[use.port] == format_]
-
-    def receivers(device: str, format_: MemoryFormat) -> list[TensorUse]:
-        """The consumers at a device in this format, or else all consumers of its conversions there."""
-        return of(at(device), format_) or at(device)
-
     produced, wanted = formulation.states(def_use, assignment)
     incoming = _planned(choices, produced, wanted)
-    conversions, beyond = [], dict[tuple[str, int], list[TensorUse]]()
-    for q, transfer in incoming.items():
-        for g in transfer.formats:
-            beyond.setdefault((transfer.source, g), []).extend(receivers(q, def_use.formats[g]))
-    # In reverse order: a copy also serves the consumers of the copies that are made from it.
-    for device, f, g in reversed([*choices.conversions(produced, wanted, incoming)]):
-        source, target = def_use.formats[f], def_use.formats[g]
-        consumers, others = of(at(device), target), beyond.get((device, g), [])
-        serves = [*consumers, *others]
-        beyond.setdefault((device, f), []).extend(serves)
-        conversions.append(_conversion(formulation, def_use, device, source, target, consumers or others, serves))
-    conversions.reverse()
-    transfers = []
+    at: dict[str, list[TensorUse]] = {}
+    for use in def_use.consumers:
+        for device in formulation.chosen(use, assignment).devices:
+            at.setdefault(device, []).append(use)
+    read = {device: _readers(formulation, def_use, uses, assignment) for device, uses in at.items()}
+    transfers, sent = [], dict[str, dict[int, list[TensorUse]]]()
     for device, transfer in incoming.items():
-        for format_ in (def_use.formats[f] for f in transfer.formats):
+        for f in transfer.formats:
+            # The consumers in this format, or else all consumers of its conversions there.
+            receivers, format_ = read[device].get(f, at[device]), def_use.formats[f]
             size = formulation.costs.bytes_of(def_use.tensor, format_)
             cost = formulation.costs.transfer(def_use.tensor, format_, transfer.source, device)
-            uses = def_use.producer, tuple(receivers(device, format_))
+            uses = def_use.producer, tuple(receivers)
             transfers.append(PlannedTransfer(def_use.tensor, format_, transfer.source, device, *uses, cost, size))
+            sent.setdefault(transfer.source, {}).setdefault(f, []).extend(receivers)
+    edges: dict[str, list[tuple[int, int]]] = {}
+    for device, f, g in choices.conversions(produced, wanted, incoming):
+        edges.setdefault(device, []).append((f, g))
+    conversions: list[PlannedConversion] = []
+    for device, own in edges.items():
+        here, beyond = read.get(device, {}), sent.get(device, {})
+        needed = {f: [*here.get(f, ()), *beyond.get(f, ())] for f in sorted(here.keys() | beyond.keys())}
+        conversions += _copies(formulation, def_use, device, own, here, needed)
     return conversions, transfers
+
+
+def _readers(
+    formulation: Formulation, def_use: DefUse, uses: Iterable[TensorUse], assignment: Sequence[int]
+) -> dict[int, list[TensorUse]]:
+    """The uses of a tensor by the number of the format that they read."""
+    number = {f: i for i, f in enumerate(def_use.formats)}
+    found: dict[int, list[TensorUse]] = {}
+    for use in uses:
+        found.setdefault(number[formulation.chosen(use, assignment).formats[use.port]], []).append(use)
+    return found
+
+
+def _copies(
+    formulation: Formulation,
+    def_use: DefUse,
+    device: str,
+    edges: Iterable[tuple[int, int]],
+    read: Mapping[int, Sequence[TensorUse]],
+    needed: Mapping[int, Sequence[TensorUse]],
+) -> Iterator[PlannedConversion]:
+    """The conversions at one device: one for each format that is `needed` and is made, and those to formats from which
+    these are made. `edges` are pairs of numbers of formats, from and to; `read` are the uses at this device."""
+    origins = {target: origin for origin, target in edges}
+    served: dict[int, list[TensorUse]] = {}
+    for wanted, uses in needed.items():
+        path = [wanted]
+        while path[-1] in origins:
+            path.append(origins[path[-1]])
+        for each in reversed(path[:-1]):
+            served.setdefault(each, []).extend(uses)
+    for target, serves in served.items():
+        yield _conversion(formulation, def_use, device, (origins[target], target), read.get(target, serves), serves)
 
 
 def _conversion(
     formulation: Formulation,
     def_use: DefUse,
     device: str,
-    source: MemoryFormat,
-    target: MemoryFormat,
+    edge: tuple[int, int],
     consumers: Sequence[TensorUse],
     serves: Sequence[TensorUse],
 ) -> PlannedConversion:
-    table, formats = formulation.costs.table(def_use.tensor, device, def_use.formats), def_use.formats
-    cost = table.rows[formats.index(source)][formats.index(target)]
+    source, target = edge
+    cost = formulation.costs.table(def_use.tensor, device, def_use.formats).rows[source][target]
     if cost is None:
         raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
     return PlannedConversion(
         *astuple(cost),
         tensor=def_use.tensor,
-        source=source,
-        target=target,
+        source=def_use.formats[source],
+        target=def_use.formats[target],
         device=device,
         producer=def_use.producer,
         consumers=tuple(consumers),

@@ -5,13 +5,14 @@ requirement accepts any format.
 
 QuickXplain (Junker 2004) finds a subset from which nothing can be removed. Its size is proved least by correction sets:
 every conflict has a member in each of them, so a smallest hitting set of those known is a conflict or yields another
-correction set ("Smallest MUS extraction with minimal hitting set dualization", Ignatiev et al. 2015).
+correction set ("Smallest MUS extraction with minimal hitting set dualization", Ignatiev et al. 2015). A problem has
+thousands of requirements; those of one node are so few that `candidates.node_conflict` tries their subsets by size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from relayout.solve.network import Conversion
 from relayout.solve.problem import Choice, Item, Problem, Use
@@ -20,6 +21,7 @@ __all__ = [
     "DroppedRequirement",
     "Requirement",
     "feasibility_problem",
+    "minimal",
     "relaxed",
     "requirements_of",
     "smallest_conflict",
@@ -29,6 +31,8 @@ __all__ = [
 # The proof that no conflict is smaller takes several solves; it is skipped for conflicts larger than this.
 MOST_PROVED = 24
 MOST_CORRECTIONS = 100
+
+T = TypeVar("T", bound=Any)
 
 
 class Requirement(NamedTuple):
@@ -154,7 +158,8 @@ def smallest_conflict(
     `is_infeasible` solves a feasibility problem. `correct(met)` is a set of requirements outside `met` whose removal
     leaves a solution, or None if unknown; with it the conflict is one of the fewest requirements, unless the proof
     takes too long."""
-    conflict = _minimal(problem, is_infeasible, _suspects(problem, is_infeasible, start))
+    suspects = _suspects(problem, is_infeasible, start)
+    conflict = minimal(suspects, lambda some: is_infeasible(relaxed(problem, some)))
     if len(conflict) > MOST_PROVED:
         return tuple(conflict)
     every = requirements_of(problem)
@@ -176,9 +181,17 @@ def smallest_conflict(
     return tuple(conflict)
 
 
-def _minimal(problem: Problem, is_infeasible: IsInfeasible, suspects: Sequence[Requirement]) -> list[Requirement]:
-    def explain(background: list[Requirement], added: bool, candidates: Sequence[Requirement]) -> list[Requirement]:
-        if added and is_infeasible(relaxed(problem, background)):
+def minimal(suspects: Sequence[T], is_conflict: Callable[[Sequence[T]], bool]) -> list[T]:
+    """A conflict among the suspects from which none can be removed, sorted. Those at the end are removed first.
+
+    `is_conflict` holds for all suspects, and for every set that contains one for which it holds.
+
+    >>> minimal("abcd", lambda some: {"a", "c"} <= set(some) or {"b", "d"} <= set(some))
+    ['a', 'c']
+    """
+
+    def explain(background: list[T], added: bool, candidates: Sequence[T]) -> list[T]:
+        if added and is_conflict(background):
             return []
         if len(candidates) == 1:
             return list(candidates)
