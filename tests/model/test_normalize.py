@@ -132,3 +132,18 @@ def test_the_declared_type_of_a_constant_gives_way_to_its_data() -> None:
     assert read.graph.initializers["k"].shape == [2]
     assert not warnings_of(read)
     onnx.checker.check_model(to_proto(read), full_check=True)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(("given", "bins"), [("", 9), ("<onesided = 0>", 16), ("<onesided = 1>", 9)])
+def test_a_stft_says_whether_its_spectrum_is_one_sided(given: str, bins: int, inside: bool) -> None:
+    stft = f"STFT {given} (x, step, , length)"
+    called = "mine.f (x, step, length)" if inside else stft
+    text = f"g (float[2,128,1] x, int64 step, int64 length) => (y) {{ y = {called} }}"
+    function = f'<domain: "mine", opset_import: ["" : 20]> f (x, step, length) => (y) {{ y = {stft} }}'
+    model = parse(f"{text} {function}" if inside else text)
+    for value in ("step", "length"):
+        model.graph.input.pop()
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(8 if value == "step" else 16), value))
+    (node,) = read_model(model).graph
+    assert node.outputs[0].shape == [2, 15, bins, 2]

@@ -22,6 +22,7 @@ from relayout.ops.operand_roles import OWN_DOMAIN
 __all__ = ["inline", "normalize"]
 
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
+ONE_SIDED = "STFT"
 
 
 def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) -> tuple[onnx.ModelProto, Structure]:
@@ -29,6 +30,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     `notes`."""
     _name_opsets(proto)
     used = {domain for domain, *_ in structure.kinds}
+    operators = {operator for _, operator, *_ in structure.kinds}
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
         if "ai.onnx" in used:
             _name_standard(graph.node)
@@ -37,8 +39,11 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         for info in declared_values(graph):
             _clear_invalid_extents(info.type)
         _declare_constants(graph)
+        if ONE_SIDED in operators:
+            _say_one_sided(graph.node)
     for function in proto.functions:
         _name_standard(function.node)
+        _say_one_sided(nodes_inside(function.node))
         if OWN_DOMAIN in used:
             _split_overloads(nodes_inside(function.node))
         if function.domain in STANDARD_DOMAINS and onnx.defs.has(function.name):
@@ -100,6 +105,13 @@ def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.domain == OWN_DOMAIN and not node.overload and (node.domain, node.op_type) != PACKING:
             node.op_type, _, node.overload = node.op_type.partition("_")
+
+
+def _say_one_sided(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Write the default of a STFT's `onesided`, which is 1: onnx's inference takes 0 where it is absent."""
+    for node in nodes:
+        if node.op_type == ONE_SIDED and not node.domain and all(each.name != "onesided" for each in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:

@@ -113,8 +113,14 @@ def test_a_cast_to_float16_in_one_model_alone_is_no_rounding() -> None:
     assert "casts between float types" in float64_of(verification)
 
 
+def test_a_cast_that_nothing_reads_is_no_difference() -> None:
+    verification = verify(kept(), "onnx", against=lossy(f"{CONV} unread = Cast <to = 10> (a)"))
+    assert verification.passed
+    assert "agree" in float64_of(verification)
+
+
 def test_an_overflow_in_float16_is_no_rounding() -> None:
-    steps = steps_of(half("i = Mul (h, h)"))
+    steps = steps_of(half("i = Mul (h, h)"), ["y"])
     feed = {"x": np.full((1, 3, 6, 6), 1e3, np.float32)}
     with pytest.raises(UndecidedError, match="65504"):
         run_wide(steps, [feed], ["y"], Deadline(60))
@@ -175,7 +181,7 @@ def test_an_overflow_in_one_model_is_no_rounding() -> None:
 
 
 def test_the_time_that_float64_may_take_is_limited() -> None:
-    steps = steps_of(kept())
+    steps = steps_of(kept(), ["y"])
     feed = {"x": np.ones((1, 3, 6, 6), np.float32)}
     (result,) = run_wide(steps, [feed], ["y"], Deadline(60))
     assert result["y"].dtype == np.float64
@@ -190,7 +196,7 @@ def test_a_grid_sample_of_an_older_opset_runs_in_float64(mode: str) -> None:
             y = GridSample <mode = "{mode}"> (x, grid) }}""")
     generator = np.random.default_rng(0)
     feed = {"x": generator.normal(size=(1, 2, 5, 5)), "grid": generator.uniform(-0.9, 0.9, size=(1, 3, 4, 2))}
-    steps = steps_of(ir.from_proto(proto))
+    steps = steps_of(ir.from_proto(proto), ["y"])
     (result,) = run_wide(steps, [{name: data.astype(np.float32) for name, data in feed.items()}], ["y"], Deadline(60))
     assert result["y"].dtype == np.float64
 

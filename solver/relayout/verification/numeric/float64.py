@@ -66,21 +66,22 @@ def _compared(
     if 2 * max(weights_size(side.model) for pair in pairs for side in pair) > LARGEST_MODEL:
         raise UndecidedError("the weights are too large")
     deadline = Deadline(SECONDS)
+    theirs_wanted, mine_wanted = sorted(set(sources.values())), sorted(sources)
     expected: list[dict[str, Arrays]] = []
     found: list[dict[str, Arrays]] = []
     noisy: list[dict[str, Arrays]] = []
     for model, original in pairs:
         right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
-        their_steps, my_steps = steps_of(original.model), steps_of(model.model)
+        their_steps, my_steps = steps_of(original.model, theirs_wanted), steps_of(model.model, mine_wanted)
         if their_steps.casts != my_steps.casts:
             raise UndecidedError("the two models do not have the same casts between float types")
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):
             disturbed = with_noise(feed)
-            theirs = run_wide(their_steps, [feed, disturbed], sorted(set(sources.values())), deadline)
+            theirs = run_wide(their_steps, [feed, disturbed], theirs_wanted, deadline)
             expected += _as_results(theirs[:1])
             noisy += _as_results(theirs[1:])
-            found += _as_results(run_wide(my_steps, [mine], sorted(sources), deadline))
+            found += _as_results(run_wide(my_steps, [mine], mine_wanted, deadline))
     compared = list(judge(expected, found, noisy))
     for each in compared:
         if each.tolerance > _TELLING:

@@ -8,7 +8,7 @@ their rounding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +58,9 @@ class Steps:
     ir_version: int
 
 
-def steps_of(model: ir.Model) -> Steps:
-    """The steps of a model. Raises UndecidedError for a model that has no float64 of the same meaning."""
+def steps_of(model: ir.Model, wanted: Iterable[str]) -> Steps:
+    """The steps to the `wanted` values of a model. Raises UndecidedError for a model that has no float64 of the same
+    meaning."""
     from onnx_ir.passes.common import InlinePass
 
     flat = model.clone()
@@ -67,6 +68,7 @@ def steps_of(model: ir.Model) -> Steps:
     constants = {str(value.name): _data(value) for value in flat.graph.initializers.values()}
     flat.graph.initializers.clear()
     proto = ir.to_proto(flat)
+    _keep_nodes_of(proto.graph, wanted)
     steps = tuple(
         Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)))
         for node in proto.graph.node
@@ -91,6 +93,21 @@ def wide(array: Array) -> Array:
 def narrow(array: Array) -> Array:
     """The numbers in float32, if they are floats of 16 bits or more."""
     return array.astype(np.float32) if array.dtype == np.float64 else _of_type(array, TensorProto.FLOAT)
+
+
+def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:
+    """Remove the nodes on which no `wanted` value depends, with their results' types: the legal model has no unread
+    results."""
+    needed, kept = set(wanted), []
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(_reads(node))
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    known = [info for info in graph.value_info if info.name in needed]
+    del graph.value_info[:]
+    graph.value_info.extend(known)
 
 
 def _of_type(array: Array, dtype: int) -> Array:
