@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-__all__ = ["model_of", "proto_of"]
-
 from relayout.model.proto_graphs import replace_entries
+
+__all__ = ["model_of", "proto_of"]
 
 SMALL = 128
 """Nodes share equal tensors up to this many bytes as attributes."""

@@ -128,7 +128,7 @@ def _note_data(node: ir.Node) -> None:
     if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
         given = node.attributes["value"]
         if given.type == ir.AttributeType.TENSOR and not given.is_ref():
-            node.outputs[0].const_value = given.as_tensor()
+            node.outputs[0].const_value = given.value
 
 
 def _attach_to(

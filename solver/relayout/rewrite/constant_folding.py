@@ -100,7 +100,7 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
         return ir.tensor(leaves[value.name or ""])
     graph = nodes[-1].graph
     assert graph is not None
-    protos = [ir.to_proto(node) for node in nodes]
+    protos = [ir.serde.serialize_node(node) for node in nodes]
     inputs = [
         onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for n, a in leaves.items()

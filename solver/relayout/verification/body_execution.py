@@ -134,7 +134,7 @@ def _run(start: ir.Value, end: ir.Value, array: Array, opset: int) -> Array | No
         return array
     names = str(start.name), str(end.name)
     read, made = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in names)
-    graph = onnx.helper.make_graph([ir.to_proto(node) for node in nodes], "way", [read], [made])
+    graph = onnx.helper.make_graph([ir.serde.serialize_node(node) for node in nodes], "way", [read], [made])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     (result,) = ReferenceEvaluator(model).run(None, {names[0]: array})
     return np.asarray(result)

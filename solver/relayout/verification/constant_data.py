@@ -182,7 +182,7 @@ def _computed(value: ir.Value) -> Array | None:
         return None
     ordered = [node for node in graph.all_nodes() if node in nodes]
     inputs = [onnx.ValueInfoProto(name=name) for name in leaves]
-    body = onnx.GraphProto(name="constants", node=map(ir.to_proto, ordered), input=inputs)
+    body = onnx.GraphProto(name="constants", node=map(ir.serde.serialize_node, ordered), input=inputs)
     body.output.append(onnx.ValueInfoProto(name=str(value.name)))
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     try:

@@ -126,7 +126,7 @@ def _are_alike(one: ir.Value | None, other: ir.Value | None, depth: int) -> bool
 
 
 def _attributes(node: ir.Node) -> dict[str, str]:
-    return {name: str(ir.to_proto(attribute)) for name, attribute in node.attributes.items()}
+    return {each.name: str(each) for each in ir.serde.serialize_node(node).attribute}
 
 
 def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
