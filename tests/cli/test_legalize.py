@@ -36,6 +36,13 @@ def test_the_report_and_the_model_may_go_to_stdout(model: Path, tmp_path: Path, 
     assert run("legalize", model, "-o", "-", "--report", "-").status == 2
 
 
+def test_the_tables_on_stdout_are_not_on_stderr_too(plain: Path, run: Run) -> None:
+    for command in ("legalize", "verify"):
+        said = run(command, plain, "-b", "nchw", "--format", "text")
+        assert "| transposes |" in said.out
+        assert "| transposes |" not in said.err
+
+
 def test_the_conversions_that_remain_name_who_requires_them(model: Path, tmp_path: Path, run: Run) -> None:
     said = run("legalize", model, "-o", tmp_path / "legal.onnx")
     assert "conversions that remain" in said.err

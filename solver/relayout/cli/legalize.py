@@ -14,7 +14,7 @@ from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STDIN, STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.model_files import check_no_folder
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import check_files, check_output, is_stdout, put, report_formats, write_report
+from relayout.cli.output_files import STDOUT, check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.remote import legalize_remotely
 from relayout.cli.terminal import print_bytes, print_data, print_status, results_stream
@@ -131,7 +131,9 @@ def legalize(
     if not quiet:
         from relayout.report.render import render_text
 
-        print_status(render_text(done, top=top))
+        # On stdout it is there already.
+        if reports.get(STDOUT) != "text":
+            print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
     else:

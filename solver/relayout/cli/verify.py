@@ -116,8 +116,8 @@ def verify(
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
-    # A model without an answer has no table.
-    if not quiet and (tables := _tables(results)):
+    # A model without an answer has no table, and text on stdout has it already.
+    if not quiet and reports.get(STDOUT) != "text" and (tables := _tables(results)):
         print_status(tables)
     show = print_status if STDOUT in reports else print_result
     for each in done:
