@@ -91,9 +91,8 @@ def run(
         records = replace(records, conversions=conversions, explanation=explanation)
         clock.stage("explain")
     choices = _drawn(answer) if draws_choices else {}
-    has_devices = bool(backend.devices())
     written = None
-    if not is_in_place(planned, formulation.costs, has_devices=has_devices):
+    if not is_in_place(planned, formulation.costs, backend):
         written = rewrite(model, backend, planned)
     clock.stage("rewrite")
     warnings = tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place))))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout import Backend, Layout, Reordering, TensorType, legalize
+from relayout import Backend, Implementation, Layout, Reordering, TensorType, legalize
+from relayout.verification.verifier import verify
 
 
 class Turns(Backend):
@@ -54,3 +56,41 @@ def test_a_chain_of_transposes_that_costs_as_much_stays() -> None:
     legal, report = legalize(source, "onnx")
     assert [node.input[0] for node in legal.graph.node] == [node.input[0] for node in source.graph.node]
     assert report.after == report.before
+
+
+class Shapes(Backend):
+    """Takes a Shape of channels last only."""
+
+    name = "shapes"
+    inputs, cost = "NHWC", 0
+
+    def implementations(self, node: ir.Node) -> list[Implementation]:
+        inputs, results = ([Layout.any(len(v.shape or ())) for v in each if v] for each in (node.inputs, node.outputs))
+        if node.op_type != "Shape":
+            return [Implementation(tuple(inputs), tuple(results))]
+        return [Implementation((Layout.parse(self.inputs),), tuple(results), cost=self.cost)]
+
+
+class CostlyShapes(Shapes):
+    """Charges for a Shape."""
+
+    name = "costly-shapes"
+    inputs, cost = "****", 100
+
+
+@pytest.mark.parametrize("backend", [Shapes, CostlyShapes])
+@pytest.mark.parametrize("reading", ["y = Neg (t)", "u = Concat <axis = 0> (t, rest) y = Reshape (z, u)"])
+def test_a_shape_that_the_plan_does_not_need_stays_only_where_it_is_free(backend: type[Backend], reading: str) -> None:
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        net (float[6,8,s0,3] x) => (y, float[6,2,s1,6] z)
+        <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] rest = {{-1}}> {{
+            z = DepthToSpace <blocksize = 2> (x) s = Shape (z) t = Slice (s, zero, two) {reading}
+        }}"""
+    )
+    legal, report = legalize(source, backend())
+    assert "Shape" not in [node.op_type for node in legal.graph.node]
+    assert report.cost == 0
+    assert verify(legal, backend(), against=source, report=report, static=True).passed
+    kept, _ = legalize(source, "onnx")
+    assert [node.op_type for node in kept.graph.node] == [node.op_type for node in source.graph.node]

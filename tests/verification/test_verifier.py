@@ -13,7 +13,7 @@ import pytest
 from graphs import Net, random_feeds
 
 from relayout import legalize
-from relayout.backend import Backend
+from relayout.backend import Backend, load_backend
 from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
@@ -50,6 +50,11 @@ MaxPool <kernel_shape, strides, data_layout> (X) => (Y) {
     Xn = Transpose <perm = [0,3,1,2]> (X)
     Yn = MaxPool <kernel_shape: ints = @kernel_shape, strides: ints = @strides> (Xn)
     Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
+
+
+def table_of(operator: str, layout: str) -> Backend:
+    """A backend that requires this layout of the first operand of an operator, and nothing else."""
+    return load_backend({"name": "drawn", "rule": [{"op": operator, "implementation": [{"data": layout, "cost": 0}]}]})
 
 
 def model_of(text: str, weights: dict[str, np.ndarray] | None = None, *, opset: int = 20) -> ir.Model:
@@ -471,6 +476,15 @@ def test_bodies_of_branches_are_verified_too() -> None:
     assert verify(model, "nchw", against=model).passed
 
 
+def test_a_resize_of_rows_and_columns_is_in_the_alignments_of_its_layout() -> None:
+    model = model_of(
+        "net (float[1,3,5,5] x) => (float[1,3,10,10] y) <float[4] s = {1, 1, 2, 2}> { y = Resize (x, , s) }"
+    )
+    assert verify(model, table_of("Resize", "NC[a=20]HW"), static=True).passed
+    (found,) = verify(model, table_of("Resize", "NC[a=64]HW"), static=True).findings
+    assert (found.rule, found.expected) == ("layout-requirement", "NC[a=64]HW")
+
+
 def test_the_same_model_gives_the_same_verification() -> None:
     assert verify(raw(), "nhwc", against=legal()) == verify(raw(), "nhwc", against=legal())
 
@@ -485,6 +499,26 @@ def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
     verification = verify(model, "onnx", against=model)
     assert verification.numeric is not None
     assert verification.numeric.runtime == "onnxruntime"
+
+
+@pytest.mark.parametrize("columns", ["4", "columns"])
+def test_a_resize_of_channels_names_its_own_axes(columns: str) -> None:
+    """The pool behind the Transpose reads the resized channels as columns."""
+    model = model_of(
+        f"""net (float[2,3,{columns}] x) => (float[2,o,6] y) <float[3] s = {{1, 2, 0.5}}> {{
+            w = Relu (x)
+            r = Resize <mode = "linear"> (w, , s)
+            t = Transpose <perm = [0, 2, 1]> (r)
+            y = MaxPool <kernel_shape = [1]> (t)
+        }}"""
+    )
+    assert verify(model, table_of("Resize", "NCW"), static=True).passed
+    # With these annotations, they are the columns of the source.
+    for value in (model.graph[0].outputs[0], model.graph[1].outputs[0]):
+        value.metadata_props["relayout.order"] = "0,2,1"
+    assert verify(model, table_of("Resize", "NWC"), static=True).passed
+    (found,) = verify(model, table_of("Resize", "NCW"), static=True).findings
+    assert (found.rule, found.expected) == ("layout-requirement", "NCW")
 
 
 def test_a_run_does_not_change_its_inputs() -> None:

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from relayout.backend.interface import DEVICE_KEY
+from relayout.backend.calls import ask, supported_by
+from relayout.backend.interface import DEVICE_KEY, Backend
+from relayout.candidates.backend_requirements import has_requirement
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.device_expansion import annotated_device
@@ -25,11 +27,12 @@ class _Copy(NamedTuple):
     device: str
 
 
-def is_in_place(plan: Plan, costs: ConversionCosts, *, has_devices: bool) -> bool:
+def is_in_place(plan: Plan, costs: ConversionCosts, backend: Backend) -> bool:
     """Whether every node stays at its device, and the source's Transposes make the copies that the conversions make,
     from formats from which they cost as much. A conversion by the backend's own operator is not in the source: there it
-    would be a node with a cost."""
-    tensors, conversions = plan.tensors, plan.conversions
+    would be a node with a cost. Nor has the plan the nodes on which no output depends: they may stay only where they
+    are free."""
+    tensors, conversions, has_devices = plan.tensors, plan.conversions, bool(backend.devices())
     if not plan.keeps_nodes or tensors.cancelling or any(map(_is_unread, tensors.dead)):
         return False
     if has_devices and not _are_placed(plan):
@@ -50,12 +53,24 @@ def is_in_place(plan: Plan, costs: ConversionCosts, *, has_devices: bool) -> boo
         if source != copies[copy].source
     ]
     planned = [each.cost for copy, each in copies.items() if origins[copy] != each.source]
-    return sum(each.cost for each in spent if each is not None) == sum(planned)
+    if sum(each.cost for each in spent if each is not None) != sum(planned):
+        return False
+    return all(_is_free(node, backend) for node in tensors.dead if node not in tensors.constant_nodes)
 
 
 def _is_unread(node: ir.Node) -> bool:
-    """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape."""
+    """Whether nothing reads the node. Others on which no output depends compute the shape of a Reshape, or have a known
+    extent read from their result."""
     return not any(map(is_read, node.outputs))
+
+
+def _is_free(node: ir.Node, backend: Backend) -> bool:
+    """Whether the backend runs the node in any layout, at no cost."""
+    device = node.metadata_props.get(DEVICE_KEY)
+    return supported_by(backend, node) and any(
+        not each.cost and device in (None, each.device) and not any(map(has_requirement, (*each.inputs, *each.results)))
+        for each in ask(backend, node)
+    )
 
 
 def _are_placed(plan: Plan) -> bool:

@@ -16,6 +16,8 @@ __all__ = ["COPY", "ancestors", "by_name", "paired_graphs", "source_name"]
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
 
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
 
 def by_name(model: ir.Model) -> dict[str, ir.Node]:
     """The nodes by their own names, where these are unique."""
@@ -33,14 +35,20 @@ def paired_graphs(model: ir.Model, original: ir.Model) -> dict[ir.Graph, ir.Grap
     """The original's graph that each graph of the model stands for, those inside nodes too.
 
     Two branches may use one name for different values, so a name says what it stands for only in such a pair. The nodes
-    around two graphs have the same first result in a pair of their own, or the same name.
+    around two graphs have the same first result in a pair of their own, or one that the original makes of the other's
+    by view ops, or the same name.
     """
     made = {(node.graph, value.name): node for node in walk(original.graph) for value in node.outputs}
     named = by_name(original)
     pairs = {model.graph: original.graph}
     for node in nesting_of(model.graph):
         result = source_name(node.outputs[0]) if node.outputs else ""
-        other = made.get((node.graph and pairs.get(node.graph), result)) or named.get(node.name or "")
+        other = made.get((node.graph and pairs.get(node.graph), result))
+        # The node makes the result of a view op that is gone.
+        while other is not None and other.op_type in _VIEWS and (read := other.inputs[0]) is not None:
+            other = read.producer()
+        if other is None or other.op_type != node.op_type:
+            other = named.get(node.name or "")
         if other is not None and other.op_type == node.op_type:
             theirs = _bodies(other)
             pairs.update((body, theirs[name]) for name, body in _bodies(node).items() if name in theirs)

@@ -22,7 +22,7 @@ from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.devices import implementations_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
-from relayout.verification.resize_axes import may_be_cut
+from relayout.verification.resize_axes import may_be_cut, names_by_extents
 
 __all__ = ["Charges", "check_requirements", "known_extents", "node_label", "noted_order"]
 
@@ -61,6 +61,8 @@ class _Known:
         found: list[Hashable] = [value and marks_of(value)[:2] for value in (*inputs, *results)]
         keys = (OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY) if node in index.noted else ()
         found += [node.metadata_props.get(key) for key in keys]
+        # The class has no scales, by which a Resize names its axes.
+        found.append(names_by_extents(node) if asked else None)
         for is_result, n, is_named in asked:
             value = results[n] if is_result else inputs[n]
             if value is not None:
@@ -171,7 +173,8 @@ def _unsatisfied(
     backend: Backend,
     known: _Known,
 ) -> Finding | None:
-    if n == 0 and _resizes_only_places(node, required):
+    resizes_places = n == 0 and _resizes_only_places(node, required)
+    if resizes_places and _is_tiled(required):
         return None
     shared = known.index.class_of(node)
     own = (shared.own_inputs if side == "input" else shared.own_results)[n]
@@ -197,6 +200,8 @@ def _unsatisfied(
         ]
         any_names = known.common.towards(value, required_here)
         layouts += [_current(any_name, carried, tensor.shape) for any_name in any_names]
+        resized = tuple(required.names) if resizes_places else names_by_extents(node) if n == 0 else None
+        layouts += [_current(resized, carried, tensor.shape)] if resized is not None else []
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None

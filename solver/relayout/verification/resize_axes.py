@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.ops.node_reader import constant_tensor
-from relayout.verification.memory_format import memory_format_of
+from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.operator_facts import AxisNames, standard_names
 
-__all__ = ["may_be_cut", "placed_names"]
+__all__ = ["may_be_cut", "names_by_extents", "placed_names"]
 
 _RESIZES = ("Resize", "Upsample")
 
@@ -26,6 +26,25 @@ def placed_names(node: ir.Node, rank: int) -> AxisNames:
     """
     is_resize = node.op_type in _RESIZES and node.domain == "" and rank in (3, 4, 5)
     return _names(_changes(node, rank)) if is_resize else standard_names(rank)
+
+
+def names_by_extents(node: ir.Node) -> AxisNames | None:
+    """The names that a Resize gives the axes of its data, by those of the source that it resizes; None for any other
+    operator, and where its operands do not have one annotated order.
+
+    No operator has to agree: one behind a Transpose may name the axes differently.
+    """
+    before, after = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if node.op_type not in _RESIZES or node.domain != "" or before is None or before.shape is None:
+        return None
+    rank = len(before.shape)
+    orders = {(memory_format_of(value) or whole(range(rank))).permutation for value in (before, after)}
+    order = orders.pop()
+    if orders or order is None or len(order) != rank or rank not in (3, 4, 5):
+        return None
+    changes = _changes(node, rank)
+    names = _names([changes[order.index(axis)] for axis in range(rank)])
+    return tuple(names[axis] for axis in order)
 
 
 def may_be_cut(node: ir.Node, layout: Layout) -> bool:
