@@ -391,6 +391,41 @@ def test_legalizing_a_legal_model_keeps_every_node_on_its_device() -> None:
     assert nodes[0] == nodes[1]
 
 
+def test_an_operator_that_one_device_has_in_a_layout_is_not_offered_so_to_another() -> None:
+    """The CPU leaves a Conv in the layout that it has, and that is ONNX's."""
+    net = Net()
+    net.output(net.transpose(net.conv(net.transpose(net.input("x", (1, 8, 8, 4)), 0, 3, 1, 2), 4, 4), 0, 2, 3, 1))
+    npu = {"name": "npu", "backend": "nhwc", "op": "Conv", "transfer": 0}
+    board = {
+        "name": "board",
+        "host": "npu",
+        "device": [npu, {"name": "cpu", "backend": "convert-layout", "transfer": 0}],
+        "assign": [{"op": "Conv", "devices": {"npu": 100, "cpu": 0}}],
+    }
+    legal, report = legalize(net.model(), board)
+    assert (report.cost, set(devices_of(legal).values())) == (100, {"npu"})
+    again, second = legalize(legal, board)
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_an_operator_of_a_layout_moves_to_a_device_that_asks_for_it() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 4, 8, 8)), 4, 4))
+    names = ("npu", "dsp")
+    devices = [{"name": name, "backend": "nhwc", "transfer": 0} for name in names]
+
+    def board(cheap: str) -> dict[str, Any]:
+        costs = {name: 0 if name == cheap else 1000 for name in names}
+        return {"name": "board", "device": devices, "assign": [{"op": "Conv", "devices": costs}]}
+
+    legal, _ = legalize(net.model(), board("npu"))
+    moved, _ = legalize(legal, board("dsp"))
+    assert devices_of(legal)["n0"] == "npu"
+    assert devices_of(moved)["n0"] == "dsp"
+    assert [node.op_type for node in moved.graph.node] == [node.op_type for node in legal.graph.node]
+
+
 class Nosy(Backend):
     """Says of its input what the outermost backend says of the input's producer."""
 

@@ -9,7 +9,7 @@ from random_open_extents import worse_sizes
 
 from relayout.legalization import legalize
 
-FOUND = (34, 94, 105, 115, 211)
+FOUND = (34, 94, 105, 115, 211, 731005, 731370)
 """Graphs for which the cheapest solution at the assumed sizes is dearer at others."""
 
 
@@ -52,3 +52,17 @@ def test_parts_of_known_size_are_transposed_together_where_that_is_cheaper() -> 
     _, report = legalize(parts(4).model())
     assert (report.before.transposes, report.after.transposes) == (2, 2)
     assert not report.warnings
+
+
+def test_the_sizes_that_an_input_states_for_a_resize_are_unknown() -> None:
+    """Moving a large image once may cost more than moving two small parts of it."""
+    net = Net()
+    sizes = net.input("sizes", (4,), TensorProto.INT64)
+    image = net.node("Resize", net.input("x", (2, 3, 9, 9)), "", "", sizes, mode="nearest")
+    for name in ("one", "other"):
+        end = net.input(name, (1,), TensorProto.INT64)
+        part = net.node("Slice", image, net.constant([0]), end, net.constant([0]))
+        net.output(net.transpose(part, 0, 2, 3, 1))
+    _, report = legalize(net.model())
+    assert (report.before.transposes, report.after.transposes) == (2, 2)
+    assert "of unknown extents" in report.warnings[0]

@@ -154,6 +154,22 @@ def test_a_hint_that_is_not_allowed_is_ignored() -> None:
     assert solve(problem, hint=(0, 0)).assignment == (1, 0)
 
 
+@pytest.mark.parametrize("engine", ["auto", "cp-sat"])
+@pytest.mark.parametrize("hint", [(0, 1), (1, 0)])
+def test_of_equal_solutions_the_hint_is_taken(hint: tuple[int, int], engine: str) -> None:
+    choices = (Choice("a", (0, 1)), Choice("b", (1, 2)))
+    problem = Problem(choices, (Item("v", Use(0, (0, 1)), (Use(1, (1, 0)),), ((0, 1), (1, 0))),))
+    solution = solve(problem, engine=engine, hint=hint)
+    assert (solution.status, solution.assignment, solution.cost) == ("optimal", hint, 2)
+
+
+def test_a_hint_over_the_limit_takes_no_place() -> None:
+    choices = (Choice("a", (0, 1)), Choice("b", (0,)))
+    problem = Problem(choices, (Item("v", Use(0, (0, 1)), (Use(1, (1,)),), ((0, 1), (1, 0))),))
+    solution = solve(problem, hint=(0, 0), max_conversions=0)
+    assert (solution.status, solution.assignment) == ("optimal", (1, 0))
+
+
 def test_of_equal_alternatives_the_first_is_taken() -> None:
     choices = tuple(Choice(f"c{c}", (1, 1, 1)) for c in range(4))
     same = tuple(tuple(0 if a == b else 9 for b in range(3)) for a in range(3))

@@ -28,7 +28,7 @@ from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
-from relayout.ops.logical_node import logical
+from relayout.ops.logical_node import logical, without_layouts
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -221,8 +221,15 @@ class Composite(Backend):
         return [
             replace(each, cost=each.cost + cost, device=device)
             for device, cost in able.items()
-            for each in ask(self._at[device], node)
+            for each in self._ask(device, node)
         ]
+
+    def _ask(self, device: str, node: ir.Node) -> Iterable[Implementation]:
+        """The implementations of a node on a device. An earlier run has laid an operator of the domain `relayout` for
+        the device that the node notes: another device takes it in that layout only where it asks for it."""
+        own = node.metadata_props.get(DEVICE_KEY)
+        is_elsewhere = own in self._devices and own != device
+        return ask(self._at[device], without_layouts(node) if is_elsewhere else node)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         return self._first(node).nth_input_layout_requirements(node, n)

@@ -21,6 +21,7 @@ from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
 from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.ops import Free, all_nodes, rule_of
+from relayout.ops.node_reader import constant_tensor
 
 __all__ = [
     "BATCH",
@@ -291,8 +292,17 @@ def _size_kept(
         long = [dim for dim in read if dim != 1]
         if long:
             sizes[name] = elements(ir.Shape([long[0]]))
-            if elements.bounds(long[0]) is None:
+            keeps_extent = axis in rule.tileable or not _has_parameters(node, rule)
+            if keeps_extent and all(elements.bounds(dim) is None for dim in long):
                 bounds.pop(name, None)
+
+
+def _has_parameters(node: ir.Node, rule: Free) -> bool:
+    """Whether an operand that is not known before the run may state extents, such as the sizes of a Resize."""
+    stated = [
+        value for value, axes in zip(node.inputs, rule.inputs, strict=False) if value is not None and axes is None
+    ]
+    return any(value.is_graph_input() or constant_tensor(value) is None for value in stated)
 
 
 def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: DimSizes) -> Iterator[tuple[str, Bounds]]:

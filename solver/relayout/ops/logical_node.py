@@ -20,12 +20,13 @@ from relayout.ops.operand_roles import (
     letters_of_role,
     own_layout,
     result_role,
+    written_node,
 )
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["is_packed", "lies_as", "logical", "logical_order"]
+__all__ = ["is_packed", "lies_as", "logical", "logical_order", "without_layouts"]
 
 
 def logical(node: ir.Node) -> ir.Node:
@@ -38,6 +39,15 @@ def logical(node: ir.Node) -> ir.Node:
         return logical_view(node)
     except InputError:
         return node
+
+
+def without_layouts(node: ir.Node) -> ir.Node:
+    """The logical node as if its operands lay in ONNX's order; `node` itself where they do."""
+    found = logical(written_node(node))
+    if found is written_node(node):
+        return node
+    found.hides_layouts = True  # type: ignore[attr-defined]  # of a view, which is made at each call
+    return found
 
 
 def lies_as(node: ir.Node, n: int, *, is_result: bool = False) -> Layout | None:

@@ -24,12 +24,14 @@ def logical_view(node: ir.Node) -> LogicalNode:
 
 
 class LogicalNode(ir.Node):
-    """A view of `written`: it is in no graph's list of nodes, and its operands do not list it among their users."""
+    """A view of `written`: it is in no graph's list of nodes, and its operands do not list it among their users.
+    `hides_layouts`: its operands count as lying in ONNX's order."""
 
     def __init__(self, written: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> None:
         kept = [each for name, each in written.attributes.items() if name not in LAYOUT_ATTRIBUTES]
         super().__init__("", written.op_type, (), kept, num_outputs=0, name=written.name)
         self.written = written
+        self.hides_layouts = False
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._metadata_props = written.metadata_props
         self._graph = written.graph

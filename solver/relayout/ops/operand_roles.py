@@ -168,9 +168,11 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
     attribute says so.
 
     Only operators of the domain `relayout` carry such attributes: `data_layout`, `kernel_layout`, and `out_layout`
-    where the result's differs. Of a logical node those of the node in the model count. Raises InputError for an invalid
-    layout.
+    where the result's differs. Of a logical node those of the node in the model count, unless it hides them. Raises
+    InputError for an invalid layout.
     """
+    if getattr(node, "hides_layouts", False):
+        return Layout.any(rank)
     node = written_node(node)
     names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
     if is_result and role == DATA:

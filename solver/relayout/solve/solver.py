@@ -65,9 +65,9 @@ def solve(
 
     `engine="cp-sat"` solves the whole problem with CP-SAT, as a cross-check. `time_limit` is in seconds of wall-clock
     time for the whole call. `max_conversions` limits the conversions of cost above 0. `hint` is a known assignment: if
-    it meets the limit, the solution is never worse. `improved` is called with the cost of each better solution, and the
-    bound, while the solver runs. Raises InputError if all costs together reach 2**60, and UsageError for an unknown
-    engine.
+    it meets the limit, the solution is never worse, and of equal ones it is the hint. `improved` is called with the
+    cost of each better solution, and the bound, while the solver runs. Raises InputError if all costs together reach
+    2**60, and UsageError for an unknown engine.
     """
     if engine not in ENGINES:
         raise UsageError("unknown engine", expected=" or ".join(ENGINES), found=engine)
@@ -75,7 +75,8 @@ def solve(
     # A solution of the problem without its limit is none yet.
     with deadline.silent() if max_conversions is not None else nullcontext():
         answer = by_cpsat(problem, deadline, hint, None) if engine == "cp-sat" else by_reduction(problem, deadline)
-    solution = _checked(problem, answer, deadline, hint)
+    is_over = hint is not None and max_conversions is not None and _paid_conversions(problem, hint) > max_conversions
+    solution = _checked(problem, answer, deadline, None if is_over else hint)
     if solution.status == "infeasible":
         conflict, relaxation = explain_infeasibility(problem, deadline, answer.seed)
         return replace(solution, conflict=conflict, relaxation=relaxation)
@@ -118,16 +119,18 @@ def _limited(
 
 
 def _checked(problem: Problem, answer: Answer, deadline: Deadline, hint: Sequence[int] | None) -> Solution:
-    """The answer as a solution, with the cost recomputed from the problem; or the hint, if cheaper."""
+    """The answer as a solution, with the cost recomputed from the problem; or the hint, unless it costs more."""
     assignment, bound, status = answer.assignment, answer.bound, answer.status
     cost = None if assignment is None else cost_of(problem, assignment)
-    if assignment is not None and (cost is None or (bound is not None and cost < bound)):
-        raise InternalError("the recomputed cost is below the bound", expected=f">= {bound}", found=str(cost))
+    if assignment is not None and cost is None:
+        raise InternalError("the solution has a conversion that does not exist", found=str(assignment))
     if status == "optimal" and cost != bound:
         raise InternalError("the recomputed cost is not the proven optimum", expected=str(bound), found=str(cost))
-    hinted = None if hint is None or status in ("optimal", "infeasible") else cost_of(problem, hint)
-    if hint is not None and hinted is not None and (cost is None or hinted < cost):
+    hinted = None if hint is None or status == "infeasible" else cost_of(problem, hint)
+    if hint is not None and hinted is not None and (cost is None or hinted <= cost):
         assignment, cost, status = tuple(hint), hinted, "feasible"
+    if cost is not None and bound is not None and cost < bound:
+        raise InternalError("the recomputed cost is below the bound", expected=f">= {bound}", found=str(cost))
     if cost is not None and cost == bound:
         status = "optimal"
     deadline.stage("check")
