@@ -122,3 +122,21 @@ def test_a_shape_that_the_source_leaves_out_may_be_declared() -> None:
     legal, report = legalize(source, "nhwc")
     assert [len(each.type.tensor_type.shape.dim) for each in legal.graph.output] == [4, 2, 4, 3]
     assert verify(legal, "nhwc", against=source, run=False, report=report).findings == ()
+
+
+@pytest.mark.parametrize("kind", ["seq", "optional"])
+def test_the_elements_of_a_sequence_keep_their_extents(kind: str) -> None:
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]>
+        net ({kind}(float[3,N]) x, float[4] q) => ({kind}(float[3,N]) y, float[4] z) {{
+            y = Identity (x)
+            z = Relu (q) }}"""
+    )
+    legal, report = legalize(source, "onnx")
+    assert verify(legal, "onnx", against=source, run=False, report=report).findings == ()
+    field = "sequence_type" if kind == "seq" else "optional_type"
+    for side in ("input", "output"):
+        wrong = onnx.ModelProto.FromString(legal.SerializeToString())
+        element = getattr(getattr(wrong.graph, side)[0].type, field).elem_type
+        element.tensor_type.shape.dim[0].dim_param = "rows"
+        assert not verify(wrong, "onnx", against=source, run=False).passed

@@ -123,7 +123,7 @@ def model_from(light: Light) -> ir.Model:
     structure = light.structure
     notes = [*light.notes]
     declared = {
-        side: {value.name: _declared(value) for value in values}
+        side: {value.name: _declared(value.type) for value in values}
         for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))
     }
     infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
@@ -138,12 +138,15 @@ def model_from(light: Light) -> ir.Model:
     return model
 
 
-def _declared(value: onnx.ValueInfoProto) -> tuple[Declared, ...] | None:
-    """The extents that a value is declared with; None where it has no shape."""
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
+def _declared(kind: onnx.TypeProto) -> tuple[Declared, ...] | None:
+    """The extents that a type has, that of the elements of a sequence or an optional; None where it has no shape."""
+    for part in ("sequence_type", "optional_type"):
+        if kind.HasField(part):
+            return _declared(getattr(kind, part).elem_type)
+    tensor = kind.sparse_tensor_type if kind.HasField("sparse_tensor_type") else kind.tensor_type
+    if not tensor.HasField("shape"):
         return None
-    return tuple([dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim])
+    return tuple([dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim])
 
 
 def _built(inferred: Inferred, light: Light) -> ir.Model:
