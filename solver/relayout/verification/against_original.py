@@ -28,5 +28,5 @@ def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]]
     yield from check_declared(model, original)
     yield from check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
-    yield from check_dataflow(model, original)
+    yield from check_dataflow(model, original, fuses=fuses)
     yield from check_operators(model, original, own, fuses=fuses)
