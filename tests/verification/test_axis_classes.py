@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from graphs import Net
 
 from relayout.legalization import legalize
@@ -140,3 +141,21 @@ def test_an_operator_behind_a_fused_axis_names_those_beside_it() -> None:
     extents[1].dim_value, extents[2].dim_value = extents[2].dim_value, extents[1].dim_value
     faults = {(finding.rule, finding.node) for finding in verify(legal, "canonical").findings}
     assert ("layout-requirement", gather.name) in faults
+
+
+@pytest.mark.parametrize("operator", ["DepthToSpace", "SpaceToDepth"])
+def test_blocks_of_one_leave_the_axes_where_they_are(operator: str) -> None:
+    """The operator is elided, and the pool's own names reach what stands behind it."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18]>
+        net (float[3,4,1,1] x, float[1,3,1,4] given) => (float[1,3,1,4] y) <int64[1,1] last = {{-1}}> {{
+            [pool] pooled, places = MaxPool <kernel_shape = [1,1]> (x)
+            [cast] floats = Cast <to = 1> (places)
+            [turned] turned = Transpose <perm = [0,2,3,1]> (floats)
+            [blocks] blocks = {operator} <blocksize = 1> (turned)
+            [back] back = Transpose <perm = [2,0,1,3]> (blocks)
+            [scatter] y = ScatterND (back, last, given) }}"""
+    )
+    legal, report = legalize(model, "xla-cpu")
+    assert report.after.transposes == 0
+    assert verify(legal, "xla-cpu", against=model).findings == ()

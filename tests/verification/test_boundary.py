@@ -56,3 +56,87 @@ def test_a_permuted_input_has_the_shape_that_the_report_says() -> None:
     legal, report = legalize(onnx.parser.parse_model(TEXT), "nhwc", input_layouts={"x": "NHWC"})
     assert [each.shape for each in report.boundary if each.name == "x"] == [(1, 8, 8, 3)]
     assert verify(legal, "nhwc", report=report).passed
+
+
+OPEN = """<ir_version: 9, opset_import: ["": 18]>
+net (float[N,4,H,6] x, float[?,4] q, float[1,4,8,8] u, float[4,4,3,3] w, int64[3] to)
+    => (float[N,4,H,6] y, float[?,4] s, float[1,4,8,8] v, float[1,8,M] z) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    y = Relu (a)
+    s = Relu (q)
+    b = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (u, w)
+    v = Relu (b)
+    z = Reshape (v, to) }"""
+
+
+@pytest.mark.parametrize(
+    ("side", "index", "axis", "extent"),
+    [
+        ("output", 2, 1, "d5"),
+        ("output", 2, 1, None),
+        ("output", 0, 0, 2),
+        ("output", 0, 0, "d5"),
+        ("output", 0, 0, "H"),
+        ("output", 0, 3, "H"),
+        ("output", 1, 0, 3),
+        ("output", 1, 0, "N"),
+        ("output", 3, 1, "M"),
+        ("input", 0, 1, "d5"),
+        ("input", 0, 0, "d5"),
+        ("input", 0, 0, None),
+        ("input", 1, 0, 3),
+        ("input", 1, 0, "N"),
+        ("input", 4, 0, "n"),
+    ],
+)
+def test_a_declared_extent_stays_though_inference_knows_it(
+    side: str, index: int, axis: int, extent: int | str | None
+) -> None:
+    """Reading puts back what inference derives; a caller sees what the file declares."""
+    source = onnx.parser.parse_model(OPEN)
+    legal, report = legalize(source, "nhwc")
+    assert verify(legal, "nhwc", against=source, run=False, report=report).findings == ()
+    dim = getattr(legal.graph, side)[index].type.tensor_type.shape.dim[axis]
+    dim.Clear()
+    if extent is not None:
+        setattr(dim, "dim_value" if isinstance(extent, int) else "dim_param", extent)
+    for verification in (
+        verify(legal, "nhwc", against=source, run=False),
+        verify(legal, "nhwc", report=report),
+    ):
+        assert {each.rule for each in verification.findings if each.severity == "error"} & {"boundary", "shape"}
+
+
+def test_an_output_whose_shape_is_gone_is_found() -> None:
+    source = onnx.parser.parse_model(OPEN)
+    legal, report = legalize(source, "nhwc")
+    legal.graph.output[2].type.tensor_type.ClearField("shape")
+    assert not verify(legal, "nhwc", against=source, run=False).passed
+    assert not verify(legal, "nhwc", report=report).passed
+
+
+def test_a_shape_that_the_source_leaves_out_may_be_declared() -> None:
+    source = onnx.parser.parse_model(OPEN)
+    for each in source.graph.output:
+        each.type.tensor_type.ClearField("shape")
+    legal, report = legalize(source, "nhwc")
+    assert [len(each.type.tensor_type.shape.dim) for each in legal.graph.output] == [4, 2, 4, 3]
+    assert verify(legal, "nhwc", against=source, run=False, report=report).findings == ()
+
+
+@pytest.mark.parametrize("kind", ["seq", "optional"])
+def test_the_elements_of_a_sequence_keep_their_extents(kind: str) -> None:
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]>
+        net ({kind}(float[3,N]) x, float[4] q) => ({kind}(float[3,N]) y, float[4] z) {{
+            y = Identity (x)
+            z = Relu (q) }}"""
+    )
+    legal, report = legalize(source, "onnx")
+    assert verify(legal, "onnx", against=source, run=False, report=report).findings == ()
+    field = "sequence_type" if kind == "seq" else "optional_type"
+    for side in ("input", "output"):
+        wrong = onnx.ModelProto.FromString(legal.SerializeToString())
+        element = getattr(getattr(wrong.graph, side)[0].type, field).elem_type
+        element.tensor_type.shape.dim[0].dim_param = "rows"
+        assert not verify(wrong, "onnx", against=source, run=False).passed

@@ -33,15 +33,27 @@ from relayout.model.onnx_file import (
     write_inside,
     write_onnx,
 )
-from relayout.model.reading import WARNINGS_KEY, Opened, detached, model_from, normalized, with_input_shapes
+from relayout.model.reading import (
+    DECLARED_KEY,
+    WARNINGS_KEY,
+    Declared,
+    Opened,
+    detached,
+    model_from,
+    normalized,
+    with_input_shapes,
+)
+from relayout.ops.node_reader import extents_of
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
 
 __all__ = [
     "FORMATS",
+    "Declared",
     "FileFormat",
     "Source",
+    "declared_extents",
     "is_read",
     "read_at_sizes",
     "read_model",
@@ -121,6 +133,18 @@ def is_read(model: ir.Model) -> bool:
 def warnings_of(model: ir.Model) -> tuple[str, ...]:
     """Warnings about changes to the model on reading."""
     return tuple(model.meta.get(WARNINGS_KEY, ()))
+
+
+def declared_extents(model: ir.Model, side: str) -> Mapping[str, tuple[Declared, ...] | None]:
+    """The extents of the inputs or outputs, by name, as the source of a model declares them: inference may know more.
+
+    None for a value without a shape; `side` is "input" or "output". A model that could not be read has its own.
+    """
+    declared: Mapping[str, Mapping[str, tuple[Declared, ...] | None]] | None = model.meta.get(DECLARED_KEY)
+    if declared is not None:
+        return declared[side]
+    values = model.graph.inputs if side == "input" else model.graph.outputs
+    return {value.name or "": extents_of(value) for value in values}
 
 
 @collector_paused()

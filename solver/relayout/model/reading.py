@@ -39,9 +39,23 @@ from relayout.model.structure import Structure, check_structure
 from relayout.model.weights import Weights, attach, detach, detach_from_model
 from relayout.ops import nested_graphs
 
-__all__ = ["WARNINGS_KEY", "Light", "Opened", "detached", "model_from", "normalized", "with_input_shapes"]
+__all__ = [
+    "DECLARED_KEY",
+    "WARNINGS_KEY",
+    "Declared",
+    "Light",
+    "Opened",
+    "detached",
+    "model_from",
+    "normalized",
+    "with_input_shapes",
+]
 
 WARNINGS_KEY = "relayout.warnings"
+DECLARED_KEY = "relayout.declared"
+
+Declared = int | str | None
+"""An extent as a file declares it: a number, a name, or neither."""
 
 
 class Opened(Struct, frozen=True):
@@ -108,6 +122,10 @@ def model_from(light: Light) -> ir.Model:
     """The model with the types of all values and with its constants."""
     structure = light.structure
     notes = [*light.notes]
+    declared = {
+        side: {value.name: _declared(value.type) for value in values}
+        for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))
+    }
     infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
     corrected = correct_declared_dims(light.proto, infer)
     notes += [corrected] if corrected is not None else []
@@ -116,7 +134,19 @@ def model_from(light: Light) -> ir.Model:
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = light.digest
+    model.meta[DECLARED_KEY] = declared
     return model
+
+
+def _declared(kind: onnx.TypeProto) -> tuple[Declared, ...] | None:
+    """The extents that a type has, that of the elements of a sequence or an optional; None where it has no shape."""
+    for part in ("sequence_type", "optional_type"):
+        if kind.HasField(part):
+            return _declared(getattr(kind, part).elem_type)
+    tensor = kind.sparse_tensor_type if kind.HasField("sparse_tensor_type") else kind.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple([dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim])
 
 
 def _built(inferred: Inferred, light: Light) -> ir.Model:

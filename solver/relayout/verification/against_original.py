@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
-from relayout.verification.boundary import check_freedom, check_inner_shapes, check_side
+from relayout.verification.boundary import check_declared, check_inner_shapes, check_side
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.operators_kept import check_operators
 
@@ -25,8 +25,8 @@ def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]]
     """
     yield from check_side("input", fed(model), fed(original))
     yield from check_side("output", model.graph.outputs, original.graph.outputs)
-    yield from check_freedom(model, original)
+    yield from check_declared(model, original)
     yield from check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
-    yield from check_dataflow(model, original)
+    yield from check_dataflow(model, original, fuses=fuses)
     yield from check_operators(model, original, own, fuses=fuses)

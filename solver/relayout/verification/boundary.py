@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 
 import onnx_ir as ir
 
+from relayout.errors import InputError
+from relayout.layout.terms import GENERATED, is_name
+from relayout.model.io import Declared, declared_extents, read_at_sizes
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
 from relayout.verification.counterparts import source_name
@@ -14,14 +18,15 @@ from relayout.verification.memory_format import Extent, MemoryFormat, memory_for
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["check_boundary", "check_freedom", "check_inner_shapes", "check_side"]
+__all__ = ["check_boundary", "check_declared", "check_inner_shapes", "check_side"]
 
 
-def check_boundary(report: Report, model: ir.Model) -> Iterator[Finding]:
+def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -> Iterator[Finding]:
     """Yield a finding for each side of the model whose values are not those that the report lists, in order, each with
-    its rank and its known extents."""
+    its shape. `is_fresh`: the model is as legalization left it, and was not read from what it declares."""
     if report.status not in ("optimal", "feasible"):
         return
+    given = _given_names(each.shape for each in report.boundary)
     for side, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
         listed = [each for each in report.boundary if each.side == side]
         wanted, names = [each.name for each in listed], [value.name or "" for value in values]
@@ -32,17 +37,18 @@ def check_boundary(report: Report, model: ir.Model) -> Iterator[Finding]:
             )
             continue
         for each, value in zip(listed, values, strict=True):
-            if each.shape is None or value.shape is None:
+            found = extents_of(value) if is_fresh else declared_extents(model, side)[value.name or ""]
+            if each.shape is None or _keeps(model, value, found, each.shape, each.shape, given):
                 continue
-            pairs = [(a, b) for a, b in zip(each.shape, value.shape.dims, strict=False) if isinstance(a, int)]
-            if len(each.shape) != len(value.shape) or any(isinstance(b, int) and a != b for a, b in pairs):
-                expected, found = (str(list(shape)) for shape in (each.shape, extents_of(value) or ()))
-                message = f"the {side} has another shape than the report says"
-                yield Finding(rule="boundary", node=value.name, expected=expected, found=found, message=message)
+            message = f"the {side} has another shape than the report says"
+            yield Finding(
+                rule="boundary", node=value.name, expected=_shown(each.shape), found=_shown(found), message=message
+            )
 
 
 def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
-    """Yield a finding for each input, or output, by `kind`, that is not the original's in its format."""
+    """Yield a finding for each input, or output, by `kind`, that is not the original's in its format, as far as the
+    extents of both are known."""
     names, wanted = [str(value.name) for value in mine], [str(value.name) for value in theirs]
     if names != wanted:
         message = f"the graph's {kind}s are not the original's"
@@ -56,25 +62,93 @@ def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) 
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
 
 
-def check_freedom(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each input that a caller could choose otherwise for the original: a default that can be
-    replaced, or an extent that is open."""
+def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each input whose default is not the original's to replace, and for each input or output that
+    the model declares with other extents, in its format, than the original does.
+
+    Both models are as `read_model` makes them. Inference may know more than the files declare, so the declarations are
+    compared.
+    """
     mine, theirs = ({str(value.name): value for value in each.graph.inputs} for each in (model, original))
     defaults = [{name for name, value in each.items() if value.is_initializer()} for each in (mine, theirs)]
     if defaults[0] != defaults[1]:
         found, wanted = (", ".join(sorted(names)) or "none" for names in defaults)
         message = "the inputs with a default are not the original's"
         yield Finding(rule="boundary", expected=wanted, found=found, message=message)
-    for name, value in mine.items():
-        source, format_ = theirs.get(name), memory_format_of(value)
-        expected = _in_format(source, format_) if source is not None else None
-        if expected is None or value.shape is None or len(expected) != len(value.shape):
+    declared = {side: declared_extents(original, side) for side in ("input", "output")}
+    given = _given_names(chain.from_iterable(each.values() for each in declared.values()))
+    for side, values, others in (
+        ("input", model.graph.inputs, original.graph.inputs),
+        ("output", model.graph.outputs, original.graph.outputs),
+    ):
+        found_in, sources = declared_extents(model, side), {str(value.name): value for value in others}
+        for value in values:
+            name = str(value.name)
+            source = sources.get(name)
+            if source is None or source.shape is None or not _same_shape(value, source):
+                continue
+            extents, stated, format_ = found_in[name], declared[side][name], memory_format_of(value)
+            if extents is None and stated is None:
+                continue
+            dims = (None,) * len(source.shape) if stated is None else tuple(map(_dim, stated))
+            expected, known = (_named(_in_format(source, format_, each)) for each in (dims, tuple(source.shape)))
+            if not _keeps(model, value, extents, expected, known, given):
+                message = "other extents than the original declares"
+                yield _boundary(side, value, _shown(expected), _shown(extents), message)
+
+
+def _keeps(
+    model: ir.Model,
+    value: ir.Value,
+    found: Sequence[Declared] | None,
+    wanted: Sequence[Declared],
+    known: Sequence[Declared],
+    given: Set[str],
+) -> bool:
+    """Whether the extents that an input or output is declared with are `wanted`, or `known` by inference.
+
+    A number stays that number, and a name in `given` that name. Any other open dim stays open, under any name that is
+    not in `given`; in an output it may be the number that the operators give it.
+    """
+    if found is None or len(found) != len(wanted):
+        return False
+    numbers = {}
+    for place, (mine, theirs, inferred) in enumerate(zip(found, wanted, known, strict=True)):
+        if mine in (theirs, inferred):
             continue
-        if format_ is not None and format_.permutation is None:
-            continue
-        pairs = zip(value.shape, expected, strict=True)
-        if any(isinstance(extent, int) and isinstance(wanted, ir.SymbolicDim) for extent, wanted in pairs):
-            yield _boundary("input", value, _shown(expected), _shown(value.shape), "one size where any was allowed")
+        if isinstance(theirs, int) or (not isinstance(mine, int) and (theirs in given or mine in given)):
+            return False
+        if isinstance(mine, int):
+            numbers[place] = mine
+    format_ = memory_format_of(value)
+    if format_ is not None and format_.permutation is None:
+        # The extent of a part of an axis is not known here.
+        numbers = {place: number for place, number in numbers.items() if format_.axes[place] is not None}
+    return not numbers or (value.is_graph_output() and _gives(model, value, numbers))
+
+
+def _gives(model: ir.Model, value: ir.Value, numbers: Mapping[int, int]) -> bool:
+    """Whether an output has these extents, by the index of the dim, without what is declared for outputs."""
+    try:
+        [found] = [each for each in read_at_sizes(model, {}).graph.outputs if each.name == value.name]
+    except (InputError, ValueError):
+        return False
+    extents = extents_of(found) or ()
+    return all(extents[place : place + 1] == (number,) for place, number in numbers.items())
+
+
+def _given_names(shapes: Iterable[Iterable[Declared] | None]) -> frozenset[str]:
+    """The names of dims in these shapes that neither inference nor an operator gives."""
+    names = {extent for shape in shapes for extent in shape or () if isinstance(extent, str)}
+    return frozenset(name for name in names if is_name(name) and not name.startswith(GENERATED))
+
+
+def _dim(extent: Declared) -> Extent:
+    return ir.SymbolicDim(extent) if isinstance(extent, str) else extent
+
+
+def _named(extents: Sequence[Extent] | None) -> tuple[Declared, ...]:
+    return tuple([each.value if isinstance(each, ir.SymbolicDim) else each for each in extents or ()])
 
 
 def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: str) -> Finding:
@@ -95,14 +169,19 @@ def _same_shape(value: ir.Value, source: ir.Value) -> bool:
     )
 
 
-def _in_format(source: ir.Value, format_: MemoryFormat | None) -> tuple[Extent, ...] | None:
-    """The source's extents in the annotated format; unchanged where the format does not fit them."""
-    if source.shape is None:
+def _in_format(
+    source: ir.Value, format_: MemoryFormat | None, shape: tuple[Extent, ...] | None = None
+) -> tuple[Extent, ...] | None:
+    """The source's extents, or `shape` in their place, in the annotated format; unchanged where the format does not fit
+    them."""
+    if shape is None and source.shape is not None:
+        shape = tuple(source.shape)
+    if shape is None:
         return None
-    extents: tuple[Extent, ...] | None = tuple(source.shape)
+    extents: tuple[Extent, ...] | None = shape
     if format_ is not None and (earlier := memory_format_of(source)) is not None:
         # The original is itself a legal model, and both annotations are relative to that one's source.
-        extents = earlier.source_extents(tuple(source.shape))
+        extents = earlier.source_extents(shape)
     if extents is None:
         return None
     return extents if format_ is None or format_.fault(extents) else format_.shape(extents)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.verification.subgraph_values import graphs_of, nesting_of, walk
 
-__all__ = ["COPY", "ancestors", "by_name", "paired_graphs", "source_name"]
+__all__ = ["COPY", "ancestors", "by_name", "paired_graphs", "paired_nodes", "source_name"]
 
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
@@ -29,6 +29,21 @@ def by_name(model: ir.Model) -> dict[str, ir.Node]:
 def source_name(value: ir.Value) -> str:
     """The name in the original of the value that this one stands for."""
     return value.metadata_props.get(SOURCE_KEY) or str(value.name)
+
+
+def paired_nodes(model: ir.Model, original: ir.Model, graphs: Mapping[ir.Graph, ir.Graph]) -> dict[ir.Node, ir.Node]:
+    """The original's node that each node of the model stands for: of its name, or else with its first result in the
+    graph that its own stands for (`graphs`)."""
+    named, own = by_name(original), by_name(model)
+    made = {(node.graph, value.name): node for node in walk(original.graph) for value in node.outputs}
+    pairs: dict[ir.Node, ir.Node] = {}
+    for node in walk(model.graph):
+        graph = node.graph and graphs.get(node.graph)
+        alike = made.get((graph, source_name(node.outputs[0]))) if node.outputs else None
+        other = named.get(node.name or "") if own.get(node.name or "") is node else None
+        if (other := other or alike) is not None:
+            pairs[node] = other
+    return pairs
 
 
 def paired_graphs(model: ir.Model, original: ir.Model) -> dict[ir.Graph, ir.Graph]:

@@ -7,19 +7,21 @@ permutation.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from itertools import chain
+from itertools import chain, zip_longest
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY
+from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, by_name, paired_graphs, source_name
+from relayout.verification.counterparts import COPY, paired_graphs, paired_nodes, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.operator_facts import OURS
+from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
-from relayout.verification.subgraph_values import graphs_of
+from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_dataflow"]
 
@@ -28,37 +30,82 @@ _VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "
 _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
-def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each operand that is another value, and for each copy's order."""
+def check_dataflow(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
+    """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
+
+    `fuses`: the backend has a post-pass, which may add operators.
+    """
     scopes = _scopes(original.graph, ChainMap())
     constants = constants_of(model.graph) | constants_of(original.graph)
-    counterparts = by_name(original)
-    paired = by_name(model)
-    kept = dict.fromkeys(node for name, node in paired.items() if name in counterparts)
-    for name, node in paired.items():
-        other = counterparts.get(name)
-        if other is None or other.op_type != node.op_type:
-            continue
+    graphs = paired_graphs(model, original)
+    kept = {
+        node: other for node, other in paired_nodes(model, original, graphs).items() if other.op_type == node.op_type
+    }
+    added = _added(model, original, kept) if not fuses else set()
+    for node, other in kept.items():
         yield from _check_noted_orders(node, other, constants)
-        if len(other.inputs) != len(node.inputs) or node.op_type in _VIEWS:
+        if node.op_type in _VIEWS:
             continue
-        for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
+        for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
+            if (mine is None) != (theirs is None) and (mine or theirs) not in constants:
+                # A constant may be the default of an operand that is left out.
+                yield _another(node, n, *(str(each.name) if each else "none" for each in (theirs, mine)))
             if mine is None or theirs is None or mine in constants:
                 continue
-            root = _root(mine, kept)
-            read = _counterpart(root, scopes[other.graph]) if root is not None else None
-            if read is None or read in constants or _is_same(read, theirs):
-                continue
-            yield Finding(
-                rule="dataflow",
-                node=node_label(node),
-                operand=n,
-                expected=str(theirs.name),
-                found=str(read.name),
-                message=f"this {node.op_type} reads another value than in the original",
-            )
-    for graph, source in paired_graphs(model, original).items():
+            read = _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
+            if read is not None:
+                yield _another(node, n, str(theirs.name), read)
+    for graph, source in graphs.items():
         yield from _check_copies(graph, scopes[source])
+        for mine, theirs in zip(graph.outputs, source.outputs, strict=False):
+            read = _other_read(mine, theirs, scopes[source], kept, added, constants)
+            if read is not None:
+                yield Finding(
+                    rule="dataflow",
+                    node=mine.name,
+                    expected=str(theirs.name),
+                    found=read,
+                    message=f"the output {mine.name} is computed otherwise than in the original",
+                )
+
+
+def _another(node: ir.Node, operand: int, expected: str, found: str) -> Finding:
+    message = f"this {node.op_type} reads another value than in the original"
+    return Finding(
+        rule="dataflow", node=node_label(node), operand=operand, expected=expected, found=found, message=message
+    )
+
+
+def _other_read(
+    mine: ir.Value,
+    theirs: ir.Value,
+    scope: Mapping[str, ir.Value],
+    kept: Mapping[ir.Node, ir.Node],
+    added: Set[ir.Node],
+    constants: Set[ir.Value],
+) -> str | None:
+    """The value that `mine` is made from, as a text, where the original makes `theirs` from another one."""
+    root = _root(mine, kept)
+    if root is None:
+        return None
+    read, node = _counterpart(root, scope), root.producer()
+    if read is None and node is not None:
+        if node in added:
+            return f"{root.name}, of a {node.op_type} that the original does not have"
+        results = kept[node].outputs if node in kept else ()
+        read = results[root.index() or 0] if len(results) == len(node.outputs) else None
+    return None if read is None or read in constants or _is_same(read, theirs) else str(read.name)
+
+
+def _added(model: ir.Model, original: ir.Model, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
+    """The nodes that compute, and of whose operator the model has more that stand for none than the original has that
+    none stands for. Those that a backend writes for another operator are left to the run."""
+    paired = set(kept.values())
+    gone = Counter(node.op_type for node in walk(original.graph) if node not in paired)
+    new = [node for node in walk(model.graph) if node not in kept and node.domain in ("", OURS)]
+    new = [node for node in new if node.op_type not in MOVES and WRITTEN_FOR_KEY not in node.metadata_props]
+    counts = Counter(node.op_type for node in new)
+    return {node for node in new if counts[node.op_type] > gone[node.op_type]}
 
 
 def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, ChainMap[str, ir.Value]]:
@@ -136,6 +183,8 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
             continue
         before, after = node.inputs[0], node.outputs[0]
         stated = memory_format_of(after)
+        if stated is None and after.is_graph_output():
+            stated = whole(range(len(after.shape or ())))
         if stated is None or before.shape is None or source_name(before) not in sources:
             continue
         if source_name(after) != source_name(before) and source_name(after) in sources:

@@ -317,6 +317,8 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     if kind == "Transpose":
         perm = node.attributes.get_ints("perm", tuple(range(inner))[::-1])
         return tuple(perm) if perm is not None and sorted(perm) == list(range(inner)) else None
+    if kind in ("DepthToSpace", "SpaceToDepth"):
+        return tuple(range(inner)) if node.attributes.get_int("blocksize", 0) == 1 else None
     if kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin", "Squeeze"):
         return _after_removing(node, inner, outer)
     if kind == "Unsqueeze":

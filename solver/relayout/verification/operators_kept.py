@@ -8,14 +8,14 @@ counterparts here, without a run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 
 import onnx
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
-from relayout.report.schema import Finding
+from relayout.report.schema import Finding, Severity
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, ancestors, by_name, paired_graphs, source_name
 from relayout.verification.numeric.cut import Operators, lacking
@@ -23,17 +23,18 @@ from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import graphs_of, walk
 
-__all__ = ["check_operators"]
+__all__ = ["MOVES", "check_operators"]
 
 _OWN = ("", OURS)
-_MOVES = frozenset(
+MOVES = frozenset(
     (
         *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
         *("SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"),
     )
 )
+"""Operators of ONNX that only move elements."""
 _BY_LAYOUT = re.compile(
-    r"ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"
+    r"(?<!empty_)ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"
 )
 """Attributes that change with the layout of an operand."""
 _NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
@@ -45,8 +46,9 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 def check_operators(
     model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool
 ) -> Iterator[Finding]:
-    """Yield a finding for each attribute that differs, for each operator of an unknown domain that the original does
-    not have, that is gone or of another version, and for what computes in a branch with one and is not the original's.
+    """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
+    domain that the original does not have, that is gone or of another version, and for what computes in a branch with
+    one and is not the original's. Another version of ONNX's own operators is a warning.
 
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
     post-pass may also replace known operators by unknown ones, which is a warning.
@@ -72,27 +74,33 @@ def check_operators(
         if other is not None:
             if _kind(node) != _CONSTANT:
                 yield from _check_attributes(node, other, exact=is_unknown)
-            if is_unknown and _results(node) != _results(other):
-                yield _finding(node, ", ".join(_results(other)), ", ".join(_results(node)), "has other results")
+            results, wanted = _results(node), _results(other)
+            if results != wanted if is_unknown else _are_exchanged(results, wanted):
+                yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
         elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
             continue
         elif is_unknown or (node in unrun and _computes(node, constants)):
             is_fused = is_unknown and fuses and not any(_kind(each) in unknown for each in found)
-            wanted = "::".join(_kind(found[0])) if found else _NO_OTHER
-            finding = _finding(node, wanted, "::".join(_kind(node)), "is not the original's")
+            kind = "::".join(_kind(found[0])) if found else _NO_OTHER
+            finding = _finding(node, kind, "::".join(_kind(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
     # A rewrite drops what no output depends on.
     read = {value.producer() for value in ancestors(original.graph.outputs)}
     for node in replaced:
         if node in read and node.op_identifier()[:2] in unknown and node.op_type not in written:
             yield _finding(node, "::".join(_kind(node)), "none", "is gone")
-    for domain in sorted({node.domain for node in theirs if node.op_identifier()[:2] in unknown}):
+    for domain in sorted({"", *(node.domain for node in theirs if node.op_identifier()[:2] in unknown)}):
         mine, other_version = (each.graph.opset_imports.get(domain) for each in (model, original))
         if mine != other_version:
-            message = f"the operators of domain {domain} are of another version than in the original"
-            yield Finding(rule="operator", expected=str(other_version), found=str(mine), message=message)
+            # A run compares what the operators of ONNX compute.
+            severity: Severity = "error" if domain else "warning"
+            whose = f"domain {domain}" if domain else "ONNX"
+            message = f"the operators of {whose} are of another version than in the original"
+            yield Finding(
+                rule="operator", severity=severity, expected=str(other_version), found=str(mine), message=message
+            )
 
 
 def _candidates(model: ir.Model, original: ir.Model) -> dict[ir.Node, list[ir.Node]]:
@@ -113,6 +121,12 @@ def _results(node: ir.Node) -> list[str]:
     return [source_name(value) for value in node.outputs] or [""]
 
 
+def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether a name has another place among these results of one operator than among those."""
+    places = {name: n for n, name in enumerate(theirs) if name}
+    return any(places.get(name, n) != n for n, name in enumerate(mine))
+
+
 def _kind(node: ir.Node) -> tuple[str, str]:
     """The domain and the name. An operator of relayout is ONNX's, and its name may end with layouts."""
     if node.domain == OURS:
@@ -131,7 +145,7 @@ def _beside(graph: ir.Graph, unknown: Operators) -> Iterator[ir.Node]:
 def _computes(node: ir.Node, constants: set[ir.Value]) -> bool:
     """Whether a result is computed at run time and may be data: integers may be a shape or indices."""
     results = [value for value in node.outputs if value not in constants]
-    moves = node.domain in _OWN and node.op_type in _MOVES
+    moves = node.domain in _OWN and node.op_type in MOVES
     return not moves and any(value.dtype is None or not value.dtype.is_integer() for value in results)
 
 

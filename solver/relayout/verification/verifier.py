@@ -156,7 +156,7 @@ def check_statically(
     if report is None:
         return verification_of(findings)
     found, price = check_price(report, index, backend, charges, dims)
-    return verification_of([*findings, *check_boundary(report, model), *found], price=price)
+    return verification_of([*findings, *check_boundary(report, model, is_fresh=True), *found], price=price)
 
 
 def verification_of(
