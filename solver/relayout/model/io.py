@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -36,11 +36,13 @@ from relayout.model.reading import (
     DECLARED_KEY,
     WARNINGS_KEY,
     Declared,
+    Light,
     Opened,
     detached,
     model_from,
     normalized,
     with_input_shapes,
+    without_output_shapes,
 )
 from relayout.ops.node_reader import extents_of
 
@@ -56,6 +58,7 @@ __all__ = [
     "is_read",
     "read_at_sizes",
     "read_model",
+    "read_without_outputs",
     "to_json",
     "to_proto",
     "warnings_of",
@@ -111,9 +114,21 @@ def read_at_sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Mo
 
     Raises InputError where operators do not fit their operands then.
     """
+    return _read_again(model, lambda light: with_input_shapes(light, shapes))
+
+
+@collector_paused()
+def read_without_outputs(model: ir.Model, names: Set[str]) -> ir.Model:
+    """The model where nothing is declared for the outputs of these names, nor for inner values.
+
+    Raises InputError where operators do not fit their operands then.
+    """
+    return _read_again(model, lambda light: without_output_shapes(light, names))
+
+
+def _read_again(model: ir.Model, change: Callable[[Light], Light]) -> ir.Model:
     try:
-        light = detached(_open(model, True, None), convert_opset=False)
-        return model_from(normalized(with_input_shapes(light, shapes), bodies=False))
+        return model_from(normalized(change(detached(_open(model, True, None), convert_opset=False)), bodies=False))
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
