@@ -140,3 +140,29 @@ def test_the_elements_of_a_sequence_keep_their_extents(kind: str) -> None:
         element = getattr(getattr(wrong.graph, side)[0].type, field).elem_type
         element.tensor_type.shape.dim[0].dim_param = "rows"
         assert not verify(wrong, "onnx", against=source, run=False).passed
+
+
+FORCED = """<ir_version: 9, opset_import: ["": 13]>
+net (float[a,h,4] x) => (float[1,2,1] y, float[1,open,1] z) {
+    r = ReduceL2 <axes = [2,0]> (x)
+    t = Transpose <perm = [0,2,1]> (r)
+    p = AveragePool <kernel_shape = [2], strides = [1]> (t)
+    z = Transpose <perm = [0,2,1]> (p)
+    to = Constant <value = int64[5] {1,1,2,1,1}> ()
+    v = Reshape (z, to)
+    w = Transpose <perm = [0,2,3,4,1]> (v)
+    axes = Constant <value = int64[2] {2,-1}> ()
+    y = Squeeze (w, axes) }"""
+
+
+@pytest.mark.parametrize("name", ["open", "unk__0"])
+def test_a_number_that_the_rest_of_the_model_forces_may_be_declared(name: str) -> None:
+    source = onnx.parser.parse_model(FORCED.replace("open", name))
+    legal, report = legalize(source, "onnx")
+    assert [dim.dim_value for dim in legal.graph.output[1].type.tensor_type.shape.dim] == [1, 2, 1]
+    assert verify(legal, "onnx", against=source, run=False, report=report).findings == ()
+    for output in legal.graph.output:
+        output.type.tensor_type.shape.dim[1].dim_value = 3
+    assert not verify(legal, "onnx", against=source, run=False).passed
+    del legal.graph.output[0], source.graph.output[0]
+    assert not verify(legal, "onnx", against=source, run=False).passed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -37,11 +37,13 @@ from relayout.model.reading import (
     DECLARED_KEY,
     WARNINGS_KEY,
     Declared,
+    Light,
     Opened,
     detached,
     model_from,
     normalized,
     with_input_shapes,
+    without_output_shapes,
 )
 from relayout.ops.node_reader import extents_of
 
@@ -57,6 +59,7 @@ __all__ = [
     "is_read",
     "read_at_sizes",
     "read_model",
+    "read_without_outputs",
     "to_json",
     "to_proto",
     "warnings_of",
@@ -108,9 +111,21 @@ def read_at_sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Mo
 
     Raises InputError where operators do not fit their operands then.
     """
+    return _read_again(model, lambda light: with_input_shapes(light, shapes))
+
+
+@collector_paused()
+def read_without_outputs(model: ir.Model, names: Set[str]) -> ir.Model:
+    """The model where nothing is declared for the outputs of these names, nor for inner values.
+
+    Raises InputError where operators do not fit their operands then.
+    """
+    return _read_again(model, lambda light: without_output_shapes(light, names))
+
+
+def _read_again(model: ir.Model, change: Callable[[Light], Light]) -> ir.Model:
     with _readable("model"):
-        light = detached(_open(model, True, None), convert_opset=False)
-        return model_from(normalized(with_input_shapes(light, shapes), bodies=False))
+        return model_from(normalized(change(detached(_open(model, True, None), convert_opset=False)), bodies=False))
 
 
 @contextmanager

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from hashlib import sha256
 
@@ -115,6 +115,15 @@ def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Ligh
     del graph.value_info[:]
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
+    return light
+
+
+def without_output_shapes(light: Light, names: Set[str]) -> Light:
+    """The model without the shapes declared for the outputs of these names and for the values inside."""
+    del light.proto.graph.value_info[:]
+    for value in light.proto.graph.output:
+        if value.name in names:
+            value.type.tensor_type.ClearField("shape")
     return light
 
 

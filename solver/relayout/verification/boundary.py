@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.terms import GENERATED, is_name
-from relayout.model.io import Declared, declared_extents, read_at_sizes
+from relayout.model.io import Declared, declared_extents, read_without_outputs
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
 from relayout.verification.counterparts import source_name
@@ -27,6 +27,7 @@ def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -
     if report.status not in ("optimal", "feasible"):
         return
     given = _given_names(each.shape for each in report.boundary)
+    doubtful: list[tuple[ir.Value, Mapping[int, int], Finding]] = []
     for side, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
         listed = [each for each in report.boundary if each.side == side]
         wanted, names = [each.name for each in listed], [value.name or "" for value in values]
@@ -38,12 +39,16 @@ def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -
             continue
         for each, value in zip(listed, values, strict=True):
             found = extents_of(value) if is_fresh else declared_extents(model, side)[value.name or ""]
-            if each.shape is None or _keeps(model, value, found, each.shape, each.shape, given):
+            if each.shape is None:
                 continue
             message = f"the {side} has another shape than the report says"
-            yield Finding(
+            finding = Finding(
                 rule="boundary", node=value.name, expected=_shown(each.shape), found=_shown(found), message=message
             )
+            numbers = _numbers_for_open_dims(value, found, each.shape, each.shape, given)
+            if numbers != {}:
+                doubtful.append((value, numbers or {}, finding))
+    yield from _unproven(model, doubtful)
 
 
 def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
@@ -77,6 +82,7 @@ def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         yield Finding(rule="boundary", expected=wanted, found=found, message=message)
     declared = {side: declared_extents(original, side) for side in ("input", "output")}
     given = _given_names(chain.from_iterable(each.values() for each in declared.values()))
+    doubtful: list[tuple[ir.Value, Mapping[int, int], Finding]] = []
     for side, values, others in (
         ("input", model.graph.inputs, original.graph.inputs),
         ("output", model.graph.outputs, original.graph.outputs),
@@ -92,49 +98,59 @@ def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 continue
             dims = (None,) * len(source.shape) if stated is None else tuple(map(_dim, stated))
             expected, known = (_named(_in_format(source, format_, each)) for each in (dims, tuple(source.shape)))
-            if not _keeps(model, value, extents, expected, known, given):
-                message = "other extents than the original declares"
-                yield _boundary(side, value, _shown(expected), _shown(extents), message)
+            finding = _boundary(
+                side, value, _shown(expected), _shown(extents), "other extents than the original declares"
+            )
+            numbers = _numbers_for_open_dims(value, extents, expected, known, given)
+            if numbers != {}:
+                doubtful.append((value, numbers or {}, finding))
+    yield from _unproven(model, doubtful)
 
 
-def _keeps(
-    model: ir.Model,
+def _numbers_for_open_dims(
     value: ir.Value,
     found: Sequence[Declared] | None,
     wanted: Sequence[Declared],
     known: Sequence[Declared],
     given: Set[str],
-) -> bool:
-    """Whether the extents that an input or output is declared with are `wanted`, or `known` by inference.
+) -> dict[int, int] | None:
+    """The numbers, by the index of the dim, that an input or output is declared with where a dim is open; None where it
+    is declared otherwise than is `wanted`, or `known` by inference.
 
-    A number stays that number, and a name in `given` that name. Any other open dim stays open, under any name that is
-    not in `given`; in an output it may be the number that the operators give it.
+    A number stays that number, and a name in `given` that name. Any other open dim stays open under any name that is
+    not in `given`, or becomes a number.
     """
     if found is None or len(found) != len(wanted):
-        return False
+        return None
     numbers = {}
     for place, (mine, theirs, inferred) in enumerate(zip(found, wanted, known, strict=True)):
         if mine in (theirs, inferred):
             continue
         if isinstance(theirs, int) or (not isinstance(mine, int) and (theirs in given or mine in given)):
-            return False
+            return None
         if isinstance(mine, int):
             numbers[place] = mine
     format_ = memory_format_of(value)
     if format_ is not None and format_.permutation is None:
         # The extent of a part of an axis is not known here.
         numbers = {place: number for place, number in numbers.items() if format_.axes[place] is not None}
-    return not numbers or (value.is_graph_output() and _gives(model, value, numbers))
+    return numbers
 
 
-def _gives(model: ir.Model, value: ir.Value, numbers: Mapping[int, int]) -> bool:
-    """Whether an output has these extents, by the index of the dim, without what is declared for outputs."""
+def _unproven(model: ir.Model, doubtful: Sequence[tuple[ir.Value, Mapping[int, int], Finding]]) -> Iterator[Finding]:
+    """Yield the findings on inputs, and on outputs whose numbers, by the index of the dim, are not those that the rest
+    of the model gives them: all that is declared for inputs and for the outputs that are not doubtful."""
+    if not doubtful:
+        return
+    names = {str(value.name) for value, _, _ in doubtful if value.is_graph_output()}
     try:
-        [found] = [each for each in read_at_sizes(model, {}).graph.outputs if each.name == value.name]
-    except (InputError, ValueError):
-        return False
-    extents = extents_of(found) or ()
-    return all(extents[place : place + 1] == (number,) for place, number in numbers.items())
+        given = {each.name: extents_of(each) or () for each in read_without_outputs(model, names).graph.outputs}
+    except InputError:
+        given = {}
+    for value, numbers, finding in doubtful:
+        extents = given.get(value.name, ()) if value.is_graph_output() else ()
+        if not numbers or any(extents[place : place + 1] != (number,) for place, number in numbers.items()):
+            yield finding
 
 
 def _given_names(shapes: Iterable[Iterable[Declared] | None]) -> frozenset[str]:
