@@ -29,7 +29,7 @@ def body_of(verb: str) -> Any:
 
 
 def query_of(verb: str) -> Any:
-    return getattr(query, f"{verb.title()}Query")
+    return query.QUERIES[verb]
 
 
 def test_every_field_belongs_to_verbs_that_the_command_has() -> None:
