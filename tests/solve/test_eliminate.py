@@ -6,9 +6,11 @@ from itertools import combinations, product
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relayout.solve import eliminate as eliminate_module
 from relayout.solve.eliminate import back_substitute, eliminate, greedy_states, infeasible_scope
 from relayout.solve.network import FORBIDDEN, Network, vector
 
@@ -53,6 +55,17 @@ def test_elimination_finds_the_least_cost_and_back_substitution_its_assignment(n
     back_substitute(eliminated, states)
     if best < FORBIDDEN:
         assert cost(network, tuple(states)) == best
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_table_made_in_parts_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for most in (1, 4, eliminate_module.MOST_AT_ONCE):
+        monkeypatch.setattr(eliminate_module, "MOST_AT_ONCE", most)
+        network = random_network(Random(seed))
+        eliminated, constant = eliminate(network, set(range(len(network.unary))), 1 << 20)
+        found.append((constant, [[table.tolist() for _, table in each.tables] for each in eliminated]))
+    assert found[0] == found[1] == found[2]
 
 
 @settings(max_examples=200, deadline=None)

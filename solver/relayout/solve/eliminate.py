@@ -26,6 +26,9 @@ __all__ = [
     "infeasible_scope",
 ]
 
+MOST_AT_ONCE = 1 << 22
+"""So many sums are made at once when a variable is eliminated: 32 MiB."""
+
 
 class Eliminated(NamedTuple):
     """An eliminated variable: its neighbours at that time, ascending, and the tables that contained it."""
@@ -107,10 +110,18 @@ def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int
 def _best(network: Network, eliminated: Eliminated) -> Table:
     """The least cost over the eliminated variable for each state of its neighbours."""
     axes = (*eliminated.neighbours, eliminated.variable)
-    total = eliminated.unary
-    for scope, table in eliminated.tables:
-        total = np.minimum(total + _spread(network, scope, table, axes), FORBIDDEN)
-    best: Table = total.min(axis=-1)
+    parts = [_spread(network, scope, table, axes) for scope, table in eliminated.tables]
+    states = len(eliminated.unary)
+    # Two neighbours have no limit, and with it hundreds of formats each would take gigabytes at once.
+    step = max(MOST_AT_ONCE // prod([len(network.unary[y]) for y in eliminated.neighbours]), 1)
+    best: Table | None = None
+    for first in range(0, states, step):
+        total = eliminated.unary[first : first + step]
+        for part in parts:
+            total = np.minimum(total + part[..., first : first + step], FORBIDDEN)
+        least: Table = total.min(axis=-1)
+        best = least if best is None else np.minimum(best, least)
+    assert best is not None
     return best
 
 
