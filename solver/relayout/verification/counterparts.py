@@ -11,12 +11,13 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.verification.subgraph_values import graphs_of, nesting_of, walk
 
-__all__ = ["COPY", "ancestors", "by_name", "paired_graphs", "paired_nodes", "source_name"]
+__all__ = ["COPY", "VIEWS", "ancestors", "by_name", "paired_graphs", "paired_nodes", "source_name"]
 
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
 
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators whose result has the elements of their first operand."""
 
 
 def by_name(model: ir.Model) -> dict[str, ir.Node]:
@@ -60,7 +61,7 @@ def paired_graphs(model: ir.Model, original: ir.Model) -> dict[ir.Graph, ir.Grap
         result = source_name(node.outputs[0]) if node.outputs else ""
         other = made.get((node.graph and pairs.get(node.graph), result))
         # The node makes the result of a view op that is gone.
-        while other is not None and other.op_type in _VIEWS and (read := other.inputs[0]) is not None:
+        while other is not None and other.op_type in VIEWS and (read := other.inputs[0]) is not None:
             other = read.producer()
         if other is None or other.op_type != node.op_type:
             other = named.get(node.name or "")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, paired_graphs, paired_nodes, source_name
+from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
@@ -25,9 +25,8 @@ from relayout.verification.subgraph_values import graphs_of, walk
 
 __all__ = ["check_dataflow"]
 
-_VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
-_PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
+_PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
 def check_dataflow(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
@@ -44,7 +43,7 @@ def check_dataflow(model: ir.Model, original: ir.Model, *, fuses: bool = False) 
     added = _added(model, original, kept) if not fuses else set()
     for node, other in kept.items():
         yield from _check_noted_orders(node, other, constants)
-        if node.op_type in _VIEWS:
+        if node.op_type in VIEWS:
             continue
         for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
             if (mine is None) != (theirs is None) and (mine or theirs) not in constants:
@@ -130,7 +129,7 @@ def _counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | N
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
     """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
     while (node := value.producer()) is not None:
-        if node.domain == "" and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
+        if node.domain == "" and (node.op_type in VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
             source = node.inputs[0]
             if source is None:
                 return None

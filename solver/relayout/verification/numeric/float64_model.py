@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from relayout.model.proto_graphs import replace_entries
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 
@@ -103,11 +104,8 @@ def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:
         if not needed.isdisjoint(node.output):
             needed.update(_reads(node))
             kept.append(node)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    known = [info for info in graph.value_info if info.name in needed]
-    del graph.value_info[:]
-    graph.value_info.extend(known)
+    replace_entries(graph.node, reversed(kept))
+    replace_entries(graph.value_info, [info for info in graph.value_info if info.name in needed])
 
 
 def _of_type(array: Array, dtype: int) -> Array:
