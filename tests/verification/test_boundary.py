@@ -166,3 +166,36 @@ def test_a_number_that_the_rest_of_the_model_forces_may_be_declared(name: str) -
     assert not verify(legal, "onnx", against=source, run=False).passed
     del legal.graph.output[0], source.graph.output[0]
     assert not verify(legal, "onnx", against=source, run=False).passed
+
+
+# The dims of the second output have names that no operator knows, or one that another output's dim has under another.
+NAMED_OTHERWISE = {
+    "another name inside": """g (float[batch,4,h,w] x) => (float[n,4,?,w] y, float[batch,4] z) {
+        y = MaxPool <kernel_shape = [1, 1]> (x)  p = GlobalAveragePool (y)  z = Flatten (p) }""",
+    "names of computed sizes": """g (float[1,4,h,w] x, int64[4] s) => (float[1,a,b,4] y, float[1,4,c,d] z) {
+        e = Resize <mode = "nearest"> (x,,,s)  y = Transpose <perm = [0,2,3,1]> (e)  z = Relu (e) }""",
+    "a name behind a product": """g (float[6,4,2,9] x, int64[1] e) => (float[5,4,2,k] y)
+        <int64[1] zeros = {0}, int64[1] axes = {3}, float[6,5] m = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,
+        21,22,23,24,25,26,27,28,29,30}> {
+        s = Slice (x, zeros, e, axes)  t = Transpose <perm = [2,1,3,0]> (s)  v = MatMul (t, m)
+        y = Transpose <perm = [3,1,0,2]> (v) }""",
+}
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "onnx"])
+@pytest.mark.parametrize("case", NAMED_OTHERWISE)
+def test_a_legal_model_keeps_the_numbers_and_shared_names_of_its_outputs(case: str, backend: str) -> None:
+    source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {NAMED_OTHERWISE[case]}')
+    legal, report = legalize(source, backend, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    declared = [
+        [dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in legal.graph.output
+    ]
+    numbers = [[extent for extent in shape if isinstance(extent, int)] for shape in declared]
+    if case == "another name inside":
+        assert declared[1] == ["batch", 4]
+        legal.graph.output[1].type.tensor_type.shape.dim[0].dim_param = "n"
+        assert not verify(legal, backend, against=source, run=False).passed
+    else:
+        assert numbers[0] == ([1, 4] if case == "names of computed sizes" else [5, 4, 2])

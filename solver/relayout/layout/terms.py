@@ -22,6 +22,7 @@ __all__ = [
     "dividend_of",
     "extent_term",
     "factors_of",
+    "is_given",
     "is_name",
     "product",
     "quotient",
@@ -64,6 +65,11 @@ class Term(NamedTuple):
 def is_name(text: str) -> bool:
     """Whether a text is one name, and no formula of several."""
     return NAME.fullmatch(text) is not None
+
+
+def is_given(text: str) -> bool:
+    """Whether a text is one name that neither inference nor an operator gives."""
+    return is_name(text) and not text.startswith(GENERATED)
 
 
 LONGEST_PRODUCT = 1000

@@ -10,6 +10,7 @@ from relayout.candidates.alternatives import OperandDims, Port
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.layout.terms import is_given
 from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert
@@ -27,8 +28,9 @@ def enter_inputs(context: RewriteContext) -> None:
             context.insert_before(None, front=True)
 
 
-def leave_outputs(context: RewriteContext) -> None:
-    """Set each output of the model's graph to a value of its format, under the output's name."""
+def leave_outputs(context: RewriteContext, declared: Sequence[Sequence[Extent] | None]) -> None:
+    """Set each output of the model's graph to a value of its format, under the output's name and with the extents that
+    the source has declared for it."""
     written: set[ir.Value] = set()
     for port, format_, own in _boundary(context):
         if not port.is_result:
@@ -36,19 +38,25 @@ def leave_outputs(context: RewriteContext) -> None:
             set_output(context, port.index, value, written)
             context.insert_before(None)
             result = context.graph.outputs[port.index]
-            _keep_numbers(result, port.operand.view.extents, present(own))
+            _keep_extents(result, declared[port.index] or (), present(own))
             context.annotate(result, port.operand, present(own), format_)
 
 
-def _keep_numbers(result: ir.Value, declared: Sequence[Extent], own: Dims) -> None:
-    """Give an output each number that the source declares for its dim: the Reshape that showed it may be gone."""
+def _keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> None:
+    """Give an output each number that the source declares for its dim: the Reshape that showed it may be gone. So
+    with a name, where the source names the dim of the value inside otherwise.
+
+    A dim to which inference gave a name keeps that: a second run would give the output's to the values inside.
+    """
     if result.shape is None or result.shape.is_static():
         return
     dims = [*result.shape.dims]
     for place, group in enumerate(own):
-        known = declared[group[0].axis] if len(group) == 1 and group[0].is_whole else None
+        known = declared[group[0].axis] if len(group) == 1 and group[0].is_whole and declared else None
         if isinstance(known, int):
             dims[place] = known
+        elif known is not None and is_given(known) and is_given(str(dims[place])):
+            dims[place] = ir.SymbolicDim(known)
     result.shape = ir.Shape(dims)
 
 

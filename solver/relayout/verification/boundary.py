@@ -9,7 +9,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.errors import InputError
-from relayout.layout.terms import GENERATED, is_name
+from relayout.layout.terms import is_given
 from relayout.model.io import Declared, declared_extents, read_without_outputs
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
@@ -154,9 +154,9 @@ def _unproven(model: ir.Model, doubtful: Sequence[tuple[ir.Value, Mapping[int, i
 
 
 def _given_names(shapes: Iterable[Iterable[Declared] | None]) -> frozenset[str]:
-    """The names of dims in these shapes that neither inference nor an operator gives."""
-    names = {extent for shape in shapes for extent in shape or () if isinstance(extent, str)}
-    return frozenset(name for name in names if is_name(name) and not name.startswith(GENERATED))
+    """The names that tie dims of these shapes to each other. Any other name says as much as none."""
+    names = Counter(extent for shape in shapes for extent in shape or () if isinstance(extent, str))
+    return frozenset(name for name, count in names.items() if count > 1 and is_given(name))
 
 
 def _dim(extent: Declared) -> Extent:
