@@ -243,6 +243,18 @@ def _annotations(model: ModelProto) -> Found:
                     yield f"{value.name} {entry.value} -> {','.join(other)}", state
 
 
+_LIKE = dict(
+    pair.split()
+    for pair in (
+        *("Relu Elu", "Elu Relu", "LeakyRelu Elu", "Sigmoid Tanh", "Tanh Sigmoid", "Softmax LogSoftmax", "Add Sub"),
+        *("Sub Add", "Mul Add", "Div Mul", "Min Max", "Max Min", "Greater Less", "Equal GreaterOrEqual", "Sqrt Abs"),
+        *("MaxPool AveragePool", "GlobalAveragePool GlobalMaxPool", "ReduceMax ReduceMin", "ReduceMean ReduceSum"),
+        *("ReduceSum ReduceMean", "Floor Round"),
+    )
+)
+"""Operators with the same operands, attributes and types."""
+
+
 def _perms(model: ModelProto) -> Found:
     for n, node in enumerate(model.graph.node):
         for a, attribute in enumerate(node.attribute):
@@ -254,6 +266,41 @@ def _perms(model: ModelProto) -> Found:
                     ints[i], ints[j] = ints[j], ints[i]
 
                 yield f"{node.name}: {i} and {j} of {perm}", exchange
+
+
+def _operators(model: ModelProto) -> Found:
+    """Another operator of ONNX in the place of one."""
+    for n, node in enumerate(model.graph.node):
+        if node.domain == "" and node.op_type in _LIKE:
+
+            def replace(mutant: ModelProto, n: int = n, other: str = _LIKE[node.op_type]) -> None:
+                mutant.graph.node[n].op_type = other
+
+            yield f"{node.name} is {_LIKE[node.op_type]}", replace
+
+
+def _left_out(model: ModelProto) -> Found:
+    """An attribute left out, where the default is another."""
+    for n, node in enumerate(model.graph.node):
+        for a, attribute in enumerate(node.attribute):
+            if attribute.name in ("axis", "axes", "pads", "strides", "group", "perm", "keepdims", "auto_pad", "alpha"):
+
+                def leave_out(mutant: ModelProto, n: int = n, a: int = a) -> None:
+                    del mutant.graph.node[n].attribute[a]
+
+                yield f"{node.name} without {attribute.name}", leave_out
+
+
+def _bypassed(model: ModelProto) -> Found:
+    """Readers take the operand of a node instead of its result."""
+    for node in model.graph.node:
+        if node.input and len(node.output) == 1:
+
+            def bypass(mutant: ModelProto, source: str = node.input[0], result: str = node.output[0]) -> None:
+                for reader in mutant.graph.node:
+                    reader.input[:] = [source if name == result else name for name in reader.input]
+
+            yield f"{node.name} bypassed", bypass
 
 
 KINDS: dict[str, Callable[[ModelProto], Found]] = {
@@ -269,6 +316,9 @@ KINDS: dict[str, Callable[[ModelProto], Found]] = {
     "consumer rewired": _rewired,
     "order of a copy": _annotations,
     "perm of a Transpose": _perms,
+    "another operator": _operators,
+    "attribute left out": _left_out,
+    "node bypassed": _bypassed,
 }
 
 

@@ -14,6 +14,7 @@ import relayout
 from relayout.backend import Backend, Implementation, Reordering, TensorType
 from relayout.layout.layout import Layout
 from relayout.verification import verify
+from relayout.verification.numeric import compare
 
 CUSTOM = """net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y, float[2,4,6,6] z)
     <float[2,4,6,6] p, float[2,4,6,6] q> {
@@ -188,3 +189,29 @@ def test_an_unknown_operator_that_was_inserted_is_found(backend: str, severity: 
     reader.input[0] = "other"
     found = verify(legal, backend, against=original, static=True).findings
     assert [each.severity for each in found if each.rule == "operator"] == [severity]
+
+
+PLAIN = """net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    b = Relu (a)
+    y = Add (b, x) }"""
+
+
+@pytest.mark.parametrize("other", ["Elu", "Abs", "Softmax"])
+def test_another_operator_is_found_without_a_run(other: str) -> None:
+    original = _model(PLAIN)
+    legal, _ = relayout.legalize(original, "nhwc")
+    next(node for node in legal.graph.node if node.op_type == "Relu").op_type = other
+    verification = verify(legal, "nhwc", against=original, run=False)
+    assert ("operator", other) in {(each.rule, each.found.strip(":")) for each in verification.findings}
+    assert not verification.passed
+
+
+def test_another_operator_is_found_where_the_models_are_too_large_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "LARGEST_MODEL", -1)
+    original = _model(PLAIN)
+    same = verify(original, "onnx", against=original, static=True)
+    assert same.numeric is not None
+    assert (same.passed, same.numeric.status) == (True, "skipped")
+    found = verify(_model(PLAIN.replace("Relu", "Elu")), "onnx", against=original, static=True)
+    assert {(each.rule, each.found) for each in found.findings if each.severity == "error"} == {("operator", "::Elu")}

@@ -16,12 +16,14 @@ from relayout.verification.operators_kept import check_operators
 __all__ = ["check_against"]
 
 
-def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool) -> Iterator[Finding]:
+def check_against(
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool, run: bool
+) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
     read.
 
     `own` are the backend's conversion operators, by domain and name. `fuses`: it has a post-pass, which may replace
-    operators by some that it does not name.
+    operators by some that it does not name. `run`: both models are run and compared too.
     """
     yield from check_side("input", fed(model), fed(original))
     yield from check_side("output", model.graph.outputs, original.graph.outputs)
@@ -29,4 +31,4 @@ def check_against(model: ir.Model, original: ir.Model, own: Set[tuple[str, str]]
     yield from check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
     yield from check_dataflow(model, original, fuses=fuses)
-    yield from check_operators(model, original, own, fuses=fuses)
+    yield from check_operators(model, original, own, fuses=fuses, run=run)

@@ -44,11 +44,12 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def check_operators(
-    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool
+    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool, run: bool
 ) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
-    domain that the original does not have, that is gone or of another version, and for what computes in a branch with
-    one and is not the original's. Another version of ONNX's own operators is a warning.
+    domain that the original does not have, that is gone or of another version, and for what computes, is not the
+    original's and is not compared by a run: beside such an operator in a branch, or anywhere without `run`. Another
+    version of ONNX's own operators is a warning.
 
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
     post-pass may also replace known operators by unknown ones, which is a warning.
@@ -65,7 +66,7 @@ def check_operators(
     replaced = [node for node in theirs if node not in paired]
     kinds = {node.op_type for node in replaced}
     constants = constants_of(model.graph)
-    unrun = set(_beside(model.graph, unknown))
+    unrun = set(_beside(model.graph, unknown) if run or fuses else walk(model.graph))
     written = set()
     for node, found in pairs.items():
         other = kept.get(node)

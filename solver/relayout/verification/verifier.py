@@ -72,8 +72,9 @@ def verify(
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
-    With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
-    seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's numbers are checked too.
+    With `against`, the original, the boundaries, operators, operands and constants are compared. Unless `run` is false,
+    both are run on `samples` seeded random inputs; `dims` gives sizes to symbolic dims. Where no run compares them, an
+    operator that computes must be one of the original's. With `report`, the report's numbers are checked too.
     A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
     `certificate` is a file that legalization wrote: its bound is derived again from the file alone, and its cost must
     be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no
@@ -128,6 +129,7 @@ def verify(
             findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
     if original is not None and not faults and (numeric is None or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: original, dims)
+        findings += _against(subject, original, chosen, run=False) if run else ()
     return verification_of(findings, numeric, price)
 
 
@@ -169,7 +171,8 @@ def verification_of(
 
 
 def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool) -> Iterator[Finding]:
-    """The differences from the original that need no run of the whole; with `run`, those of constants too."""
+    """The differences from the original that need no run of the whole. Without `run`, an operator that computes must be
+    one of the original's."""
     from relayout.verification.against_original import check_against
     from relayout.verification.constant_data import check_constants
 
@@ -181,9 +184,8 @@ def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool
     fuses = any(
         each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
     )
-    yield from check_against(model, original, conversion_operators_of(backend), fuses=fuses)
-    if run:
-        yield from check_constants(model, original)
+    yield from check_against(model, original, conversion_operators_of(backend), fuses=fuses, run=run)
+    yield from check_constants(model, original)
 
 
 def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str]) -> Iterator[Finding]:
