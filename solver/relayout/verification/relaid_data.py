@@ -205,7 +205,7 @@ class _TooManyError(Exception):
 
 
 class _Steps:
-    """The number of lines that may still be followed. `lonely`: the innermost and the outermost digit of an axis may have
+    """The number of lines that may still be followed. `lonely`: an axis's innermost and outermost digits may have
     padding alone beside the anchor, and then 1 and the axis's extent for strides."""
 
     def __init__(self, most: int = _MOST_STEPS, *, lonely: bool = False) -> None:
