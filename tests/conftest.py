@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ SLOW = [
 ]
 
 
+@cache
 def _is_slow(path: Path) -> bool:
     return any(path == each or each in path.parents for each in SLOW)
 

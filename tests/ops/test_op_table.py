@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from examples import EXAMPLES, Constant, Example, Input, examples_of
+from examples import EXAMPLES, Constant, Example, Input, row_of
 from graphs import Net, assert_same_numbers, run
 from onnx import helper
 
@@ -103,7 +103,8 @@ def orders_of(example: Example) -> tuple[list[tuple[int, ...]], list[tuple[int, 
 
 
 def test_every_row_has_an_example() -> None:
-    assert [f"{r.operator} since {r.since}" for r in rows() if not examples_of(r)] == []
+    shown = [row_of(example) for example in EXAMPLES]
+    assert [f"{r.operator} since {r.since}" for r in rows() if r not in shown] == []
 
 
 def test_the_table_covers_at_least_120_operators_of_onnx() -> None:

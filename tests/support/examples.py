@@ -11,7 +11,7 @@ import numpy as np
 from relayout.ops import Row, rows
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = ["EXAMPLES", "Constant", "Example", "Input", "examples_of"]
+__all__ = ["EXAMPLES", "Constant", "Example", "Input", "row_of"]
 
 F, D, I64, I32, I8, U8, B = (np.float32, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_)
 
@@ -429,7 +429,3 @@ def row_of(example: Example) -> Row | None:
     # Of other domains all examples have version 1.
     applicable = [r for r in own if r.since <= (1 if example.domain else example.opset)]
     return applicable[-1] if applicable else None
-
-
-def examples_of(row: Row) -> list[Example]:
-    return [example for example in EXAMPLES if row_of(example) == row]

@@ -94,6 +94,16 @@ def test_a_kernel_over_blocks_of_an_image_may_have_zeros_at_both_ends() -> None:
     assert is_relayout(kernel, blocked) is False
 
 
+def test_an_axis_may_have_each_element_alone_in_its_block() -> None:
+    pair = np.array([[6, 8]])
+    assert is_relayout(pair, np.pad(pair, [(0, 0), (1, 9)]).reshape(6, 2).transpose().reshape(-1))
+    kernel = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    blocked = np.pad(kernel, [(1, 1), (0, 0), (0, 0)]).reshape(2, 2, 3, 4).transpose(0, 2, 3, 1)
+    assert is_relayout(kernel, blocked)
+    blocked[0, [0, 1]] = blocked[0, [1, 0]]
+    assert is_relayout(kernel, blocked) is False
+
+
 def test_the_blocks_of_a_large_kernel_are_found_in_less_time_than_a_second() -> None:
     kernel = np.random.default_rng(0).integers(0, 1 << 30, size=(512, 512, 3, 3)).astype(np.int32)
     blocked = kernel.reshape(32, 16, 32, 16, 3, 3).transpose(0, 2, 4, 5, 3, 1)

@@ -97,7 +97,7 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
     from onnx.reference import ReferenceEvaluator
 
     if not nodes:
-        return ir.tensor(leaves[value.name or ""])
+        return ir.Tensor(leaves[value.name or ""])
     graph = nodes[-1].graph
     assert graph is not None
     protos = [ir.serde.serialize_node(node) for node in nodes]
@@ -114,7 +114,7 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
     except Exception:  # the reference implementation lacks operators and types; the node then stays in the model
         return None
     array = np.asarray(result)
-    return ir.tensor(array) if _is_sure(array, value.dtype) else None
+    return ir.Tensor(array) if _is_sure(array, value.dtype) else None
 
 
 def _is_sure(array: np.ndarray, dtype: ir.DataType | None) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice, permutations, product
+from itertools import islice, pairwise, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,53 @@ class _Line(NamedTuple):
 
     data: Array
     at: int
+
+
+class _Dimension:
+    """A dimension of the result: its line through the anchor, and what may be the digits of its index.
+
+    Without some digits, the innermost ones, a line has every n-th element, and always the anchor. So `n` alone says
+    which, and the digits that it may begin with are found once, though many searches come to it.
+    """
+
+    def __init__(self, line: _Line, sources: Sequence[Array], anchor: _Anchor, *, lonely: bool) -> None:
+        self._line, self._sources, self._anchor, self._lonely = line, sources, anchor, lonely
+        self._first: dict[int, list[_Digit]] = {}
+        self._padding: dict[int, _Digit | None] = {}
+
+    def size(self, n: int) -> int:
+        """The number of elements of the line with every n-th element."""
+        return len(self._line.data) // n
+
+    def first(self, n: int) -> list[_Digit]:
+        """The digits that the line with every n-th element may begin with, those of an axis and stride together, the
+        longest first."""
+        if n not in self._first:
+            self._first[n] = list(self._found(self._every(n)))
+        return self._first[n]
+
+    def padding(self, n: int) -> _Digit | None:
+        """One digit of padding alone, where the line with every n-th element may be one."""
+        if n not in self._padding:
+            data, at = self._every(n)
+            is_alone = np.count_nonzero(data) == np.count_nonzero(data[at])
+            self._padding[n] = _Digit(-1, 1, len(data), at) if is_alone else None
+        return self._padding[n]
+
+    def _every(self, n: int) -> _Line:
+        return _Line(self._line.data[self._line.at % n :: n], self._line.at // n)
+
+    def _found(self, line: _Line) -> Iterator[_Digit]:
+        for axis, (source, here) in enumerate(zip(self._sources, self._anchor.source, strict=True)):
+            for inner in (*_strides(line, source, here), *[1, len(source)] * self._lonely):
+                before, behind = _agreeing(line, source, here, inner)
+                for length in _divisors(len(line.data)):
+                    # A digit may end in the padding of its axis, but does not begin there.
+                    if len(source) + length - 1 <= (length - 1) * inner != (length - 1) * len(source):
+                        continue
+                    at = line.at % length
+                    if at <= before and length - 1 - at <= behind:
+                        yield _Digit(axis, inner, length, at)
 
 
 def is_relayout(source: Array, result: Array) -> bool | None:
@@ -158,8 +205,8 @@ class _TooManyError(Exception):
 
 
 class _Steps:
-    """The number of lines that may still be followed. `lonely`: an axis's outermost digit may have padding alone beside
-    the anchor, and then the axis's extent for a stride."""
+    """The number of lines that may still be followed. `lonely`: an axis's innermost and outermost digits may have
+    padding alone beside the anchor, and then 1 and the axis's extent for strides."""
 
     def __init__(self, most: int = _MOST_STEPS, *, lonely: bool = False) -> None:
         self._left, self.lonely = most, lonely
@@ -185,7 +232,11 @@ Layout = tuple[tuple[_Digit, ...], ...]
 def _layouts(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> Iterator[Layout]:
     """Each combination of digits, innermost first in every dimension of the result, that its lines through the anchor
     allow."""
-    lines = [_line(source, anchor.source, axis) for axis in range(source.ndim)]
+    sources = [_line(source, anchor.source, axis) for axis in range(source.ndim)]
+    dimensions = [
+        _Dimension(_Line(_line(result, anchor.result, axis), at), sources, anchor, lonely=steps.lonely)
+        for axis, at in enumerate(anchor.result)
+    ]
     pending: list[Layout] = [()]
     while pending:
         chosen = pending.pop()
@@ -194,8 +245,7 @@ def _layouts(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> It
                 yield chosen
             continue
         taken = {(digit.axis, digit.inner) for group in chosen for digit in group if digit.axis >= 0}
-        line = _Line(_line(result, anchor.result, len(chosen)), anchor.result[len(chosen)])
-        found = [(*chosen, digits) for digits in islice(_splits(line, lines, anchor, steps), _MOST_TRIED)]
+        found = [(*chosen, digits) for digits in islice(_splits(dimensions[len(chosen)], steps), _MOST_TRIED)]
         pending += [
             each for each in reversed(found) if not any((digit.axis, digit.inner) in taken for digit in each[-1])
         ]
@@ -206,48 +256,32 @@ def _line(array: Array, anchor: Sequence[int], axis: int) -> Array:
     return array[tuple(slice(None) if each == axis else place for each, place in enumerate(anchor))]
 
 
-def _splits(line: _Line, sources: Sequence[Array], anchor: _Anchor, steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
-    """The digits that may make up a line, the fewest first: data with equal elements has many by chance."""
+def _splits(dimension: _Dimension, steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
+    """The digits that may make up a dimension, the fewest first: data with equal elements has many by chance."""
     for most in range(_MOST_DIGITS + 1):
-        yield from _digits(line, sources, anchor, most, steps)
+        yield from _digits(dimension, 1, most, steps)
 
 
 def _digits(
-    line: _Line,
-    sources: Sequence[Array],
-    anchor: _Anchor,
-    most: int,
-    steps: _Steps,
-    joined: tuple[int, int] | None = None,
+    dimension: _Dimension, n: int, most: int, steps: _Steps, joined: tuple[int, int] | None = None
 ) -> Iterator[tuple[_Digit, ...]]:
-    """Exactly `most` digits that make up a line, the longest first.
+    """Exactly `most` digits that make up the line with every n-th element, the longest first.
 
     A first digit of the axis and stride `joined` would be one digit with that before it.
     """
     steps.take()
-    size = len(line.data)
+    size = dimension.size(n)
     if size == 1 or most == 0:
         if size == 1 and most == 0:
             yield ()
         return
-    for axis, (source, here) in enumerate(zip(sources, anchor.source, strict=True)):
-        for inner in (*_strides(line, source, here), *[len(source)] * steps.lonely):
-            if (axis, inner) == joined:
-                continue
-            before, behind = _agreeing(line, source, here, inner)
-            for length in _divisors(size):
-                # A digit may end in the padding of its axis, but does not begin there.
-                if len(source) + length - 1 <= (length - 1) * inner != (length - 1) * len(source):
-                    continue
-                at = line.at % length
-                if at > before or length - 1 - at > behind:
-                    continue
-                rest_of_line = _Line(line.data[at::length], line.at // length)
-                joins = axis, inner * length
-                for rest in _digits(rest_of_line, sources, anchor, most - 1, steps, joins):
-                    yield (_Digit(axis, inner, length, at), *rest)
-    if most == 1 and np.count_nonzero(line.data) == np.count_nonzero(line.data[line.at]):
-        yield (_Digit(-1, 1, size, line.at),)
+    for digit in dimension.first(n):
+        if (digit.axis, digit.inner) != joined:
+            joins = digit.axis, digit.inner * digit.length
+            for rest in _digits(dimension, n * digit.length, most - 1, steps, joins):
+                yield (digit, *rest)
+    if most == 1 and (padding := dimension.padding(n)) is not None:
+        yield (padding,)
 
 
 @cache
@@ -292,7 +326,10 @@ def _offsets(layout: Layout, anchor: _Anchor, extents: Sequence[int]) -> list[in
     found = []
     for axis, extent in enumerate(extents):
         reach, place = 1, 0
-        for digit in sorted(digit for group in layout for digit in group if digit.axis == axis):
+        digits = sorted(digit for group in layout for digit in group if digit.axis == axis)
+        if any(one.inner == other.inner for one, other in pairwise(digits)):
+            return None
+        for digit in digits:
             if digit.inner not in (reach, extent):
                 return None
             place += digit.at * reach
