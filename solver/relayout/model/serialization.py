@@ -1,7 +1,7 @@
 """Models between protobuf and onnx_ir, with each type and each attribute converted once for all that have it.
 
 A network of 10,000 nodes has some twenty types and shapes, and as many attributes. onnx_ir converts each anew, which is
-half of its time. So types and attributes are taken out of what it reads, and types out of what it writes.
+half of its time. So types and attributes are taken out of what it reads, and nodes and values are written here.
 """
 
 from __future__ import annotations
