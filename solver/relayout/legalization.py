@@ -37,6 +37,7 @@ from relayout.model.normalize import inline
 from relayout.model.onnx_file import Encoded
 from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
+from relayout.ops import all_nodes
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import Result, describe, limit_of, run
 from relayout.report.budget import within_budget
@@ -139,8 +140,10 @@ def legalize_model(
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    elements = DimSizes(model, dims)
-    before = totals(model, dims, operators, elements)
+    nodes = [*all_nodes(model.graph)]
+    elements = DimSizes(model, dims, nodes)
+    before = totals(model, dims, operators, elements, nodes)
+    del nodes  # those of a rewritten model are others
     warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
     if unmet := unmet_packed(model, backend):

@@ -51,6 +51,15 @@ def test_a_model_is_written_as_onnx_ir_writes_it(text: str) -> None:
         assert written.SerializeToString(deterministic=True) == ir.to_proto(model).SerializeToString(deterministic=True)
 
 
+def test_a_reference_to_an_attribute_is_written_as_one() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(MODELS["types and data"]))
+    for node in model.graph:
+        node.attributes.add(ir.RefAttr("of", "outer", ir.AttributeType.INT))
+    written = proto_of(model, lambda value: True)
+    assert written.graph.node[0].attribute[0].ref_attr_name == "outer"
+    assert written.SerializeToString(deterministic=True) == ir.to_proto(model).SerializeToString(deterministic=True)
+
+
 def test_data_that_are_not_asked_for_are_left_out() -> None:
     model = ir.from_proto(onnx.parser.parse_model(MODELS["types and data"]))
     left, whole = proto_of(model, lambda value: False), ir.to_proto(model)
@@ -79,5 +88,6 @@ def test_the_nodes_are_those_that_onnx_ir_makes() -> None:
     expected = ir.to_proto(ir.from_proto(model)).SerializeToString(deterministic=True)
     read = model_of(model)
     assert ir.to_proto(read).SerializeToString(deterministic=True) == expected
+    assert proto_of(read, lambda value: True).SerializeToString(deterministic=True) == expected
     pads = [node.attributes["pads"] for node in read.graph if node.op_type == "Conv"]
     assert pads[0] is not pads[1]

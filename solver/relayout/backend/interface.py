@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -345,9 +345,13 @@ def is_backend(found: object) -> TypeGuard[Backend | type[Backend]]:
 def element_size(value: ir.Value | None) -> int:
     """The bytes of one element: 1 for smaller types, 4 for unknown types and strings."""
     dtype = value.dtype if value is not None else None
-    if dtype is None or dtype.name in ("UNDEFINED", "STRING"):
-        return 4
-    return max(1, dtype.bitwidth // 8)
+    return 4 if dtype is None else _size_of(dtype)
+
+
+@cache
+def _size_of(dtype: ir.DataType) -> int:
+    # Names and properties of the members of an enum are slow to look up.
+    return 4 if dtype.name in ("UNDEFINED", "STRING") else max(1, dtype.bitwidth // 8)
 
 
 def rank_of(value: ir.Value | None) -> int:

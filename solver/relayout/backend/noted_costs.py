@@ -42,7 +42,10 @@ def note_cost(written: Sequence[ir.Node], cost: int) -> None:
 
 def noted_cost(node: ir.Node) -> int | None:
     """The noted cost of `node`, in bytes of memory traffic; None without a note, or if it is for another node."""
-    cost, _, subject = node.metadata_props.get(NODE_COST_KEY, "").partition(" ")
+    note = node.metadata_props.get(NODE_COST_KEY)
+    if note is None:
+        return None
+    cost, _, subject = note.partition(" ")
     operands = len(subject.partition(" -> ")[0].split()) - 1
     if not cost.isdecimal() or len(cost) > _LARGEST or subject != _subject(node, operands):
         return None

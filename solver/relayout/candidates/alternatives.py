@@ -350,12 +350,14 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
 def noted_orders(node: ir.Node, *, is_result: bool) -> list[str]:
     """The order of each input or result of a node as an earlier run has noted it, "" without a note: on the node, else
     on the value. The axes of a node that relayout has written in place of another are those of its own operands."""
-    props = node.metadata_props
-    noted = props.get(OPERAND_ORDERS_KEY, "").split(";")
+    props, values = node.metadata_props, node.outputs if is_result else node.inputs
+    noted = props.get(OPERAND_ORDERS_KEY, "").split(";") if props else []
     own = noted[len(node.inputs) :] if is_result else noted
     is_of_source = WRITTEN_FOR_KEY not in props or (is_result and OPERAND_ORDERS_KEY in props)
-    values = node.outputs if is_result else node.inputs
-    of_values = [value.metadata_props.get(ORDER_KEY, "") if value and is_of_source else "" for value in values]
+    of_values = [
+        notes.get(ORDER_KEY, "") if value and is_of_source and (notes := value.metadata_props) else ""
+        for value in values
+    ]
     return [own[n] if n < len(own) and own[n] else of_value for n, of_value in enumerate(of_values)]
 
 

@@ -69,6 +69,11 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
     >>> dims_shape(((Atom(0, 8), Atom(1)), (Atom(0, 1, 8),)), ("64*batch", 3))
     ['24*batch', 8]
     """
+    return [*_shape_of(dims, extents)]
+
+
+@lru_cache(maxsize=4096)
+def _shape_of(dims: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     shape: list[Extent] = []
     for group in dims:
         parts = [atom_extent(atom, extents) for atom in group]
@@ -76,7 +81,7 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
             shape.append(prod([p for p in parts if isinstance(p, int)]))
         else:
             shape.append(parts[0] if len(parts) == 1 else _product_of_symbols(parts))
-    return shape
+    return tuple(shape)
 
 
 def _product_of_symbols(parts: Sequence[Extent]) -> str | None:

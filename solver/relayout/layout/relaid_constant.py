@@ -124,10 +124,11 @@ class SharedTensor(ir.LazyTensor):
 
     def __init__(self, source: ir.TensorProtocol) -> None:
         self.source: ir.TensorProtocol = source.source if is_one_of(source, SharedTensor) else source
+        shape = source.shape
         super().__init__(
             lambda: self.source,
             source.dtype,
-            ir.Shape(source.shape.numpy(), frozen=True),
+            shape if isinstance(shape, ir.Shape) and shape.frozen else ir.Shape(shape.numpy(), frozen=True),
             name=source.name,
             doc_string=source.doc_string,
             metadata_props=dict(source.metadata_props) or None,

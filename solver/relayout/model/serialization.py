@@ -1,13 +1,14 @@
 """Models between protobuf and onnx_ir, with each type and each attribute converted once for all that have it.
 
 A network of 10,000 nodes has some twenty types and shapes, and as many attributes. onnx_ir converts each anew, which is
-half of its time. So types and attributes are taken out of what it reads, and types out of what it writes.
+half of its time. So types and attributes are taken out of what it reads, and nodes and values are written here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from copy import copy as shallow_copy
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -39,10 +40,14 @@ def model_of(proto: onnx.ModelProto) -> ir.Model:
                 known[written] = serde.deserialize_attribute(onnx.AttributeProto.FromString(written))
             node.attributes[known[written].name] = known[written]
     shapes: dict[bytes, tuple[ir.Shape | None, ir.DataType]] = {}
+    stored: dict[tuple[int | ir.SymbolicDim, ...], ir.Shape] = {}
     made = [value for node in model.graph for value in node.outputs]
     for value in (*model.graph.initializers.values(), *made):
         found = types.get(value.name or "")
         if found is None:
+            if (shape := value.shape) is not None and shape.frozen:
+                # That of a constant's data.
+                value.shape = stored.setdefault(shape.dims, shape)
             continue
         if found not in shapes:
             type_ = onnx.TypeProto.FromString(found)
@@ -98,7 +103,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
         metadata_props=graph.metadata_props,
     )
     serde.serialize_model_into(proto, rest)
-    written, known = proto.graph, dict[Hashable, bytes]()
+    written, known = proto.graph, _Known({}, {}, {})
     for value in graph.inputs:
         serde.serialize_value_into(written.input.add(), value)
     for value in graph.initializers.values():
@@ -109,7 +114,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
             serde.serialize_tensor_into(written.initializer.add(), value.const_value)
     inner = []
     for node in graph:
-        serde.serialize_node_into(written.node.add(), node, model_ir_version=model.ir_version)
+        _write_node(node, written, known, model.ir_version)
         inner += [value for value in node.outputs if not value.is_graph_output()]
     for value in inner:
         _declare(value, written, known)
@@ -124,21 +129,55 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
     return proto
 
 
-def _declare(value: ir.Value, graph: onnx.GraphProto, known: dict[Hashable, bytes]) -> None:
-    """Add the type of a value to a graph, as far as it is known. `known` are those written so far, without the name."""
+class _Known(NamedTuple):
+    """What is written so far: attributes and shapes by identity, and the parts of values that are declared."""
+
+    attributes: dict[int, onnx.AttributeProto]
+    shapes: dict[int, Hashable]
+    values: dict[Hashable, onnx.ValueInfoProto]
+
+
+def _write_node(node: ir.Node, graph: onnx.GraphProto, known: _Known, ir_version: int) -> None:
+    """Add a node to a graph."""
+    if node.metadata_props or node.doc_string or node.device_configurations:
+        serde.serialize_node_into(graph.node.add(), node, model_ir_version=ir_version)
+        return
+    attributes = []
+    for attribute in node.attributes.data.values():
+        written = known.attributes.get(id(attribute))
+        if written is None:
+            write = serde.serialize_reference_attribute if attribute.is_ref() else serde.serialize_attribute
+            written = known.attributes[id(attribute)] = write(attribute)
+        attributes.append(written)
+    results = [value.name for value in node.outputs]
+    while results and not results[-1]:
+        results.pop()
+    graph.node.add(
+        op_type=node.op_type,
+        domain=node.domain or None,
+        name=node.name or None,
+        overload=node.overload or None,
+        input=["" if value is None else value.name for value in node.inputs],
+        output=results,
+        attribute=attributes,
+    )
+
+
+def _declare(value: ir.Value, graph: onnx.GraphProto, known: _Known) -> None:
+    """Add the type of a value to a graph, as far as it is known."""
     type_, shape, metadata = value.type, value.shape, value.metadata_props
     if not value.name or (type_ is None and shape is None and not metadata and not value.doc_string):
         return
     if type(type_) is not ir.TensorType or type_.denotation or shape is None or value.doc_string:
         serde.serialize_value_into(graph.value_info.add(), value)
         return
-    denotations = map(shape.get_denotation, range(len(shape)))
-    key = type_.dtype, shape.dims, *denotations, *metadata.items()
-    if key not in known:
-        first = onnx.ValueInfoProto()
+    extents = known.shapes.get(id(shape))
+    if extents is None:
+        denotations = map(shape.get_denotation, range(len(shape)))
+        extents = known.shapes[id(shape)] = shape.dims, *denotations
+    key = type_.dtype, extents, *metadata.items()
+    first = known.values.get(key)
+    if first is None:
+        first = known.values[key] = onnx.ValueInfoProto()
         serde.serialize_value_into(first, value)
-        first.ClearField("name")
-        known[key] = first.SerializeToString()
-    info = graph.value_info.add()
-    info.MergeFromString(known[key])
-    info.name = value.name
+    graph.value_info.add(name=value.name, type=first.type, metadata_props=first.metadata_props)

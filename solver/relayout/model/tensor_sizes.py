@@ -9,7 +9,7 @@ first usual size with which no formula is 0: an image of 64 x 64 has no window o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import NamedTuple
 
@@ -67,7 +67,8 @@ class DimSizes:
     that were taken so far because neither `given` nor the graph has one; `?` is a dim without a name.
     """
 
-    def __init__(self, model: ir.Model, given: Mapping[str, int]) -> None:
+    def __init__(self, model: ir.Model, given: Mapping[str, int], nodes: Sequence[ir.Node] | None = None) -> None:
+        """`nodes` are the model's `all_nodes`, where the caller has them."""
         first = [_first_dim(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
         batches = [dim.value for dim in first if not isinstance(dim, int)]
         self.assumed: dict[str, int] = {}
@@ -78,7 +79,7 @@ class DimSizes:
         self._usual = _usual_sizes(model, self._sizes)
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
-        _size_reshaped(model, self._sizes, self._bounds, self)
+        _size_reshaped(model, all_nodes(model.graph) if nodes is None else nodes, self._sizes, self._bounds, self)
         self._formulas.clear()  # so that those read later are entered into `assumed`
         self.assumed.clear()
 
@@ -198,13 +199,19 @@ def _is_empty(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> bool:
     return size is not None and size < 1
 
 
-def _size_reshaped(model: ir.Model, sizes: dict[str, int], bounds: dict[str, Bounds], elements: DimSizes) -> None:
+def _size_reshaped(
+    model: ir.Model,
+    nodes: Iterable[ir.Node],
+    sizes: dict[str, int],
+    bounds: dict[str, Bounds],
+    elements: DimSizes,
+) -> None:
     """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
     those of a window. `bounds` gets what is known of all symbols that nodes introduce."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
     # Values of equal type share a shape. The names of one that was seen before are no longer new.
     shapes: set[int] = set()
-    for node in all_nodes(model.graph):
+    for node in nodes:
         for value in node.outputs:
             if id(value.shape) in shapes:
                 continue

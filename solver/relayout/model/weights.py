@@ -113,7 +113,7 @@ def attach(model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder
         for name, value in graph.initializers.items():
             value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'", kept)
         for node in graph if in_nodes else ():
-            if node.attributes:
+            if any(each.type in _TENSOR_TYPES for each in node.attributes.data.values()):
                 _attach_to(node.attributes, adopted, folder, f"node '{node.name}' ({node.op_type})", kept)
                 _note_data(node)
     for function in model.functions.values():
@@ -136,12 +136,13 @@ def _attach_to(
 ) -> None:
     """Adopt the tensors among attributes, and those in lists of tensors. What nodes share is adopted once."""
     for name, attribute in list(attributes.items()):
+        if id(attribute) in adopted:
+            attributes[name] = adopted[id(attribute)][1]
+            continue
         if attribute.type not in _TENSOR_TYPES or attribute.is_ref() or attribute.value is None:
             continue
         place = f"{where}, attribute '{name}'"
-        if id(attribute) in adopted:
-            attributes[name] = adopted[id(attribute)][1]
-        elif attribute.type == ir.AttributeType.TENSOR:
+        if attribute.type == ir.AttributeType.TENSOR:
             tensor = _adopt(attribute.value, folder, place, kept)
             attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
             adopted[id(attribute)] = attribute, attributes[name]
@@ -152,13 +153,15 @@ def _attach_to(
 
 def _adopt(tensor: Any, folder: Folder, where: str, kept: onnx.GraphProto) -> ir.TensorProtocol:
     if is_one_of(tensor, serde.TensorProtoTensor):
-        if is_absent(tensor.raw):
-            return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
-        if math.prod(tensor.raw.dims[:]) <= LARGEST_KEPT:
-            kept.initializer.append(tensor.raw)
-            tensor = serde.TensorProtoTensor(kept.initializer[-1])
+        raw = tensor.raw
+        if is_absent(raw):
+            return tensor if is_one_of(tensor, AbsentTensor) else AbsentTensor.from_proto(raw)
+        if math.prod(raw.dims[:]) <= LARGEST_KEPT:
+            kept.initializer.append(raw)
+            raw = kept.initializer[-1]
+            tensor = serde.TensorProtoTensor(raw)
         # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.
-        tensor.raw.ClearField("metadata_props")
+        raw.ClearField("metadata_props")
     return adopt_external(tensor, folder, where)
 
 

@@ -97,8 +97,7 @@ class OperatorClasses:
         kind = "constant" if is_constant else ""
         if constant is not None and is_one_of(constant, AbsentTensor):
             kind = "absent"
-        name = dtype.name if dtype is not None else ""
-        return self.extents_of(value), type(value.type), name, kind, value.is_graph_input()
+        return self.extents_of(value), type(value.type), dtype, kind, value.is_graph_input()
 
     def _made(self, node: ir.Node) -> tuple[OperatorClass, frozenset[int]]:
         has_graphs = any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
@@ -22,6 +22,7 @@ def totals(
     dims: Mapping[str, int],
     conversion_operators: Set[tuple[str, str]] = frozenset(),
     elements: Callable[[ir.Shape | None], int] | None = None,
+    nodes: Sequence[ir.Node] | None = None,
 ) -> Totals:
     """Count the nodes, and the conversions by kind with the bytes that they read and write.
 
@@ -29,16 +30,18 @@ def totals(
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
     `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
-    `Backend.conversion_operators`, `elements` the model's `DimSizes` where they are known.
+    `Backend.conversion_operators`, `elements` the model's `DimSizes` and `nodes` its `all_nodes`, where they are known.
     """
     flat = _inlined(model)
+    if nodes is None or flat is not model:
+        nodes = [*all_nodes(flat.graph)]
     if elements is None or flat is not model:
-        elements = DimSizes(flat, dims)
-    nodes = 0
+        elements = DimSizes(flat, dims, nodes)
+    operators = 0
     transposes, reorders, pads = [], [], []
-    for node in all_nodes(flat.graph):
+    for node in nodes:
         operator = node.op_type
-        nodes += operator != "Constant"
+        operators += operator != "Constant"
         if operator == "Transpose" and is_transpose(node):
             transposes.append(node)
         elif conversion_operators and (node.domain, operator) in conversion_operators:
@@ -50,7 +53,7 @@ def totals(
     padded = [_ends(node, elements) for node in pads if node.inputs[0] not in constants]
     in_functions = _transposes_in(flat, flat.functions)
     return Totals(
-        nodes=nodes,
+        nodes=operators,
         transposes=len(moved),
         bytes=sum(moved),
         reorders=len(reorders),

@@ -35,7 +35,7 @@ def forced_sizes(model: ir.Model) -> dict[str, int]:
     """The one size of each dim of an input with which the nodes run on which an output depends, those in branches and
     bodies too; the least of several."""
     found: dict[str, int] = {}
-    for name, size in _asked(model, _live(model.graph)):
+    for name, size in _asked(model):
         found[name] = min(size, found.get(name, size))
     return found
 
@@ -43,7 +43,7 @@ def forced_sizes(model: ir.Model) -> dict[str, int]:
 def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
     """The forced sizes without those that only a branch or a body asks for, which need not run."""
     found: dict[str, set[int]] = {}
-    for name, size in _asked(model, [node for node in _live(model.graph) if node.graph is model.graph]):
+    for name, size in _asked(model, of_all_runs=True):
         found.setdefault(name, set()).add(size)
     return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1}
 
@@ -121,12 +121,14 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
     return [*found]
 
 
-def _asked(model: ir.Model, nodes: list[ir.Node]) -> Iterator[tuple[str, int]]:
-    """The sizes that these nodes ask of dims of inputs."""
+def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str, int]]:
+    """The sizes that live nodes ask of dims of inputs; `of_all_runs`: those that are not in a branch or a body."""
     fed = {name for value in model.graph.inputs for name in _open_dims(value.shape)}
     if not fed:
         return
-    for node in nodes:
+    for node in _live(model.graph):
+        if of_all_runs and node.graph is not model.graph:
+            continue
         read, made = (node.inputs[0] if node.inputs else None), node.outputs[0]
         if node.domain or made.shape is None or read is None or read.shape is None:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -197,7 +196,14 @@ class _Writer(Struct, frozen=True):
         shared = self.tensors.get(id(attribute))
         if shared is None:
             shared = self.tensors[id(attribute)] = attribute, attribute_to_json(attribute, lambda graph: {})
-        return deepcopy(shared[1])
+        return _copied(shared[1])
+
+
+def _copied(given: Any) -> Any:
+    """A copy of JSON; `copy.deepcopy` takes ten times as long."""
+    if isinstance(given, dict):
+        return {key: _copied(each) for key, each in given.items()}
+    return [_copied(each) for each in given] if isinstance(given, list) else given
 
 
 def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:

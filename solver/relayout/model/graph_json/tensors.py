@@ -10,6 +10,7 @@ import base64
 import binascii
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,17 @@ def type_name(kind: ir.TypeProtocol | None) -> str | None:
     if kind is None:
         return None
     if type(kind) is ir.TensorType:
-        return kind.dtype.name.lower()
+        return _name_of(kind.dtype)
     if isinstance(kind, ir.SequenceType | ir.OptionalType):
         return f"{'seq' if isinstance(kind, ir.SequenceType) else 'optional'}({type_name(kind.elem_type)})"
-    name = kind.dtype.name.lower()
+    name = _name_of(kind.dtype)
     return f"sparse({name})" if isinstance(kind, ir.SparseTensorType) else name
+
+
+@cache
+def _name_of(dtype: ir.DataType) -> str:
+    # The names of an enum's members are slow to look up.
+    return dtype.name.lower()
 
 
 def type_proto(name: str, shape: Sequence[int | str | None] | None, where: str) -> onnx.TypeProto:
@@ -79,7 +86,7 @@ def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[s
     # onnx_ir makes the type and the shape of an encoded tensor anew for each question.
     dtype = tensor.dtype
     shape = tensor.raw.dims[:] if is_one_of(tensor, ir.TensorProtoTensor) else list(tensor.shape.numpy())
-    given: dict[str, Any] = {"dtype": dtype.name.lower(), "shape": shape}
+    given: dict[str, Any] = {"dtype": _name_of(dtype), "shape": shape}
     if tensor.doc_string:
         given["doc"] = tensor.doc_string
     size = math.prod(shape)

@@ -44,11 +44,14 @@ def check_shapes_at_sizes(
     read only where one of these is wrong, or where the model runs at some sizes alone. `dims` gives sizes to symbolic
     dims.
     """
-    inputs, nodes = fed(model), list(walk(model.graph))
+    inputs = fed(model)
+    if not open_dims(inputs, None):
+        return
+    nodes = list(walk(model.graph))
     reads_tiles = any(node.op_type in _READING for node in nodes) and any(
         ATOMS_KEY in value.metadata_props for node in nodes for value in node.outputs
     )
-    if not open_dims(inputs, None) or not (reads_tiles or any(node.op_type in _SHAPED for node in nodes)):
+    if not (reads_tiles or any(node.op_type in _SHAPED for node in nodes)):
         return
     source: ir.Model | None = None
     for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
