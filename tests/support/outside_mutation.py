@@ -285,10 +285,10 @@ def _left_out(model: ModelProto) -> Found:
         for a, attribute in enumerate(node.attribute):
             if attribute.name in ("axis", "axes", "pads", "strides", "group", "perm", "keepdims", "auto_pad", "alpha"):
 
-                def leave_out(mutant: ModelProto, n: int = n, a: int = a) -> None:
+                def delete(mutant: ModelProto, n: int = n, a: int = a) -> None:
                     del mutant.graph.node[n].attribute[a]
 
-                yield f"{node.name} without {attribute.name}", leave_out
+                yield f"{node.name} without {attribute.name}", delete
 
 
 def _bypassed(model: ModelProto) -> Found:
