@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    copied,
+    declared_values,
+    graphs_in,
+    graphs_inside,
+    subgraphs_of,
+)
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -213,8 +220,7 @@ def _is_looked_at(tensor: onnx.TensorProto) -> bool:
 
 
 def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+    copy = copied(tensor)
     copy.name = name
     return copy
 
