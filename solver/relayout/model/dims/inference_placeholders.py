@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import (
-    STANDARD_DOMAINS,
-    copied,
-    declared_values,
-    graphs_in,
-    graphs_inside,
-    subgraphs_of,
-)
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in, graphs_inside, subgraphs_of
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -220,7 +213,8 @@ def _is_looked_at(tensor: onnx.TensorProto) -> bool:
 
 
 def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = copied(tensor)
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
     copy.name = name
     return copy
 
