@@ -150,6 +150,30 @@ def test_a_kernel_is_packed_along_both_channels() -> None:
     assert np.array_equal(made, kernel.reshape(2, 4, 3, 2, 3, 3).transpose(0, 2, 4, 5, 3, 1))
 
 
+@pytest.mark.parametrize(
+    ("layouts", "shape", "open_", "perm", "expected"),
+    [
+        ("CN2c>CN", (3, 5, 2), "CN", (0, 2, 1), (6, 5)),
+        ("NCHW4c>NCHW", (2, 3, 5, 7, 4), "NCH", (0, 1, 4, 2, 3), (2, 12, 5, 7)),
+        ("NCHW4c>NHW2cC", (2, 3, 5, 7, 4), "NHW", (0, 2, 3, 1, 4), (2, 5, 7, 6, 2)),
+    ],
+)
+def test_blocks_of_images_of_any_size_are_unpacked(
+    layouts: str, shape: tuple[int, ...], open_: str, perm: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    source = layouts.partition(">")[0].replace("2", "").replace("4", "")
+    declared = [name if name in open_ else extent for name, extent in zip(source, shape, strict=True)]
+    image = np.random.default_rng(0).standard_normal(shape, np.float32)
+    (made,) = run(to_proto(read_model(model(("layout_transform", layouts, {}), shape=declared))), {"v0": image})
+    wanted = image.transpose(perm).reshape(expected)
+    assert np.array_equal(made, wanted.swapaxes(-1, -2) if layouts.endswith("2cC") else wanted)
+
+
+def test_blocks_of_a_multiple_are_cut_by_one_transpose() -> None:
+    net = model(("layout_transform", "NCHW4c>NCHW2c", {}), shape=[2, 3, 5, 7, 4])
+    assert operators(net).count("Transpose") == 1
+
+
 @given(st.permutations("NCHWDI"), st.permutations("NCHWDI"), st.data())
 def test_any_two_layouts_of_the_same_axes_are_converted_and_back(one: list[str], other: list[str], draw: Any) -> None:
     axes = draw.draw(st.integers(1, 4))

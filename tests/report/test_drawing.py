@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 
 from relayout.backend import load_backend
-from relayout.backend.calls import conversion_operators_of
 from relayout.formulate.build import build
 from relayout.formulate.objective import objective_named
 from relayout.legalization import legalize_model
@@ -20,6 +19,7 @@ from relayout.report.drawing import compared, draw, drawn_choices, with_choices
 from relayout.report.drawing_schema import Drawing
 from relayout.solve.problem import cost_of
 from relayout.solve.solver import solve
+from relayout.testing.graphs import sample_graphs
 
 GRAPH: dict[str, Any] = {
     "opset": 20,
@@ -36,14 +36,14 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def both(graph: dict[str, Any], backend: str) -> tuple[Drawing, Drawing]:
+def both(graph: Any, backend: str) -> tuple[Drawing, Drawing]:
     """The drawings of a graph with its choices, and of the legal graph."""
     chosen = load_backend(backend)
     source, model = draw(read_model(graph)), read_model(graph)
     outcome = legalize_model(model, chosen, Options(), draws_choices=True)
     source = with_choices(source, outcome.choices)
     legal = draw(outcome.model)
-    return source, compared(legal, source, outcome.report.conversions, conversion_operators_of(chosen))
+    return source, compared(legal, source, outcome.report.conversions)
 
 
 def test_values_have_types_layouts_and_sizes() -> None:
@@ -78,6 +78,14 @@ def test_each_conversion_is_at_the_nodes_that_perform_it() -> None:
     performed = [node.conversions for node in legal.nodes if node.operator == "Transpose"]
     assert performed == [(0,), (1,)]
     assert all(not node.conversions for node in legal.nodes if node.operator != "Transpose")
+
+
+def test_two_conversions_of_one_value_are_at_a_transpose_each() -> None:
+    [attention] = [each for each in sample_graphs() if each.name == "attention"]
+    _, legal = both(attention.model, "nhwc")
+    performed = [node.conversions for node in legal.nodes if node.operator == "Transpose"]
+    assert sorted(number for numbers in performed for number in numbers) == list(range(len(performed)))
+    assert all(len(numbers) == 1 for numbers in performed)
 
 
 @pytest.mark.parametrize("backend", ["nhwc", "nchw"])

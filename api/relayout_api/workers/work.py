@@ -136,7 +136,7 @@ def _graph(task: Task, parts: Parts, events: Events) -> Answer:
     outcome = legalize_model(_model(task, source), backend, options, draws_choices=True)
     outcome = finish(outcome, backend, options, source)
     report = _warned(outcome.report, warnings)
-    whole = _both(drawn, outcome.model, backend, report, outcome.choices, options)
+    whole = _both(drawn, outcome.model, report, outcome.choices, options)
     return _drawn(whole, _repeats(backend, report))
 
 
@@ -152,7 +152,6 @@ def _draw(task: Task, parts: Parts, events: Events) -> Answer:
         _both(
             drawn,
             model,
-            _backend(parameters),
             Report.model_validate_json(bytes(report)),
             {label: DrawnChoice(**each) for label, each in load_body(choices).items()},
             options,
@@ -163,14 +162,12 @@ def _draw(task: Task, parts: Parts, events: Events) -> Answer:
 def _both(
     drawn: Drawing,
     legal: ir.Model,
-    backend: Backend,
     report: Report,
     choices: Mapping[str, DrawnChoice],
     options: Options,
 ) -> GraphResponse:
     drawn = with_choices(drawn, choices)
-    operators = conversion_operators_of(backend)
-    compared_ = compared(draw(legal, options.dims or {}), drawn, report.conversions, operators)
+    compared_ = compared(draw(legal, options.dims or {}), drawn, report.conversions)
     return GraphResponse(source=drawn, legal=compared_, report=report)
 
 

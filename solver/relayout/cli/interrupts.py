@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from relayout.cli.exit_status import INTERRUPTED
@@ -39,9 +38,7 @@ class Interrupts:
             self._waiter.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._waiter is None:
             return
         self._over = True

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from threading import TIMEOUT_MAX, Event, Lock, Thread, Timer
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from relayout.cli.exit_status import OUT_OF_TIME, describe
@@ -64,15 +63,13 @@ class Bar:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.clear()
         with self._lock:
             if self._watch is not None:
                 self._watch.cancel()
         self._wait_if_over()
-        self._interrupts.__exit__(kind, error, trace)
+        self._interrupts.__exit__(*raised)
 
     def __call__(self, step: str) -> None:
         """End the last step and begin `step`."""

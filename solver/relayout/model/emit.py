@@ -20,7 +20,7 @@ from relayout.layout.terms import dividend_of, term_of
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
 
-__all__ = ["Emitter", "Physical", "attribute_of", "fresh_name", "same_but_leading_units"]
+__all__ = ["Emitter", "Physical", "attribute_of", "same_but_leading_units"]
 
 
 class Physical(Struct, frozen=True):
@@ -33,15 +33,6 @@ class Physical(Struct, frozen=True):
     value: ir.Value
     dims: Dims
     shape: tuple[Extent, ...] | None = None
-
-
-def fresh_name(stem: str, names: set[str]) -> str:
-    """A name that is not among `names`, and is added to them: `stem` itself, or with a number."""
-    name, count = stem, 1
-    while name in names:
-        name, count = f"{stem}_{count}", count + 1
-    names.add(name)
-    return name
 
 
 def attribute_of(name: str, value: Any) -> ir.Attr:
@@ -89,8 +80,12 @@ class Emitter:
                 self._dims.setdefault(dim.value, (value, place))
 
     def fresh(self, stem: str) -> str:
-        """A value or node name that the model does not have yet."""
-        return fresh_name(stem, self._names)
+        """A value or node name that the model does not have yet: the stem itself, or with a number."""
+        name, count = stem, 1
+        while name in self._names:
+            name, count = f"{stem}_{count}", count + 1
+        self._names.add(name)
+        return name
 
     def integers(self, stem: str, values: Sequence[int]) -> ir.Value:
         """A new constant vector of int64."""

@@ -4,8 +4,8 @@
     layout_transform  src_layout="NCHW", dst_layout="NCHW16c"         TVM's operator, blocks included
 
 Both are operators of the domain `relayout`, accepted in the standard one too, with either pair of attributes. A pure
-permutation becomes a Transpose. Packing or unpacking of an axis becomes Reshape, Transpose, Reshape, which need known
-extents.
+permutation becomes a Transpose. Packing or unpacking of an axis becomes Reshape, Transpose, Reshape; an axis that is
+packed needs a known extent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
 from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.binding import bind
+from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.model.emit import fresh_name
+from relayout.layout.memory_format import Extent, normal_form
+from relayout.model.emit import Emitter, Physical
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import copied, replace_entries, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, replace_entries, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
@@ -51,10 +55,11 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer, kinds: Iterable[Ki
             node.domain, node.op_type = PACKING
             packing = packing or node
     names = _value_names(proto) if packing is not None else set()
+    opset = next((each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS), 1)
     while packing is not None:
         # A chain of them is written out one after the other: each makes the shape of the next one known.
         shapes = _shapes(infer(copied(proto)))
-        written = [_write_out(graph, shapes, names) for graph in subgraphs_of(proto.graph)]
+        written = [_write_out(graph, shapes, names, opset) for graph in subgraphs_of(proto.graph)]
         left = [n for graph in subgraphs_of(proto.graph) for n in graph.node if (n.domain, n.op_type) == PACKING]
         packing = left[0] if left else None
         if packing is not None and not any(written):
@@ -152,7 +157,7 @@ def _shapes(inferred: onnx.ModelProto) -> dict[str, Extents]:
     return found
 
 
-def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set[str]) -> bool:
+def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set[str], opset: int) -> bool:
     """Write out the nodes whose operand has a known shape; whether there was one."""
     ready = [(node.domain, node.op_type) == PACKING and node.input[0] in shapes for node in graph.node]
     if not any(ready):
@@ -160,68 +165,41 @@ def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set
     made: list[onnx.NodeProto] = []
     for node, now in zip(graph.node, ready, strict=True):
         copy = copied(node)
-        made += _steps(copy, shapes[copy.input[0]], names) if now else [copy]
+        made += _nodes(copy, shapes[copy.input[0]], Emitter(names, opset, in_function=True)) if now else [copy]
     replace_entries(graph.node, made)
     return True
 
 
-def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[onnx.NodeProto]:
-    """Reshape to one dimension for each atom, Transpose, and Reshape to the dimensions of the target."""
+def _nodes(node: onnx.NodeProto, extents: Extents, emitter: Emitter) -> Iterator[onnx.NodeProto]:
+    """The nodes that convert between the layouts of a node, whose operand has these extents."""
     source, target = _layouts(node)
     if len(extents) != source.rank:
         raise _wrong(node, f"a tensor of {source.rank} dimensions, as in '{source}'", f"{len(extents)}")
-    tiles, target_tiles = _tiles(source), _tiles(target)
     for i in range(source.rank):
         tile, extent = source.tile(i), extents[i]
         if tile is not None and extent not in (None, tile):
             raise _wrong(node, f"{tile} in dimension {i}, as in '{source}'", str(extent))
-    if any(tiles.get(name, size) != size for name, size in target_tiles.items()):
-        # No layout has two tile sizes of one axis, so the conversion goes by way of the whole axis.
-        between = Layout.from_names(_axes(source))
-        first, second = copied(node), copied(node)
-        for copy, ends in ((first, (source, between)), (second, (between, target))):
-            layouts = zip(LAYOUT_PAIRS[0], map(str, ends), strict=True)
-            replace_entries(copy.attribute, (helper.make_attribute(*layout) for layout in layouts))
-        first.output[0] = second.input[0] = fresh_name(f"{node.output[0]}_unpacked", names)
-        first.name = fresh_name(f"{node.name or node.output[0]}_unpack", names)
-        yield from _steps(first, extents, names)
-        unpacked = [_times(_extent(source, extents, name), tiles.get(name, 1)) for name in between.names]
-        yield from _steps(second, unpacked, names)
-        return
-    both = tiles | target_tiles
-    atoms, sizes = _atoms(node, source, extents, both)
-    wanted, _ = _atoms(node, target, [None] * target.rank, both, check=False)
-    perm = [atoms.index(atom) for atom in wanted]
-    moved = [sizes[p] for p in perm]
-    merged: list[int | None] = []
-    place = 0
-    for i in range(target.rank):
-        name = target.names[i]
-        width = 2 if name in both and name not in target_tiles else 1
-        merged.append(_times(*moved[place : place + width]) if width == 2 else moved[place])
-        place += width
-    value = node.input[0]
-    steps: list[tuple[str, Extents | list[int]]] = []
-    if len(sizes) != len(extents):
-        steps.append(("Reshape", sizes))
-    steps.append(("Transpose", perm))
-    if len(merged) != len(moved):
-        steps.append(("Reshape", merged))
-    before = list(extents)
-    for number, (operator, how) in enumerate(steps):
-        last = number == len(steps) - 1
-        result = node.output[0] if last else fresh_name(f"{node.output[0]}_step", names)
-        name = node.name if last else fresh_name(f"{node.name or node.output[0]}_{operator}", names)
-        if operator == "Transpose":
-            yield helper.make_node("Transpose", [value], [result], name=name, perm=perm)
-            before = moved
-        else:
-            shape = fresh_name(f"{node.output[0]}_shape", names)
-            tensor = helper.make_tensor("shape", onnx.TensorProto.INT64, [len(how)], _reshape_target(node, how, before))
-            yield helper.make_node("Constant", [], [shape], name=shape, value=tensor)
-            yield helper.make_node("Reshape", [value, shape], [result], name=name)
-            before = list(how)
-        value = result
+    if 0 in extents:
+        # A Reshape to an extent of 0 would copy one.
+        raise _wrong(node, "a tensor with elements", f"shape {list(extents)}")
+    axes, read, made = _axes(source), _tiles(source), _tiles(target)
+    sizes = {name: _whole(extents[source.names.index(name)], read.get(name, 1)) for name in axes}
+    for name, tile in made.items():
+        size = sizes[name]
+        if tile != read.get(name) and (size is None or size % tile):
+            expected = f"a known multiple of {tile} in dimension {source.names.index(name)}, '{name}'"
+            raise _wrong(node, expected, "an unknown extent" if size is None else str(size))
+    whole = tuple(sizes.values())
+    before, after = (_dims(layout, axes, whole) for layout in (source, target))
+    value = ir.Value(name=node.input[0])
+    try:
+        result = emitter.convert(Physical(value, before), after, whole, f"{node.output[0]}_step").value
+    except ValueError as error:
+        raise _wrong(node, "extents that are known, or can be read off one", f"shape {list(extents)}") from error
+    if result is value:
+        result = emitter.node("Identity", [value], {}, value, (), f"{node.output[0]}_step")
+    result.name, emitter.emitted[-1].name = node.output[0], node.name
+    yield from map(ir.serde.serialize_node, emitter.emitted)
 
 
 def _tiles(layout: Layout) -> dict[str, int]:
@@ -230,41 +208,12 @@ def _tiles(layout: Layout) -> dict[str, int]:
     return {name: size for name, size in sized if size is not None}
 
 
-def _extent(layout: Layout, extents: Extents, name: str) -> int | None:
-    return extents[layout.names.index(name)]
+def _whole(extent: int | None, tile: int) -> int | None:
+    return None if extent is None else extent * tile
 
 
-def _times(one: int | None, other: int | None) -> int | None:
-    return one * other if one is not None and other is not None else None
-
-
-def _atoms(
-    node: onnx.NodeProto, layout: Layout, extents: Extents, tiles: Mapping[str, int], *, check: bool = True
-) -> tuple[list[str], list[int | None]]:
-    """The dimensions of a layout and their extents; a dimension that the other layout packs is split in two."""
-    own = _tiles(layout)
-    atoms: list[str] = []
-    sizes: list[int | None] = []
-    for i, (name, extent) in enumerate(zip(layout.names, extents, strict=True)):
-        tile = tiles.get(name)
-        if tile is None or name in own:
-            atoms.append(name)
-            sizes.append(layout.tile(i) or extent)
-            continue
-        if check and (extent is None or extent % tile):
-            expected = f"a known multiple of {tile} in dimension {i}, '{name}'"
-            raise _wrong(node, expected, "an unknown extent" if extent is None else str(extent))
-        atoms += [name, name.lower()]
-        sizes += [extent // tile if extent is not None else None, tile]
-    return atoms, sizes
-
-
-def _reshape_target(node: onnx.NodeProto, sizes: Extents, before: Extents) -> list[int]:
-    """A Reshape's target: 0 for a dimension of unknown extent that keeps its index, -1 for one that does not."""
-    asked = []
-    for place, size in enumerate(sizes):
-        stays = list(sizes[: place + 1]) == list(before[: place + 1])
-        asked.append(size if size is not None else 0 if stays else -1)
-    if asked.count(-1) > 1:
-        raise _wrong(node, "extents that are known, of all dimensions but one", f"shape {list(before)}")
-    return asked
+def _dims(layout: Layout, axes: str, extents: tuple[Extent, ...]) -> Dims:
+    """The dimensions of a tensor in a layout, each a group of atoms of the axes."""
+    atoms = bind(layout, axes, None, 1)
+    assert atoms is not None  # the layout names each axis, and its inner part once
+    return tuple(normal_form((atom,), extents) for atom in atoms)

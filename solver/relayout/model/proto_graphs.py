@@ -24,7 +24,7 @@ __all__ = [
     "subgraphs_of",
 ]
 
-_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -33,7 +33,7 @@ _MOST_ALTERNATIVES = 16
 _MOST_CHARACTERS = 120
 _MOST_ELEMENTS = 16
 _MOVES = frozenset({"Identity", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
-"""The operators that a conversion may consist of, beside Transpose and the backend's own."""
+"""The operators that only move data, beside Transpose."""
 
 
 def draw(model: ir.Model, dims: Mapping[str, int] | None = None) -> Drawing:
@@ -139,23 +139,17 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
 
 
-def compared(
-    legal: Drawing,
-    source: Drawing,
-    conversions: Sequence[Conversion],
-    operators: Set[tuple[str, str]] = frozenset(),
-) -> Drawing:
-    """The drawing of the legal model, with each node's counterpart in the source and the conversions that it performs.
-
-    A conversion is found from its consumers, upwards as far as operators only move data. `operators` are the backend's
-    own conversion operators. One whose consumers have no counterpart is not found.
-    """
-    origins = _origins(legal, source)
-    performed = _performed(legal, source, origins, conversions, operators)
-    nodes = [
-        node.model_copy(update={"source": origin, "conversions": tuple(performed.get(index, ()))})
-        for index, (node, origin) in enumerate(zip(legal.nodes, origins, strict=True))
-    ]
+def compared(legal: Drawing, source: Drawing, conversions: Sequence[Conversion]) -> Drawing:
+    """The drawing of the legal model, with each node's counterpart in the source and the conversions that it performs,
+    as the report names their nodes."""
+    performed: dict[str, list[int]] = {}
+    for number, conversion in enumerate(conversions):
+        for name in conversion.nodes or ():
+            performed.setdefault(name, []).append(number)
+    nodes = []
+    for node, origin in zip(legal.nodes, _origins(legal, source), strict=True):
+        first = legal.values[node.outputs[0]].name if node.outputs else ""
+        nodes.append(node.model_copy(update={"source": origin, "conversions": tuple(performed.get(first, ()))}))
     return legal.model_copy(update={"nodes": tuple(nodes)})
 
 
@@ -215,54 +209,6 @@ def _stems(name: str) -> Iterator[str]:
     while name:
         yield name
         name = name.rpartition("_")[0]
-
-
-def _performed(
-    legal: Drawing,
-    source: Drawing,
-    origins: Sequence[int | None],
-    conversions: Sequence[Conversion],
-    operators: Set[tuple[str, str]],
-) -> dict[int, list[int]]:
-    """The conversions that each legal node performs."""
-    consumers = {
-        _label(source.nodes[origin]): node
-        for node, origin in zip(legal.nodes, origins, strict=True)
-        if origin is not None
-    }
-    producers = legal.producers
-    outputs = {f"output {legal.values[value].name}": value for value in legal.outputs}
-
-    def chain(value: int) -> tuple[list[int], set[str]]:
-        """The nodes above a value that only move data, and the names of the values that they read."""
-        nodes, names = [], {legal.values[value].name}
-        while (index := producers.get(value)) is not None:
-            node = legal.nodes[index]
-            converts = node.operator == "Transpose" or (node.domain, node.operator) in operators
-            if not (converts or node.operator in _MOVES) or not node.inputs or node.inputs[0] is None:
-                break
-            value = node.inputs[0]
-            names.add(legal.values[value].name)
-            if converts or origins[index] is None:
-                nodes.append(index)
-        return nodes, names
-
-    found: dict[int, list[int]] = {}
-    for number, conversion in enumerate(conversions):
-        for required in conversion.required_by:
-            consumer = consumers.get(required.node)
-            read = [value for value in consumer.inputs if value is not None] if consumer is not None else []
-            if required.node in outputs:
-                read.append(outputs[required.node])
-            chains = [chain(value) for value in read]
-            # A rewritten node may have its operands in another order; the converted value tells which it is.
-            own = [nodes for nodes, names in chains if conversion.value in names]
-            if not own and required.operand < len(chains):
-                own = [chains[required.operand][0]]
-            for index in own[0] if own else ():
-                if number not in found.setdefault(index, []):
-                    found[index].append(number)
-    return found
 
 
 def with_choices(source: Drawing, choices: Mapping[str, DrawnChoice]) -> Drawing:

@@ -10,13 +10,14 @@ from msgspec import Struct
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
+from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation
 from relayout.verification.memory_format import MemoryFormat, memory_format_of
 from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import OURS, AxisNames, with_whole_parts
-from relayout.verification.requirements import known_extents, node_label
+from relayout.verification.requirements import node_label
 
 __all__ = ["check_annotations"]
 
@@ -110,7 +111,7 @@ def _check_layout(
         yield _annotation(value, expected, text, "the annotation has other tiles of axes")
     if value.shape is None or len(value.shape) != layout.rank:
         return
-    extents = known_extents(value)
+    extents = extents_of(value) or ()
     known = "".join(min(each, default="*") for each in common)
     if _has_others_beside_tiles(layout, extents, common):
         message = "the annotation contradicts the names of the axes that are not tiled"

@@ -14,7 +14,7 @@ from relayout.layout.layout import Layout
 from relayout.model.dims.inference_placeholders import hide
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.proto_graphs import subgraphs_of
+from relayout.model.proto_graphs import graphs_inside, subgraphs_of
 from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -254,9 +254,8 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto]) -> No
             given[node.output[0]] = onnx.helper.make_tensor_type_proto(absent.data_type, absent.dims)
             del graph.node[place]
             continue
-        for attribute in node.attribute:
-            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _take_absent(subgraph, given)
+        for inner in graphs_inside([node]):
+            _take_absent(inner, given)
 
 
 def _taken_off(graph: onnx.GraphProto) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
+from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
@@ -24,7 +25,7 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
 from relayout.verification.resize_axes import may_be_cut, names_by_extents
 
-__all__ = ["Charges", "check_requirements", "known_extents", "node_label", "noted_order"]
+__all__ = ["Charges", "check_requirements", "node_label", "noted_order"]
 
 
 Charges = dict[ir.Node, tuple[int, int]]
@@ -182,7 +183,7 @@ def _unsatisfied(
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
-    tensor = TensorType(element_size(value), _with_tiles(known_extents(value), node, side, n))
+    tensor = TensorType(element_size(value), _with_tiles(extents_of(value) or (), node, side, n))
     if required.is_numbered:
         # Numbers count the axes that the operand has in the source.
         namings = [_order_of(value, node, n if side == "input" else None, known.index)]
@@ -347,7 +348,3 @@ def _with_tiles(
         tile if tile is not None and not isinstance(extent, int) else extent
         for extent, tile in zip(extents, tiles, strict=True)
     )
-
-
-def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:
-    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape or ())

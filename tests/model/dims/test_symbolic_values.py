@@ -86,6 +86,17 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+@pytest.mark.parametrize("blocks", [1, 20])
+def test_extents_of_sums_are_followed_through_any_number_of_blocks(blocks: int) -> None:
+    net = Net()
+    image = net.input("x", ("n", 4, "h", "w"))
+    for _ in range(blocks):
+        image = net.node("Add", *(net.node("Conv", image, net.weight(4, 4, 3, 3)) for _ in range(2)))
+    net.output(image)
+    shapes = [str(value.shape) for node in read_model(net.model()).graph for value in node.outputs]
+    assert shapes[-1] == f"[n,4,h - {2 * blocks},w - {2 * blocks}]"
+
+
 @pytest.mark.parametrize(("opset", "is_computed"), [(10, False), (11, False), (17, True), (18, False), (18, True)])
 def test_extents_of_padded_images_are_sums(opset: int, is_computed: bool) -> None:
     """A reflection of three rows and columns on each side, and a convolution of 7 x 7 that takes as many away."""

@@ -16,7 +16,14 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.model.proto_graphs import replace_entries
+from relayout.model.proto_graphs import (
+    copied,
+    declared_values,
+    graphs_in,
+    graphs_inside,
+    nodes_inside,
+    replace_entries,
+)
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 
@@ -74,10 +81,10 @@ def steps_of(model: ir.Model, wanted: Iterable[str]) -> Steps:
         Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)))
         for node in proto.graph.node
     )
-    nodes = list(_all_nodes(proto.graph))
+    nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
-    types.update(entry.type.tensor_type.elem_type for entry in _entries(proto.graph))
+    types.update(entry.type.tensor_type.elem_type for entry in declared_values(proto.graph))
     casts = Counter(a.i for node in nodes for a in node.attribute if a.name in _TYPES and a.i in _WIDENED)
     if TensorProto.DOUBLE in types:
         raise UndecidedError(_OWN)
@@ -123,8 +130,7 @@ def _data(value: ir.Value) -> Array:
 def _in_type(node: onnx.NodeProto, dtype: int) -> onnx.NodeProto:
     if node.op_type in RANDOM or node.op_type in _TYPED:
         raise UndecidedError(f"the result of {node.op_type} is float32 for every input")
-    widened = onnx.NodeProto()
-    widened.CopyFrom(node)
+    widened = copied(node)
     attributes = [_attribute(attribute, dtype) for attribute in node.attribute]
     if node.op_type == "ConstantOfShape" and not attributes:
         attributes = [_constant(0.0, dtype, (1,))]
@@ -166,9 +172,8 @@ def _tensor(tensor: onnx.TensorProto, dtype: int) -> onnx.TensorProto:
 
 
 def _graph(graph: onnx.GraphProto, dtype: int) -> onnx.GraphProto:
-    widened = onnx.GraphProto()
-    widened.CopyFrom(graph)
-    for entry in _entries(widened):
+    widened = copied(graph)
+    for entry in declared_values(widened):
         if entry.type.tensor_type.elem_type in _WIDENED:
             entry.type.tensor_type.elem_type = dtype
     del widened.node[:], widened.initializer[:]
@@ -177,39 +182,22 @@ def _graph(graph: onnx.GraphProto, dtype: int) -> onnx.GraphProto:
     return widened
 
 
-def _entries(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    yield from (*graph.input, *graph.output, *graph.value_info)
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in _graphs(attribute):
-                yield from _all_nodes(inner)
-
-
 def _tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
     """The tensors in a node, without those of the nodes in its bodies."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR:
             yield attribute.t
-        for inner in _graphs(attribute):
+        for inner in graphs_in(attribute):
             yield from inner.initializer
-
-
-def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
-    return (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else tuple(attribute.graphs)
 
 
 def _reads(node: onnx.NodeProto) -> dict[str, None]:
     """The names that a node reads, in order, without those that its bodies make."""
     names = dict.fromkeys(name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in _graphs(attribute):
-            own = {entry.name for entry in (*graph.input, *graph.initializer)}
-            own.update(name for each in graph.node for name in each.output)
-            inner = [name for each in graph.node for name in _reads(each)]
-            inner += [entry.name for entry in graph.output]
-            names.update(dict.fromkeys(name for name in inner if name not in own))
+    for graph in graphs_inside([node]):
+        own = {entry.name for entry in (*graph.input, *graph.initializer)}
+        own.update(name for each in graph.node for name in each.output)
+        inner = [name for each in graph.node for name in _reads(each)]
+        inner += [entry.name for entry in graph.output]
+        names.update(dict.fromkeys(name for name in inner if name not in own))
     return names

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from relayout.model.proto_graphs import copied
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, narrow, wide
@@ -139,8 +140,7 @@ def _in_words_of_opset_20(node: onnx.NodeProto) -> onnx.NodeProto:
     """The node as onnx's evaluator knows it: a GridSample of an older opset has other words for its modes."""
     if node.op_type != "GridSample":
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     for attribute in copy.attribute:
         if attribute.name == "mode":
             attribute.s = _GRID_MODES.get(attribute.s, attribute.s)

@@ -11,7 +11,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
+from relayout.model.operator_schema import since
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, nodes_inside
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.divisors import check, watch, watched
 from relayout.verification.numeric.inputs import Array
@@ -89,31 +90,13 @@ def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
         each for owner in (older, *older.functions) for each in owner.opset_import if each.domain in STANDARD_DOMAINS
     ]
     newest = max((each.version for each in imports), default=0)
-    least = max((_since(node, newest) for node in _nodes(proto)), default=0)
+    nodes = nodes_inside([*proto.graph.node, *(node for function in proto.functions for node in function.node)])
+    standard = {node.op_type for node in nodes if node.domain in STANDARD_DOMAINS}
+    least = max((since(operator, "", newest) or newest for operator in standard), default=0)
     for version in range(newest - 1, max(least, _OLD_OPSET) - 1, -1):
         for each in imports:
             each.version = min(each.version, version)
         yield older
-
-
-def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of ONNX's own operators, in functions and in nested graphs too."""
-    pending = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    while pending:
-        node = pending.pop()
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                pending += graph.node
-        if node.domain in STANDARD_DOMAINS:
-            yield node
-
-
-def _since(node: onnx.NodeProto, version: int) -> int:
-    """The version since which an operator means what it means in `version`."""
-    try:
-        return int(onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain="").since_version)
-    except onnx.defs.SchemaError:
-        return version
 
 
 def _reference(proto: onnx.ModelProto) -> Any:
