@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 import onnx_ir as ir
 
@@ -17,9 +16,8 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
-from relayout.verification.numeric.divisors import can_be_watched
 from relayout.verification.numeric.inputs import Array, draw_inputs
-from relayout.verification.numeric.runtimes import RUNTIMES, Session
+from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
 from relayout.verification.subgraph_values import graphs_of
@@ -92,15 +90,14 @@ def baseline_of(
     Of the `inner` values, earlier ones are preferred: those that fit INNER_BYTES in the first sample, and all `needed`.
     """
     faults = []
-    installed = [name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None]
-    for runtime in installed if can_be_watched(original) else installed[-1:]:
+    for runtime in runtimes_for(original):
         found = _in_runtime(runtime, original, inner, samples, seed, dims, needed)
         if isinstance(found, Baseline):
             return found
         faults.append(f"{runtime}: {found.text}")
         if found.has_run:
             break  # any other runtime gives results of the same shapes
-    return faults or ["no runtime is installed"]
+    return faults or ["no runtime is installed that takes models of this size"]
 
 
 def _in_runtime(

@@ -15,7 +15,7 @@ from relayout.verification.numeric.baseline import Feeds, behind, drawn_anew, fi
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise, with_weights
 from relayout.verification.numeric.preparation import Prepared, in_format, prepare, values_of
-from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
+from relayout.verification.numeric.runtimes import LARGEST_COPY, LARGEST_MODEL, weights_size
 from relayout.verification.numeric.tolerance import Arrays, difference, has_numbers
 
 __all__ = ["compare"]
@@ -151,6 +151,8 @@ def _as_given(runs: _Runs, given: tuple[object, object], left_out: Set[str]) -> 
     prepared, baseline = runs.prepared, runs.prepared.baseline
     if prepared.is_partial:
         return [], []
+    if max(map(weights_size, (prepared.model, prepared.original))) > LARGEST_COPY:
+        return [], ["to run the models as they were given: their weights are too large to be copied"]
     first, runtime = baseline.trials[0], baseline.runtime
 
     def unread(title: str, source: object, read: ir.Model, feeds: Feeds, results: Samples) -> Unread:

@@ -12,11 +12,13 @@ from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.float64_model import UndecidedError, steps_of, wide
 from relayout.verification.numeric.float64_run import Deadline, run_wide
 from relayout.verification.numeric.inputs import Array, with_noise
-from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
+from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
 
 __all__ = ["Judge", "Pairs", "Samples", "Side", "in_float64"]
 
+_LARGEST = 1 << 29
+"""Bytes of weights above which no model is run in float64, which takes at least twice as many."""
 SECONDS = 120.0
 """How long the two models may run in float64, all samples together."""
 
@@ -63,7 +65,7 @@ def _compared(
 ) -> Sequence[OutputDifference]:
     if any(not each.passed and math.isinf(each.max_rel) for each in differences):
         raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
-    if 2 * max(weights_size(side.model) for pair in pairs for side in pair) > LARGEST_MODEL:
+    if max(weights_size(side.model) for pair in pairs for side in pair) > _LARGEST:
         raise UndecidedError("the weights are too large")
     deadline = Deadline(SECONDS)
     theirs_wanted, mine_wanted = sorted(set(sources.values())), sorted(sources)

@@ -5,25 +5,35 @@ A model of a version that onnxruntime does not know yet runs under an older one 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, nodes_inside
 from relayout.model.runtime import plain_session
-from relayout.verification.numeric.divisors import check, watch, watched
+from relayout.model.serialization import proto_of
+from relayout.verification.numeric.divisors import can_be_watched, check, watch, watched
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
+__all__ = ["LARGEST_COPY", "LARGEST_MODEL", "Session", "runtimes_for", "weights_size"]
 
 _OLD_IR_VERSION, _OLD_OPSET = 10, 13
 """Versions that every onnxruntime of the last years knows."""
 
-LARGEST_MODEL = 1 << 30
-"""Bytes of weights above which a model is not run: two copies of them would be in memory at a time."""
+LARGEST_MODEL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+"""Bytes of weights above which a model is not run: a quarter of this machine's memory. Those of the original and those
+of the legal model may be in memory at a time."""
+LARGEST_COPY = 1 << 30
+"""Bytes of weights above which a model runs only where these need not be copied: in onnxruntime, after relayout has
+read it."""
+_LARGE = 1 << 20
+"""Bytes of a weight from which on onnxruntime reads it where it is. A protobuf has at most 2 GiB."""
 
 
 def weights_size(model: ir.Model) -> int:
@@ -37,7 +47,11 @@ class Session:
     """One model, ready to run, with `extra` inner values among its results. Free it before making another."""
 
     def __init__(self, model: ir.Model | onnx.ModelProto, runtime: str, extra: Sequence[str] = ()) -> None:
-        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        weights: dict[str, Array] = {}
+        if isinstance(model, ir.Model) and runtime == "onnxruntime":
+            proto, weights = _apart(model)
+        else:
+            proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
         # A model as it was given runs on inputs on which the model that was read divided by no 0.
         divisors = watched(model) if isinstance(model, ir.Model) and runtime == "onnxruntime" else {}
         watch(proto, divisors)
@@ -50,7 +64,7 @@ class Session:
         self._run_names = [info.name for info in proto.graph.output]
         self.names = [name for name in self._run_names if name not in asked or name in extra]
         # onnxruntime makes no session of a model without results, which is what is left where all of it was cut out.
-        self._run = RUNTIMES[runtime](proto) if self._run_names else _nothing
+        self._run = _RUNTIMES[runtime](proto, weights) if self._run_names else _nothing
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0.
@@ -68,13 +82,34 @@ def _nothing(names: list[str], feeds: Mapping[str, Array]) -> list[Any]:
     return []
 
 
-def _onnxruntime(proto: onnx.ModelProto) -> Any:
+def _apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The protobuf of a model without the data of large weights, which it declares as external, and these by name."""
+    large = {
+        str(value.name): tensor for value in model.graph.initializers.values() if (tensor := _large(value)) is not None
+    }
+    proto = proto_of(model, lambda value: value.name not in large)
+    for name, tensor in large.items():
+        declared = proto.graph.initializer.add(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        declared.data_location = onnx.TensorProto.EXTERNAL
+        declared.external_data.add(key="location", value=name)
+    return proto, {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in large.items()}
+
+
+def _large(value: ir.Value) -> ir.TensorProtocol | None:
+    """The data of a weight that is large, and of a type that NumPy has."""
+    tensor = value.const_value
+    if tensor is None or tensor.nbytes < _LARGE or value.is_graph_input() or not value.uses():
+        return None
+    return tensor if tensor.dtype.numpy().isbuiltin == 1 and not tensor.dtype.is_string() else None
+
+
+def _onnxruntime(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
     try:
-        return plain_session(proto).run
+        return plain_session(proto, weights=weights).run
     except Exception:
         for older in _older(proto):
             try:
-                return plain_session(older).run
+                return plain_session(older, weights=weights).run
             except Exception:  # the first error says more
                 continue
         raise
@@ -99,8 +134,7 @@ def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
         yield older
 
 
-def _reference(proto: onnx.ModelProto) -> Any:
-    import numpy as np
+def _reference(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
     from onnx.reference import ReferenceEvaluator
     from onnx_ir.passes.common import InlinePass
 
@@ -124,4 +158,13 @@ def _reference(proto: onnx.ModelProto) -> Any:
     return run
 
 
-RUNTIMES = {"onnxruntime": _onnxruntime, "onnx.reference": _reference}
+_RUNTIMES = {"onnxruntime": _onnxruntime, "onnx.reference": _reference}
+
+
+def runtimes_for(model: ir.Model) -> list[str]:
+    """The names of the installed runtimes that run a model, the first choice first."""
+    # An integer that is divided by 0 ends the process in onnxruntime.
+    runtimes = [*_RUNTIMES] if can_be_watched(model) else ["onnx.reference"]
+    if weights_size(model) > LARGEST_COPY:
+        runtimes.remove("onnx.reference")
+    return [name for name in runtimes if find_spec(name.split(".")[0]) is not None]
