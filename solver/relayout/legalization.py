@@ -159,8 +159,10 @@ def legalize_model(
         # The post-pass can leave nodes whose consumers were removed.
         sweep(model.graph)
     changed = finished or is_rewritten or changed
-    after = totals(model, dims, operators) if changed else before
-    report = describe(result, backend, before, after, elements.assumed)
+    # Before and after, and in the cost, a dim counts the same.
+    counted = DimSizes(model, elements.counted) if changed else elements
+    after = totals(model, elements.counted, operators, counted) if changed else before
+    report = describe(result, backend, before, after, elements.assumed, {**elements.counted, **counted.counted})
     warnings = (*report.warnings, *warnings)
     warnings += tuple(_idle_devices(report, backend, warnings))
     report = report.model_copy(update={"warnings": tuple(dict.fromkeys(warnings))})
@@ -261,7 +263,7 @@ def finish(
         inline(model)
         model = _without_border_transposes(model, options)
         annotate_run(model, {**_facts(model, outcome.report), INLINED_KEY: "true"})
-        report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
+        report = report.model_copy(update={"after": totals(model, report.sizes, conversion_operators_of(backend))})
     if verifies:
         if options.check:
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)

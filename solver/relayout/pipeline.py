@@ -171,9 +171,15 @@ def limit_of(formulation: Formulation, backend: Backend, options: Options) -> tu
 
 
 def describe(
-    result: Result, backend: Backend, before: Totals, after: Totals, assumed: Mapping[str, int] | None = None
+    result: Result,
+    backend: Backend,
+    before: Totals,
+    after: Totals,
+    assumed: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Report:
-    """The report of a result, with the totals of the model before and after, and the sizes `assumed` for dims."""
+    """The report of a result, with the totals of the model before and after, the sizes `assumed` for dims, and all
+    `sizes` with which dims are counted."""
     formulation, solution, planned = result.answer.formulation, result.answer.solution, result.answer.plan
     objective = formulation.scale.objective
     cost = planned.cost(objective)
@@ -197,6 +203,7 @@ def describe(
         after=after,
         account=account_of(planned, objective, result.records.charges),
         assumed=dict(sorted((assumed or {}).items())),
+        sizes=dict(sorted((sizes or {}).items())),
         solver=SolverFacts(
             choices=solution.choices,
             kernel_choices=solution.kernel_choices,

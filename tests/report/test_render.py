@@ -89,6 +89,7 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "after",
         "account",
         "assumed",
+        "sizes",
         "boundary",
         "conversions",
         "transfers",

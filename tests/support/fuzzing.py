@@ -250,9 +250,10 @@ def _verified(case: _Case, *, numeric: bool) -> list[Failure]:
     if not all(shape is not None for shape in case.legal_shapes):
         return []  # a requirement cannot bind to a tensor without a rank
     against = None if case.has_boundary else case.graph.model
-    report = case.report if case.all_shapes_known else None
     try:
-        checked = verify(case.legal, case.settings.loaded(), against=against, run=numeric, report=report, static=True)
+        checked = verify(
+            case.legal, case.settings.loaded(), against=against, run=numeric, report=case.report, static=True
+        )
     except Exception as error:
         return [_crash("verify", error)]
     return [

@@ -63,8 +63,9 @@ class OpenExtent(NamedTuple):
 class DimSizes:
     """The number of elements of a shape, with a size for each extent that is not known before the run.
 
-    `given` has the sizes of symbols by name. A shape of unknown rank counts as one dynamic dim. `assumed` has the sizes
-    that were taken so far because neither `given` nor the graph has one; `?` is a dim without a name.
+    `given` has the sizes of symbols by name. A shape of unknown rank counts as one dynamic dim. `counted` has the sizes
+    that were taken so far, by name. `assumed` has those of them that neither `given` nor the graph has; `?` is a dim
+    without a name.
     """
 
     def __init__(self, model: ir.Model, given: Mapping[str, int], nodes: Sequence[ir.Node] | None = None) -> None:
@@ -72,6 +73,7 @@ class DimSizes:
         first = [_first_dim(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
         batches = [dim.value for dim in first if not isinstance(dim, int)]
         self.assumed: dict[str, int] = {}
+        self.counted: dict[str, int] = {}
         self._unnamed_batch = BATCH if None in batches else DYNAMIC
         forced = forced_sizes(model)
         self._batches = {name for name in batches if name is not None} - given.keys() - forced.keys()
@@ -80,8 +82,9 @@ class DimSizes:
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
         _size_reshaped(model, all_nodes(model.graph) if nodes is None else nodes, self._sizes, self._bounds, self)
-        self._formulas.clear()  # so that those read later are entered into `assumed`
+        self._formulas.clear()  # so that those read later are entered into `assumed` and `counted`
         self.assumed.clear()
+        self.counted.clear()
 
     def __call__(self, shape: ir.Shape | None) -> int:
         if shape is None:
@@ -131,7 +134,7 @@ class DimSizes:
         return self._formulas[key]
 
     def _size(self, name: str) -> int:
-        size = self._of_symbol(name)
+        size = self.counted[name] = self._of_symbol(name)
         if name in self._batches or name not in self._sizes:
             self.assumed[name] = size
         return size
@@ -151,7 +154,7 @@ class DimSizes:
         except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
             result = None
         if result is None or result < 0:
-            self.assumed[name] = DYNAMIC
+            self.assumed[name] = self.counted[name] = DYNAMIC
             return DYNAMIC
         for each in sorted(names):
             self._size(each)

@@ -363,8 +363,9 @@ class Report(Record, frozen=True, kw_only=True):
     and `proof`, the sentence that says what the bound proves.
 
     `status` is `verified` or `failed` if a model was only verified; `optimal` is over the formats in reach (see
-    `proof`). `before` and `after` are counted in the graphs. `assumed` has the sizes that were taken for dims whose
-    extents are not known before the run. `charges` are the nodes that have a cost.
+    `proof`). `before` and `after` are counted in the graphs. `sizes` has the size with which each dim is counted whose
+    extent is not known before the run, by its name in the models; `assumed` has those of them that neither the caller
+    nor the graph gives. `charges` are the nodes that have a cost.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -379,6 +380,7 @@ class Report(Record, frozen=True, kw_only=True):
     after: Totals
     account: Account | None = None
     assumed: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     transfers: tuple[Transfer, ...] = ()

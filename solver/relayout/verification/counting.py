@@ -22,7 +22,7 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["ExtentOf", "bytes_of", "count", "extent_counter", "moved_bytes", "moves_axes"]
+__all__ = ["ExtentOf", "bytes_of", "count", "determined_sizes", "extent_counter", "moved_bytes", "moves_axes"]
 
 _UNKNOWN = 64
 _USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
@@ -94,7 +94,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     nodes = list(model.graph.all_nodes() if nodes is None else nodes)
-    sizes = {name: 1 for name in batches if name is not None} | _determined(model.graph.inputs, nodes) | {**dims}
+    sizes = {name: 1 for name in batches if name is not None} | determined_sizes(model.graph.inputs, nodes) | {**dims}
     sizes |= _raised(model.graph.inputs, nodes, sizes)
     formulas: dict[str, int] = {}
 
@@ -146,7 +146,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     return extent_of
 
 
-def _determined(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node]) -> dict[str, int]:
+def determined_sizes(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node]) -> dict[str, int]:
     """The extents of inputs that the elements of a view op's result leave one size."""
     names = {name for value in inputs for name in _names(value)}
     sizes: dict[str, set[int]] = {}

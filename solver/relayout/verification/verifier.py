@@ -32,6 +32,7 @@ from relayout.verification.boundary import check_boundary
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
+from relayout.verification.cost.sizes import check_sizes, sizes_of
 from relayout.verification.cost.stated_prices import extended
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
@@ -74,7 +75,8 @@ def verify(
 
     With `against`, the original, the boundaries, operators, operands and constants are compared. Unless `run` is false,
     both are run on `samples` seeded random inputs; `dims` gives sizes to symbolic dims. Where no run compares them, an
-    operator that computes must be one of the original's. With `report`, the report's numbers are checked too.
+    operator that computes must be one of the original's. With `report`, the report's numbers are checked too,
+    with the sizes that it states.
     A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
     `certificate` is a file that legalization wrote: its bound is derived again from the file alone, and its cost must
     be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no
@@ -107,8 +109,10 @@ def verify(
             raise  # else a check may fail on a model that contradicts itself
     if report is not None:
         findings += check_boundary(report, subject)
-        findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
-        found, price = check_price(report, index, chosen, charges, dims)
+        sizes = sizes_of(report, dims)
+        findings += check_sizes(report, subject)
+        findings += check_report(report, subject, original, sizes, conversion_operators_of(chosen))
+        found, price = check_price(report, index, chosen, charges, sizes)
         findings += found
     elif not faults:
         found, price = check_recorded_price(index, chosen, charges, dims)
@@ -157,7 +161,7 @@ def check_statically(
         findings += check_shapes_at_sizes(model, original, dims, is_fresh=True)
     if report is None:
         return verification_of(findings)
-    found, price = check_price(report, index, backend, charges, dims)
+    found, price = check_price(report, index, backend, charges, sizes_of(report, dims))
     return verification_of([*findings, *check_boundary(report, model, is_fresh=True), *found], price=price)
 
 

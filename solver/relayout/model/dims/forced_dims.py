@@ -1,4 +1,4 @@
-"""Dims of inputs that have one size alone with which the model runs: a Reshape to known extents asks for it.
+"""Dims that have one size alone with which the model runs: a Reshape to known extents asks for it.
 
 Values inside the graph have that size as their extent, and so the legal model declares it, whose Reshapes may be gone.
 There the operators that read an input show it: their results have the number where the input has the name.
@@ -32,7 +32,7 @@ _BY_BATCH = frozenset(
 
 
 def forced_sizes(model: ir.Model) -> dict[str, int]:
-    """The one size of each dim of an input with which the nodes run on which an output depends, those in branches and
+    """The one size of each dim with which the nodes run on which an output depends, those in branches and
     bodies too; the least of several."""
     found: dict[str, int] = {}
     for name, size in _asked(model):
@@ -122,9 +122,9 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str, int]]:
-    """The sizes that live nodes ask of dims of inputs; `of_all_runs`: those that are not in a branch or a body."""
-    fed = {name for value in model.graph.inputs for name in _open_dims(value.shape)}
-    if not fed:
+    """The sizes that live nodes ask of dims, in a model some of whose inputs have open ones; `of_all_runs`: those nodes
+    that are not in a branch or a body."""
+    if not any(_open_dims(value.shape) for value in model.graph.inputs):
         return
     for node in _live(model.graph):
         if of_all_runs and node.graph is not model.graph:
@@ -144,8 +144,19 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str,
         else:
             continue
         for dim, size in found:
-            if not isinstance(dim, int) and dim.value in fed and isinstance(size, int):
-                yield dim.value, size
+            if not isinstance(dim, int) and dim.value and isinstance(size, int):
+                yield from _solved(dim.value, size)
+
+
+def _solved(dim: str, size: int) -> Iterator[tuple[str, int]]:
+    """The size of the one name in a product of this size.
+
+    >>> [*_solved("n", 6)], [*_solved("30*n", 180)], [*_solved("4*n", 6)], [*_solved("h*w", 6)]
+    ([('n', 6)], [('n', 6)], [], [])
+    """
+    term = term_of(dim)
+    if len(term.names) == 1 and term.factor and (size / term.factor).denominator == 1:
+        yield term.names[0], int(size / term.factor)
 
 
 def _by_elements(read: ir.Shape, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
