@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
-from relayout.backend.members import answers_by_type
+from relayout.backend.kept_answers import KeptAnswers
+from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     FreeLowering,
@@ -36,6 +37,8 @@ from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
+
+_kept = KeptAnswers()
 
 
 class Requirement:
@@ -94,6 +97,7 @@ class RequirementChecker:
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
         self.is_shared = answers_by_type(backend)
         """Whether nodes of one class get the same answers."""
+        self._is_kept = self.is_shared and is_pure(backend)
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
         self._conversions = conversion_operators_of(backend)
 
@@ -108,7 +112,8 @@ class RequirementChecker:
             return _bindable(self._backend, node)
         found = self._stated.get(kind)
         if found is None:
-            found = self._stated[kind] = _bindable(self._backend, node)
+            key = kind.key if self._is_kept else None
+            found = self._stated[kind] = _kept.of(self._backend, key, lambda: _bindable(self._backend, node))
         return found
 
     def is_conversion(self, node: ir.Node) -> bool:
