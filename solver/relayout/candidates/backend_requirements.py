@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
-from relayout.backend.kept_answers import KeptAnswers
+from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
@@ -23,14 +23,13 @@ from relayout.candidates.alternatives import (
     label_of,
     noted_orders,
 )
-from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.axis_names import OperandNames
+from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
-from relayout.candidates.tensors import Operand
 from relayout.layout.binding import is_tiled, layout_of
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import Axes, Free, OperatorClass, all_nodes, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
@@ -38,7 +37,7 @@ from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
 
-_kept = KeptAnswers()
+_kept: Kept[tuple[Implementation, ...]] = Kept()
 
 
 class Requirement:
@@ -90,30 +89,31 @@ def has_requirement(layout: Layout) -> bool:
 class RequirementChecker:
     """Checks formats against one backend's requirements. Layouts bind to axes by the graph's axis names."""
 
-    def __init__(self, backend: Backend, names: AxisNames) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, names: OperandNames) -> None:
+        self.backend = backend
         self._names = names
         # Networks repeat their shapes.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
         self.is_shared = answers_by_type(backend)
         """Whether nodes of one class get the same answers."""
-        self._is_kept = self.is_shared and is_pure(backend)
+        self.is_kept = self.is_shared and is_pure(backend)
+        """Whether nodes of one class get the same answers in all graphs."""
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
         self._conversions = conversion_operators_of(backend)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The backend's devices; a backend without named devices has one, whose name is empty."""
-        return self._backend.devices() or ("",)
+        return self.backend.devices() or ("",)
 
     def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
         """The backend's implementations of a node of this class."""
         if not self.is_shared:
-            return _bindable(self._backend, node)
+            return _bindable(self.backend, node)
         found = self._stated.get(kind)
         if found is None:
-            key = kind.key if self._is_kept else None
-            found = self._stated[kind] = _kept.of(self._backend, key, lambda: _bindable(self._backend, node))
+            key = kind.key if self.is_kept else None
+            found = self._stated[kind] = ask_once(_kept, self.backend, key, lambda: _bindable(self.backend, node))
         return found
 
     def is_conversion(self, node: ir.Node) -> bool:
@@ -131,7 +131,7 @@ class RequirementChecker:
         """
         if noted_cost(node) is not None:
             return traffic
-        return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
+        return ask_order_cost(self.backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(
         self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], lowering: FreeLowering, device: str
@@ -145,7 +145,7 @@ class RequirementChecker:
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
-        return written.meets_requirements(self._backend, device)
+        return written.meets_requirements(self.backend, device)
 
     def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims | None], device: str) -> bool:
         """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
@@ -161,12 +161,12 @@ class RequirementChecker:
         permuted = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
         if device and not self._takes(permuted, device):
             return False
-        stated = ask(self._backend.at(device), permuted)
+        stated = ask(self.backend.at(device), permuted)
         return any(not any(map(has_requirement, (*each.inputs, *each.results))) for each in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:
-        is_run = supported_by(self._backend, node)
-        return is_run and any(each.device == device for each in ask(self._backend, node))
+        is_run = supported_by(self.backend, node)
+        return is_run and any(each.device == device for each in ask(self.backend, node))
 
     def is_met(
         self,
@@ -203,15 +203,14 @@ class RequirementChecker:
             if layout.is_numbered:
                 current = _known(own or in_source(len(extents)), axis_numbers(noted[index], len(extents)))
             tensor = TensorType(element_size(value), shape)
-            backend = self._backend.at(requirement.implementation.device)
+            backend = self.backend.at(requirement.implementation.device)
             if current is None or not is_met_by(backend, tensor, layout, current, choice.label):
                 return False
         return True
 
-    def converts(self, base: Operand, source: MemoryFormat, target: MemoryFormat) -> bool:
+    def converts(self, query: ConversionQuery | None) -> bool:
         """Whether the backend of some device has a native operator for this conversion."""
-        query = conversion_query(self._names, base, source, target)
-        devices = [self._backend.at(device) for device in self.devices]
+        devices = [self.backend.at(device) for device in self.devices]
         return any(native_conversion(each, query) is not None for each in devices)
 
     def axis_names(self, port: Port, wanted: Layout) -> str | None:
@@ -230,7 +229,7 @@ class RequirementChecker:
         key = (required, current, tensor, device)
         met = self._met.get(key)
         if met is None:
-            met = self._met[key] = is_met_by(self._backend.at(device), tensor, required, current)
+            met = self._met[key] = is_met_by(self.backend.at(device), tensor, required, current)
         return met
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.backend.kept_answers import KeptAnswers
+from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
@@ -28,7 +28,7 @@ from relayout.verification.resize_axes import may_be_cut, names_by_extents
 __all__ = ["Charges", "check_requirements", "known_extents", "node_label", "noted_order"]
 
 
-_kept = KeptAnswers()
+_kept: Kept[tuple[Implementation, ...]] = Kept()
 
 Charges = dict[ir.Node, tuple[int, int]]
 """The least and the most that the implementation of a node costs, in bytes: its operands may meet several."""
@@ -122,7 +122,7 @@ def check_requirements(
         key: Hashable = index.class_of(node) if is_shared else node, device
         if key not in answers:
             kind = index.class_of(node).key if is_kept else None
-            stated = _kept.of(backend, kind and (kind, device), partial(implementations_of, node, backend))
+            stated = ask_once(_kept, backend, kind and (kind, device), partial(implementations_of, node, backend))
             answers[key] = stated, known.asked(node, stated)
         implementations, asked = answers[key]
         place = key, known.situation(node, asked) if is_shared else ()
