@@ -83,7 +83,7 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
-        graph = to_json(outcome.model, weights=parameters.weights)
+        graph = to_json(outcome.model, weights=parameters.weights, shares=True)
         if task.form == "parts":
             return _parts(report, repeats, _json(graph), choices)
         return _whole(report, repeats, graph=graph)
