@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -31,7 +31,7 @@ from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import Axes, Free, OperatorClass, all_nodes, extents_of
+from relayout.ops import Axes, Free, OperatorClass, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
@@ -233,9 +233,9 @@ class RequirementChecker:
         return met
 
 
-def unmet_packed(model: ir.Model, backend: Backend) -> list[ir.Node]:
-    """The packed operators of the model that meet no implementation of the backend as they lie."""
-    return [node for node in all_nodes(model.graph) if is_packed(node) and not _met_as_it_lies(backend, node)]
+def unmet_packed(nodes: Iterable[ir.Node], backend: Backend) -> list[ir.Node]:
+    """The packed operators that meet no implementation of the backend as they lie."""
+    return [node for node in nodes if is_packed(node) and not _met_as_it_lies(backend, node)]
 
 
 def _bindable(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:

@@ -48,7 +48,8 @@ def specimen_key(node: NodePorts, kind: OperatorClass, names: AxisNames) -> tupl
     if any(isinstance(extent, str) or extent is None for view in views for extent in view.base_extents):
         return None
     ports = [(port.is_result, port.index, port.operand.view, names.known(port.operand.value)) for port in node.ports]
-    return kind.key, *ports
+    # A view op has no rule where it is no view.
+    return kind.key, node.rule is None, *ports
 
 
 def specimen_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
