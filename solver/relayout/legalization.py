@@ -143,12 +143,12 @@ def legalize_model(
     nodes = [*all_nodes(model.graph)]
     elements = DimSizes(model, dims, nodes)
     before = totals(model, dims, operators, elements, nodes)
-    del nodes  # those of a rewritten model are others
     warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
-    if unmet := unmet_packed(model, backend):
+    if unmet := unmet_packed([*all_nodes(model.graph)] if changed else nodes, backend):
         unpack(model, unmet)
         changed = True
+    del nodes  # those of a rewritten model are others
     progress = progress or (lambda stage: None)
     result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
     is_rewritten = result.written is not None
@@ -159,16 +159,17 @@ def legalize_model(
         # The post-pass can leave nodes whose consumers were removed.
         sweep(model.graph)
     changed = finished or is_rewritten or changed
+    nodes = [*all_nodes(model.graph)]
     # Before and after, and in the cost, a dim counts the same.
-    counted = DimSizes(model, elements.counted) if changed else elements
-    after = totals(model, elements.counted, operators, counted) if changed else before
+    counted = DimSizes(model, elements.counted, nodes) if changed else elements
+    after = totals(model, elements.counted, operators, counted, nodes) if changed else before
     report = describe(result, backend, before, after, elements.assumed, {**elements.counted, **counted.counted})
     warnings = (*report.warnings, *warnings)
     warnings += tuple(_idle_devices(report, backend, warnings))
     report = report.model_copy(update={"warnings": tuple(dict.fromkeys(warnings))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.answer.plan.boundary.requested)
-    drop_untyped_ranks(model)
+    drop_untyped_ranks(nodes)
     if changed or BACKEND_KEY in model.metadata_props:
         # A model that was legal before relayout saw it stays as it is, byte for byte.
         changed = record_backend(model, backend.name, options.backend_options) or changed

@@ -1,10 +1,14 @@
 """A backend is asked once about equal nodes if it declares that its answers follow from their types.
 
-The verifier asks for itself, about every node, so it is left out here."""
+The answers of a pure backend are kept for further graphs. The verifier asks for itself, so where calls are counted it
+is left out, or counted as well."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
@@ -12,8 +16,10 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import Backend, Implementation, legalize
+from relayout.backend.kept_answers import Kept
 from relayout.backend.loading import load_backend
 from relayout.backend.members import answers_by_type
+from relayout.model.io import read_model
 
 
 def chain(*strides: int) -> onnx.ModelProto:
@@ -99,3 +105,59 @@ def test_a_method_of_one_instance_is_not_declared() -> None:
     backend = Plain()
     backend.supports = lambda node: True  # type: ignore[method-assign]
     assert not answers_by_type(backend)
+
+
+class Pure(Counting):
+    answers_by_type = True
+    is_pure = True
+
+
+class Rewriting(Pure):
+    """Its answers may hold the nodes that they are about."""
+
+    answers_by_type = True
+    is_pure = True
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        (own,) = super().implementations(node)
+        return [own, replace(own, rewrite=lambda given, writer: None, cost=10**6)]
+
+
+@pytest.mark.parametrize(("kind", "is_kept"), [(Pure, True), (Counting, False), (Rewriting, False)])
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_pure_backend_is_asked_once_for_all_graphs(kind: type[Counting], *, is_kept: bool, verify: bool) -> None:
+    backend = kind()
+    legalize(chain(1, 1), backend, verify=verify)
+    first = len(backend.asked)
+    legalize(chain(1, 1), backend, verify=verify)
+    assert len(backend.asked) == (first if is_kept else 2 * first)
+
+
+def test_a_kept_answer_is_of_one_operator_class_and_one_backend() -> None:
+    backend, other = Pure(), Pure()
+    legalize(chain(1), backend, verify=False)
+    legalize(chain(2), backend, verify=False)
+    assert backend.asked.count("Conv") == 2
+    legalize(chain(1), other, verify=False)
+    assert other.asked.count("Conv") == 1
+
+
+def test_the_answer_that_was_used_least_recently_goes_first() -> None:
+    kept: Kept[None] = Kept(most=2)
+    backend, asked = Pure(), []
+
+    def ask(kind: str) -> None:
+        kept.of(backend, kind, lambda: asked.append(kind), lambda _: kind != "never")
+
+    for kind in ("a", "b", "a", "c", "a", "b", "never", "never"):
+        ask(kind)
+    assert asked == ["a", "b", "c", "b", "never", "never"]
+
+
+def test_a_kept_answer_holds_no_model() -> None:
+    read = read_model(chain(1, 1))
+    gone = weakref.ref(read.graph[0])
+    legalize(read, Pure())
+    del read
+    gc.collect()
+    assert gone() is None

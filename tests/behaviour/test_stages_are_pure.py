@@ -199,7 +199,7 @@ def test_only_reading_completes_ranks() -> None:
     complete_ranks(model.graph, model.opset_imports)
     assert [len(node.outputs[0].shape or ()) for node in model.graph] == [4, 4, 4]
     model.graph.node(1).outputs[0].type = None
-    drop_untyped_ranks(model)
+    drop_untyped_ranks(model.graph)
     shapes: list[Any] = [node.outputs[0].shape for node in model.graph]
     assert shapes[1] is None
     assert len(shapes[0]) == len(shapes[2]) == 4

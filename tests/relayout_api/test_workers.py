@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -20,10 +21,12 @@ from anyio import to_thread
 from http_bodies import GRAPH, onnx_bytes
 from http_server import Server, children, wait_for, workers_of
 
+from relayout.backend import Backend, load_backend
 from relayout_api.problems import RefusedError
 from relayout_api.schemas import LegalizeParameters
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Metrics
+from relayout_api.workers import work
 from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.pool import Pool, WorkerDiedError, death
@@ -333,3 +336,21 @@ def test_a_task_is_given_up_where_all_workers_end_at_their_start(
             assert pool.queue.used == 0
 
     run(main)
+
+
+@pytest.mark.parametrize("is_pure", [True, False])
+def test_a_pure_backend_serves_all_requests_of_a_worker(monkeypatch: pytest.MonkeyPatch, *, is_pure: bool) -> None:
+    made: list[Backend] = []
+
+    def load(*arguments: Any, **options: Any) -> Backend:
+        made.append(load_backend(*arguments, **options))
+        made[-1].is_pure = is_pure
+        return made[-1]
+
+    monkeypatch.setattr(work, "load_backend", load)
+    monkeypatch.setattr(work, "_pure", {})
+    for options in ({}, {}, {"block": 16}):
+        given = {"backend": "x86-nchwc", "options": {"backend_options": options}}
+        parameters = LegalizeParameters.model_validate(given).model_dump(mode="json")
+        work.WORK["legalize"](Task("legalize", parameters, 60.0, 1 << 30), [onnx_bytes()], lambda event: None)
+    assert len(made) == (2 if is_pure else 3)

@@ -58,6 +58,9 @@ _SUMMARY: dict[str, Any] = {
     "verification": {"passed": True},
 }
 
+_MOST_BACKENDS = 64
+_pure: dict[str, Backend] = {}
+
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
 
 
@@ -80,7 +83,7 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
-        graph = to_json(outcome.model, weights=parameters.weights)
+        graph = to_json(outcome.model, weights=parameters.weights, shares=True)
         if task.form == "parts":
             return _parts(report, repeats, _json(graph), choices)
         return _whole(report, repeats, graph=graph)
@@ -254,7 +257,7 @@ def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
 def _backend(parameters: LegalizeParameters | ExplainParameters | GraphParameters) -> Backend:
     # A string is the name of an installed backend, never a file.
     assert parameters.backend is not None
-    return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
+    return _loaded(parameters.backend, _options(parameters).backend_options)
 
 
 def _verified_for(parameters: VerifyParameters, model: ir.Model) -> Backend:
@@ -262,7 +265,20 @@ def _verified_for(parameters: VerifyParameters, model: ir.Model) -> Backend:
     name, options = parameters.backend, _options(parameters).backend_options
     if name is None:
         name, options = recorded_backend(model, options)
-    return load_backend(name, options=options, allow_files=False)
+    return _loaded(name, options)
+
+
+def _loaded(spec: str | Mapping[str, Any], options: Mapping[str, Any] | None) -> Backend:
+    """The backend of a request. A pure one serves all requests of this process, for which the library keeps its answers
+    about operator classes."""
+    # In Python's JSON, which has NaN, unlike msgspec's.
+    key = json.dumps([spec, options])
+    backend = _pure.pop(key, None) or load_backend(spec, options=options, allow_files=False)
+    if is_pure(backend):
+        if len(_pure) >= _MOST_BACKENDS:
+            del _pure[next(iter(_pure))]
+        _pure[key] = backend
+    return backend
 
 
 def _options(parameters: Parameters) -> Options:

@@ -157,7 +157,8 @@ class Backend:
     called for every node. An instance may deny it."""
     is_pure = False
     """Whether the answers of this class depend on nothing but their arguments and the backend's options: not on time,
-    chance, files or the machine. A service may then keep results. A subclass must set this attribute again."""
+    chance, files or the machine. A service may then keep results, and where the class also answers by type, an instance
+    is asked once for all graphs. A subclass must set this attribute again."""
     flows_down: bool | frozenset[str] = False
     """On equal cost, an operator that accepts any order runs in the layout of its producer, as in TVM and OneFlow, and
     not in the source's. A set has the types of the operators of which this holds."""

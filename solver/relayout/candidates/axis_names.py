@@ -22,7 +22,7 @@ from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "conventional"]
+__all__ = ["AxisNames", "KnownNames", "OperandNames", "conventional"]
 
 
 _OperandAxis = tuple[int, int]
@@ -46,8 +46,55 @@ class _Space(Struct, frozen=True):
     letters: Sequence[tuple[_OperandAxis, str]]
 
 
-class AxisNames:
-    """The axis names of every value, as far as the model determines them. Constants have none: they take any layout."""
+KnownNames = tuple[tuple[str, int], ...]
+"""For each axis of a value its name, "" where it has none, and the name's precedence: 0 stated, 1 an elidable
+operator's, 2 assumed. Empty where no rule speaks of the value."""
+
+
+class OperandNames:
+    """The axis names of operands by what is known of their values. Constants have none: they take any layout."""
+
+    def known(self, value: ir.Value) -> KnownNames:
+        """All that is known about a value's axis names: equal ones give equal results of `of` and `filled`."""
+        raise NotImplementedError
+
+    def of(self, operand: Operand) -> str | None:
+        """The names of the operand's axes, or None where one is unknown or occurs twice."""
+        axis_names = "".join([name for name, _ in self.known(operand.value)])
+        return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
+
+    def filled(self, operand: Operand, wanted: Layout) -> str | None:
+        """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
+        the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order. None where no
+        axis has a name."""
+        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
+        axis_names, rank = self.of(operand), len(operand.view.axes)
+        if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
+            return axis_names
+        named = self._named(operand, asked)
+        if not named or len(asked) != rank:
+            return axis_names
+        rest = iter([letter for letter in asked if letter not in named.values()])
+        return "".join(named[axis] if axis in named else next(rest) for axis in range(rank))
+
+    def _named(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
+        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one, and
+        of those an elidable operator's, which only axes without another name have. Where two axes have equal claims,
+        neither gets the name."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for axis, (name, claim) in enumerate(self.known(operand.value)):
+            if name and operand.view.extents[axis] != 1:
+                found.setdefault(name, []).append((claim, axis))
+        named: dict[int, str] = {}
+        for letter in [letter for letter in asked if letter in found]:
+            (claim, axis), *others = sorted(found[letter])
+            if not others or others[0][0] != claim:
+                named[axis] = letter
+        return named
+
+
+class AxisNames(OperandNames):
+    """The axis names of every value, as far as the model determines them."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
@@ -97,45 +144,9 @@ class AxisNames:
         """Whether two operators call one axis by different names."""
         return bool(self._conflicting)
 
-    def of(self, operand: Operand) -> str | None:
-        """The names of the operand's axes, or None where one is unknown or occurs twice."""
-        own = self._names_of(operand.value)
-        axis_names = "".join([self._given[name] for name in own if name != _UNNAMED])
-        return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
-
-    def key(self, value: ir.Value) -> tuple[tuple[str, int], ...]:
-        """A key of everything known about a value's axis names: equal keys give equal results of `of` and `filled`."""
+    def known(self, value: ir.Value) -> KnownNames:
         known = self._known
         return tuple([known[name] for name in self._names_of(value)])
-
-    def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
-        the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order. None where no
-        axis has a name."""
-        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        axis_names, rank = self.of(operand), len(operand.view.axes)
-        if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
-            return axis_names
-        known = self._known_names(operand, asked)
-        if not known or len(asked) != rank:
-            return axis_names
-        rest = iter([letter for letter in asked if letter not in known.values()])
-        return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
-
-    def _known_names(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one, and
-        of those an elidable operator's, which only axes without another name have. Where two axes have equal claims,
-        neither gets the name."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for axis, name in enumerate(self._names_of(operand.value)):
-            if name != _UNNAMED and operand.view.extents[axis] != 1:
-                found.setdefault(self._given[name], []).append((self._claim(name), axis))
-        known: dict[int, str] = {}
-        for letter in [letter for letter in asked if letter in found]:
-            (claim, axis), *others = sorted(found[letter])
-            if not others or others[0][0] != claim:
-                known[axis] = letter
-        return known
 
     def in_order(self, operand: Operand, order: MemoryFormat) -> str | None:
         """The operand's axis names in this order, outermost first; None where one is unknown or conflicting."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
-from relayout.backend.members import answers_by_type
+from relayout.backend.kept_answers import Kept, ask_once
+from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     FreeLowering,
@@ -22,20 +23,21 @@ from relayout.candidates.alternatives import (
     label_of,
     noted_orders,
 )
-from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.axis_names import OperandNames
+from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
-from relayout.candidates.tensors import Operand
 from relayout.layout.binding import is_tiled, layout_of
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import Axes, Free, OperatorClass, all_nodes, extents_of
+from relayout.ops import Axes, Free, OperatorClass, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
+
+_kept: Kept[tuple[Implementation, ...]] = Kept()
 
 
 class Requirement:
@@ -87,28 +89,31 @@ def has_requirement(layout: Layout) -> bool:
 class RequirementChecker:
     """Checks formats against one backend's requirements. Layouts bind to axes by the graph's axis names."""
 
-    def __init__(self, backend: Backend, names: AxisNames) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, names: OperandNames) -> None:
+        self.backend = backend
         self._names = names
         # Networks repeat their shapes.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
         self.is_shared = answers_by_type(backend)
         """Whether nodes of one class get the same answers."""
+        self.is_kept = self.is_shared and is_pure(backend)
+        """Whether nodes of one class get the same answers in all graphs."""
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
         self._conversions = conversion_operators_of(backend)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The backend's devices; a backend without named devices has one, whose name is empty."""
-        return self._backend.devices() or ("",)
+        return self.backend.devices() or ("",)
 
     def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
         """The backend's implementations of a node of this class."""
         if not self.is_shared:
-            return _bindable(self._backend, node)
+            return _bindable(self.backend, node)
         found = self._stated.get(kind)
         if found is None:
-            found = self._stated[kind] = _bindable(self._backend, node)
+            key = kind.key if self.is_kept else None
+            found = self._stated[kind] = ask_once(_kept, self.backend, key, lambda: _bindable(self.backend, node))
         return found
 
     def is_conversion(self, node: ir.Node) -> bool:
@@ -126,7 +131,7 @@ class RequirementChecker:
         """
         if noted_cost(node) is not None:
             return traffic
-        return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
+        return ask_order_cost(self.backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(
         self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], lowering: FreeLowering, device: str
@@ -140,7 +145,7 @@ class RequirementChecker:
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
-        return written.meets_requirements(self._backend, device)
+        return written.meets_requirements(self.backend, device)
 
     def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims | None], device: str) -> bool:
         """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
@@ -156,12 +161,12 @@ class RequirementChecker:
         permuted = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
         if device and not self._takes(permuted, device):
             return False
-        stated = ask(self._backend.at(device), permuted)
+        stated = ask(self.backend.at(device), permuted)
         return any(not any(map(has_requirement, (*each.inputs, *each.results))) for each in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:
-        is_run = supported_by(self._backend, node)
-        return is_run and any(each.device == device for each in ask(self._backend, node))
+        is_run = supported_by(self.backend, node)
+        return is_run and any(each.device == device for each in ask(self.backend, node))
 
     def is_met(
         self,
@@ -198,15 +203,14 @@ class RequirementChecker:
             if layout.is_numbered:
                 current = _known(own or in_source(len(extents)), axis_numbers(noted[index], len(extents)))
             tensor = TensorType(element_size(value), shape)
-            backend = self._backend.at(requirement.implementation.device)
+            backend = self.backend.at(requirement.implementation.device)
             if current is None or not is_met_by(backend, tensor, layout, current, choice.label):
                 return False
         return True
 
-    def converts(self, base: Operand, source: MemoryFormat, target: MemoryFormat) -> bool:
+    def converts(self, query: ConversionQuery | None) -> bool:
         """Whether the backend of some device has a native operator for this conversion."""
-        query = conversion_query(self._names, base, source, target)
-        devices = [self._backend.at(device) for device in self.devices]
+        devices = [self.backend.at(device) for device in self.devices]
         return any(native_conversion(each, query) is not None for each in devices)
 
     def axis_names(self, port: Port, wanted: Layout) -> str | None:
@@ -225,13 +229,13 @@ class RequirementChecker:
         key = (required, current, tensor, device)
         met = self._met.get(key)
         if met is None:
-            met = self._met[key] = is_met_by(self._backend.at(device), tensor, required, current)
+            met = self._met[key] = is_met_by(self.backend.at(device), tensor, required, current)
         return met
 
 
-def unmet_packed(model: ir.Model, backend: Backend) -> list[ir.Node]:
-    """The packed operators of the model that meet no implementation of the backend as they lie."""
-    return [node for node in all_nodes(model.graph) if is_packed(node) and not _met_as_it_lies(backend, node)]
+def unmet_packed(nodes: Iterable[ir.Node], backend: Backend) -> list[ir.Node]:
+    """The packed operators that meet no implementation of the backend as they lie."""
+    return [node for node in nodes if is_packed(node) and not _met_as_it_lies(backend, node)]
 
 
 def _bindable(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts, Port, in_source
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_conversions import conversion_query
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.layout.conversion import Dims
@@ -57,6 +59,7 @@ def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) 
 
 def without_unreachable(
     checker: RequirementChecker,
+    names: AxisNames,
     tensors: Tensors,
     inputs: Sequence[NodeAlternatives],
     nodes: Sequence[NodeAlternatives],
@@ -68,7 +71,7 @@ def without_unreachable(
     while True:
         # A node without alternatives produces no black box either.
         produced = produced_formats([*inputs, *found])
-        fewer = {n: reachable(checker, tensors, produced, found[n]) for n in with_boxes}
+        fewer = {n: reachable(checker, names, tensors, produced, found[n]) for n in with_boxes}
         if all(found[n] is each for n, each in fewer.items()):
             return found
         for n, each in fewer.items():
@@ -90,7 +93,7 @@ def produced_formats(choices: Iterable[NodeAlternatives]) -> Produced:
 
 
 def reachable(
-    checker: RequirementChecker, tensors: Tensors, produced: Produced, choice: NodeAlternatives
+    checker: RequirementChecker, names: AxisNames, tensors: Tensors, produced: Produced, choice: NodeAlternatives
 ) -> NodeAlternatives:
     """The node without the alternatives that read a black box that is neither produced nor converted to."""
 
@@ -98,9 +101,9 @@ def reachable(
         if port.is_result or not boxes_of(format_):
             return True
         given, base = produced.get(port.operand.tensor, {}), tensors.operands[port.operand.tensor.base]
-        return format_ in given or (
-            base is not None and any(checker.converts(base, source, format_) for source in given)
-        )
+        if format_ in given or base is None:
+            return format_ in given
+        return any(checker.converts(conversion_query(names, base, source, format_)) for source in given)
 
     kept = tuple([each for each in choice.alternatives if all(map(is_reachable, choice.ports, each.formats))])
     return choice if len(kept) == len(choice.alternatives) else replace(choice, alternatives=kept)

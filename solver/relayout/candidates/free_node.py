@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import chain
+from math import prod
 
 import onnx_ir as ir
 
@@ -21,7 +22,7 @@ from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order
 from relayout.ops import Axes, Decomposition, Free, Traffic
 from relayout.ops.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing", "operand_dims", "operands_on"]
+__all__ = ["FreeNode", "Pricing", "known_elements", "operand_dims", "operands_on"]
 
 Pricing = Callable[[ir.Shape], int]
 """The number of elements of a shape, with estimates for symbolic dims."""
@@ -29,6 +30,11 @@ Answer = tuple[Requirement, FreeLowering, int]
 """(requirement, lowering that meets it, cost beyond the implementation's own)."""
 
 _NOTHING: Traffic = ()
+
+
+def known_elements(shape: ir.Shape) -> int:
+    """The number of elements of a shape; an unknown extent counts as 1."""
+    return prod(extent for extent in shape if isinstance(extent, int))
 
 
 class FreeNode:

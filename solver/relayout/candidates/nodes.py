@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 from msgspec import Struct, field
+from msgspec.structs import replace as replace_fields
 
 from relayout.backend.interface import Implementation, element_size
+from relayout.backend.kept_answers import Kept
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     Alternative,
@@ -41,10 +43,11 @@ from relayout.candidates.fixed_node import (
     port_axis_names,
     rewritten_lowering,
 )
-from relayout.candidates.free_node import FreeNode, Pricing, operand_dims, operands_on
+from relayout.candidates.free_node import FreeNode, Pricing, known_elements, operand_dims, operands_on
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
+from relayout.candidates.specimen import SpecimenNames, specimen_key, specimen_of
 from relayout.candidates.subgraph_values import crossing_requirements, may_cross
 from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
@@ -59,6 +62,7 @@ __all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
 
 _ANY = Layout.any(0)
 _Lowerings = Sequence[tuple[Requirement, FixedLowering]]
+_kept: Kept[NodeSeed] = Kept()
 _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
@@ -113,6 +117,11 @@ class NodeSeed(Struct, frozen=True, eq=False):
     is_partial: bool = False
     """Whether there are lowerings in which no port's tensor has a format."""
     prototype: NodeSeed | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is the seed of all nodes like this one."""
+        return not (self.has_boxes or self.is_partial)
 
     def seeds(self) -> Iterator[Seed]:
         for each in self.start:
@@ -189,7 +198,7 @@ def list_alternatives(
         every.append(with_alternatives(seed.node, shared[key]))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
-        every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
+        every = without_unreachable(context.checker, context.names, context.tensors, inputs, every, with_boxes)
     for seed, choice in zip(seeds, every, strict=True):
         if not choice.alternatives:
             raise _refused(context, seed, candidates, [*inputs, *every])
@@ -262,7 +271,7 @@ def _refused(
 
     def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
         found = unfiltered(stated)
-        return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
+        return reachable(context.checker, context.names, context.tensors, produced, found) if seed.has_boxes else found
 
     stated, cause = _stated(context, node), ""
     if seed.has_boxes and unfiltered(stated).alternatives:
@@ -299,22 +308,51 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     prototype = context.prototypes.get(key)
     if prototype is not None:
         return prototype.like(own)
-    made = _seed_node(context, node, _stated(context, node) if stated is None else stated)
-    if not (made.has_boxes or made.is_partial):
+    stated = _stated(context, node) if stated is None else stated
+    kept = _kept_seed(context, own, stated)
+    if kept is not None:
+        context.prototypes[key] = kept
+        return kept.like(own)
+    made = _seed_node(context, node, stated)
+    if made.is_shared:
         context.prototypes[key] = made
     return made
 
 
+def _kept_seed(context: SeedContext, own: NodePorts, stated: Sequence[Implementation]) -> NodeSeed | None:
+    """The seed of the node's specimen, from this graph or an earlier one; None where it is of no use for others."""
+    assert own.node is not None
+    if not context.checker.is_kept or any(each.rewrite is not None for each in stated):
+        return None
+    key = specimen_key(own, context.tensors.classes[own.node], context.names)
+
+    def made() -> NodeSeed:
+        specimen = specimen_of(own, context.tensors.opsets)
+        names = SpecimenNames(specimen, own, context.names)
+        checker = RequirementChecker(context.checker.backend, names)
+        return _seed(replace_fields(context, checker=checker, elements=known_elements), specimen, stated)
+
+    found = _kept.of(context.checker.backend, key, made) if key is not None else None
+    return found if found is not None and found.is_shared else None
+
+
 def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
     operand, place = port.operand, (port.is_result, port.index, port.noted_order)
-    return *place, id(operand.view), operand.tensor.base.dtype, context.names.key(operand.value)
+    return *place, id(operand.view), operand.tensor.base.dtype, context.names.known(operand.value)
 
 
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
     own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges), rule)
-    stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
+    return _seed(context, own, implementations, is_region_op=bool(edges))
+
+
+def _seed(
+    context: SeedContext, own: NodePorts, implementations: Sequence[Implementation], *, is_region_op: bool = False
+) -> NodeSeed:
+    rule = own.rule
+    stated = [Requirement(each, own.ports, index if is_region_op else 0) for index, each in enumerate(implementations)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
     by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]

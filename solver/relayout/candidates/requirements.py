@@ -7,7 +7,6 @@ has many, some propagated formats are dropped: the requirements are then not com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -18,7 +17,7 @@ from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import RequirementChecker
 from relayout.candidates.boundary import Boundary, capped_tensors, coupled_formats, list_boundary, set_boundary
-from relayout.candidates.free_node import Pricing
+from relayout.candidates.free_node import Pricing, known_elements
 from relayout.candidates.nodes import SeedContext, list_alternatives, seed_nodes
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, propagate
 from relayout.candidates.tensors import Tensor, Tensors
@@ -67,7 +66,7 @@ def collect_requirements(
     """
     while True:
         names = AxisNames(tensors)
-        context = SeedContext(RequirementChecker(backend, names), names, tensors, elements or _known_elements)
+        context = SeedContext(RequirementChecker(backend, names), names, tensors, elements or known_elements)
         ends = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
         seeds = () if ends.blocking_views else seed_nodes(graph, context)
         blocking_views = ends.blocking_views.union(*(seed.blocking for seed in seeds))
@@ -97,7 +96,3 @@ def _dropped_formats(capped: Iterable[Tensor]) -> str:
         f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are possible; some were not considered, "
         "so a cheaper result may exist"
     )
-
-
-def _known_elements(shape: ir.Shape) -> int:
-    return prod(extent for extent in shape if isinstance(extent, int))

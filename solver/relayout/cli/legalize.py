@@ -160,7 +160,7 @@ def _print_model(model: ir.Model, suffix: str) -> None:
     if suffix == ".json":
         import json
 
-        print_data(json.dumps(to_json(model), separators=(",", ":"), allow_nan=False) + "\n")
+        print_data(json.dumps(to_json(model, shares=True), separators=(",", ":"), allow_nan=False) + "\n")
     elif results_stream().isatty():
         raise UsageError("ONNX is no text", where="-o -", expected="a pipe or a file", found="a terminal")
     else:

@@ -190,16 +190,17 @@ def _check_size(model: ir.Model) -> None:
 
 
 @collector_paused()
-def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
+def to_json(model: ir.Model, *, weights: bool = True, shares: bool = False) -> dict[str, Any]:
     """`model` as graph JSON, version 1.
 
     Without `weights` only constants up to 1 KiB have data; the others have `transform`, the steps from the source's
-    data to theirs, if there are any. An absent constant has no data in either case.
+    data to theirs, if there are any. An absent constant has no data in either case. With `shares` nodes may share
+    objects, for a caller that encodes the result and changes nothing in it.
     """
     # Only here and in `_parse_json`: most runs read and write no JSON, and its schema is slow to import.
     from relayout.model.graph_json.codec import model_to_json
 
-    return model_to_json(model, weights=weights)
+    return model_to_json(model, weights=weights, shares=shares)
 
 
 @collector_paused()
@@ -289,7 +290,7 @@ def _load_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _write_json(model: ir.Model, path: Path, written: Encoded | None) -> None:
-    text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(to_json(model, shares=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     with replace_file(path) as file:
         file.write(text.encode())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,11 +150,11 @@ class Reading:
         number: float = array.item()
         return number
 
-    def integers_like(self, index: int, numbers: Sequence[int]) -> np.ndarray:
-        """These numbers in the element type of input `index`, for an input that ONNX binds to the same type."""
+    def integer_type(self, index: int) -> np.dtype:
+        """The element type of input `index`, for another input that ONNX binds to the same type."""
         value = self.node.inputs[index]
         dtype = value.dtype if value is not None else None
-        return np.array(numbers, dtype.numpy() if dtype is not None else np.int64)
+        return dtype.numpy() if dtype is not None else np.dtype(np.int64)
 
     def attribute(self, name: str) -> ir.Attr | None:
         attribute = self.node.attributes.get(name)

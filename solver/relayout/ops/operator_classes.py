@@ -5,7 +5,7 @@ Networks repeat their blocks. Results that depend on nothing else, such as the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -24,10 +24,16 @@ _MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.
 
 
 class OperatorClass(Struct, frozen=True, eq=False):
-    """One class; all its nodes have `rule` (None: pinned)."""
+    """One class; all its nodes have `rule` (None: pinned). `key` is a value that only classes of equal nodes share, in
+    all graphs of a process; None where an attribute has data or graphs, which are told apart by identity."""
 
     rule: Rule | None
     has_graphs: bool
+    key: Hashable = None
+
+
+_Signature = tuple[str, str, tuple[object, ...], tuple[int, ...], tuple[tuple[int, bool], ...]]
+"""Domain, operator, attributes, and the numbers of the operands' types, with whether each result is used."""
 
 
 class _Known(Struct, eq=False):
@@ -74,7 +80,7 @@ class OperatorClasses:
             known = self._known[signature] = _Known(frozenset(), {})
         found = known.classes.get(_numbers(node, known.reads))
         if found is None:
-            found, reads = self._made(node)
+            found, reads = self._made(node, signature)
             if not reads <= known.reads:
                 known.reads |= reads
                 known.classes.clear()
@@ -99,13 +105,24 @@ class OperatorClasses:
             kind = "absent"
         return self.extents_of(value), type(value.type), dtype, kind, value.is_graph_input()
 
-    def _made(self, node: ir.Node) -> tuple[OperatorClass, frozenset[int]]:
-        has_graphs = any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values())
+    def _made(self, node: ir.Node, signature: _Signature) -> tuple[OperatorClass, frozenset[int]]:
+        kinds = {attribute.type for attribute in node.attributes.values()}
+        has_graphs = not kinds.isdisjoint(_SUBGRAPHS)
         row = None if has_graphs else row_of(node, self._opsets)
-        if row is None:
-            return OperatorClass(None, has_graphs), frozenset()
-        reading = Reading(NodeSnapshot.of(node), row[1])
-        return OperatorClass(built_rule(row[0], reading), has_graphs), frozenset(reading.reads)
+        rule, reads = None, frozenset[int]()
+        if row is not None:
+            reading = Reading(NodeSnapshot.of(node), row[1])
+            rule, reads = built_rule(row[0], reading), frozenset(reading.reads)
+        key = self._key(signature, _numbers(node, reads)) if kinds.isdisjoint(_MUTABLE) else None
+        return OperatorClass(rule, has_graphs, key), reads
+
+    def _key(self, signature: _Signature, numbers: Any) -> Hashable:
+        """The signature by the types themselves, under these opsets, with the numbers that the rule reads."""
+        domain, op_type, attributes, inputs, outputs = signature
+        types = [*self._types, None]
+        results = tuple([(types[number], is_used) for number, is_used in outputs])
+        operands = tuple([types[number] for number in inputs])
+        return domain, op_type, attributes, operands, results, numbers, tuple(sorted(self._opsets.items()))
 
 
 def _told(attribute: ir.Attr) -> tuple[object, ...]:

@@ -94,20 +94,22 @@ def slice_(node: Reading) -> Free:
         raise NoRuleError
     sliced = tuple(normal_axis(a, rank) for a in given) if given is not None else tuple(range(count))
 
+    kind = node.integer_type(1) if as_input else None
+
     def edit(order: Axes) -> Edit:
         places = tuple(position(order, axes, a) for a in sliced)
-        return Edit(constants={3: node.integers_like(1, places)}) if as_input else Edit({"axes": places})
+        return Edit({"axes": places}) if kind is None else Edit(constants={3: np.array(places, kind)})
 
     windows = _windows(node, sliced) if as_input else {}
+    firsts, lasts = (node.integers(1), node.integers(2)) if windows else ((), ())
 
     def edit_steps(order: Axes, strides: Axes) -> Edit:
         places = [outer_position(order, strides, axes, a) for a in sliced]
         units = [strides[place] for place in places]
         bounds = [windows.get(a, (0, 0)) for a in sliced]
-        firsts, lasts = node.integers(1), node.integers(2)
         starts = [b[0] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, firsts, strict=True)]
         ends = [b[1] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, lasts, strict=True)]
-        return Edit(constants={i: node.integers_like(1, n) for i, n in ((1, starts), (2, ends), (3, places))})
+        return Edit(constants={i: np.array(n, kind) for i, n in ((1, starts), (2, ends), (3, places))})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     steps = common_multiples({a: (extents[a], *window) for a, window in windows.items()})

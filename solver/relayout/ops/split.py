@@ -23,9 +23,11 @@ def split(node: Reading) -> Free:
     axes = (*range(part), *range(part + 1, rank + 1))
     result = (*range(axis), *range(part, rank + 1))
     sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
-    parts = _Parts(node, axes, axis, tuple(sizes))
+    attribute = node.ints("split")
+    is_editable = bool(attribute) or not node.has(1) or node.is_known(1)
+    given = node.integers(1) if node.has(1) and node.is_known(1) else None
+    parts = _Parts(axes, axis, tuple(sizes), attribute, given)
     known = all(isinstance(size, int) for size in (extents[axis], *sizes))
-    is_editable = bool(node.ints("split")) or not node.has(1) or node.is_known(1)
     return free(
         # The parts' axis has the extent of the largest part: it has a position even if some parts have extent 1.
         (*extents[:part], extents[axis], *extents[part:]),
@@ -43,12 +45,14 @@ def split(node: Reading) -> Free:
 
 
 class _Parts(Struct, frozen=True):
-    """The parts of a Split of `axis`, along the next axis, which only the results have. `axes` are the data's."""
+    """The parts of a Split of `axis`, along the next axis, which only the results have. `axes` are the data's. The
+    sizes may be given by the `attribute` or the second input."""
 
-    node: Reading
     axes: Axes
     axis: int
     sizes: tuple[Extent, ...]
+    attribute: tuple[int, ...] | None
+    given: tuple[int, ...] | None
 
     def are_adjacent(self, order: Axes) -> bool:
         """Whether the axis and its parts have the same positions."""
@@ -60,11 +64,10 @@ class _Parts(Struct, frozen=True):
         unit = next(stride for a, stride in zip(order, strides, strict=True) if a == self.axis and stride)
         place = outer_position(order, strides, self.axes, self.axis)
         attributes: dict[str, int | tuple[int, ...]] = {"axis": place}
-        given = self.node.ints("split")
-        if given is not None:
-            attributes["split"] = tuple(size // unit for size in given)
-        if self.node.has(1):
-            return Edit(attributes, {1: np.array([size // unit for size in self.node.integers(1)], np.int64)})
+        if self.attribute is not None:
+            attributes["split"] = tuple(size // unit for size in self.attribute)
+        if self.given is not None:
+            return Edit(attributes, {1: np.array([size // unit for size in self.given], np.int64)})
         return Edit(attributes)
 
     def gather(self, writing: DecompositionWriter) -> None:

@@ -92,8 +92,9 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes of the graph in its order, each before those of the graphs inside it."""
     for node in graph:
         yield node
-        for inner in graphs_of(node):
-            yield from all_nodes(inner)
+        if attributes := node.attributes.data:
+            for inner in _graphs_in(attributes):
+                yield from all_nodes(inner)
 
 
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:

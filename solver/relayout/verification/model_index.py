@@ -37,15 +37,17 @@ _MARKS = frozenset(MARKS)
 
 _SINGLE = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+_VALUES = (*_SINGLE, *_LISTS)
 
 
 class OperatorClass:
-    """The facts about all nodes of one class; `node` is one of them."""
+    """The facts about all nodes of one class; `node` is one of them. `key` is a value that only classes of equal nodes
+    share, in all models; None where an attribute, or the operator's facts, are told apart by identity."""
 
-    __slots__ = ("_paths", "facts", "inputs", "names", "node", "own_inputs", "own_results", "results")
+    __slots__ = ("_paths", "facts", "inputs", "key", "names", "node", "own_inputs", "own_results", "results")
 
-    def __init__(self, node: ir.Node) -> None:
-        self.node = node
+    def __init__(self, node: ir.Node, key: Hashable | None) -> None:
+        self.node, self.key = node, key
         self.facts: Named | None = named(node)
         inputs, results = node.inputs, node.outputs
         # The names by the operator itself, and with those of tiles that are all of an axis.
@@ -85,9 +87,10 @@ class ModelIndex:
         """The nodes of each graph, in its order."""
         self._enter(model.graph)
         self.nodes = tuple(walk(model.graph, self.nesting)) if self.nesting else self.nodes_of[model.graph]
-        self.type_of: Callable[[ir.Value], int] = _Types().__getitem__
+        types = _Types()
+        self.type_of: Callable[[ir.Value], int] = types.__getitem__
         """The number of a value's type: values of one type are alike in all that a fact reads of them."""
-        self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self).__getitem__
+        self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self, types).__getitem__
         """A node's operator class."""
         self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = _Marks().__getitem__
         """A value's annotations by `MARKS`, () where it has none."""
@@ -142,7 +145,7 @@ class _Types(dict[ir.Value, int]):
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
+        self.numbers: dict[Hashable, int] = {}
 
     def __missing__(self, value: ir.Value) -> int:
         shape, kind, producer = value.shape, value.type, value.producer()
@@ -155,21 +158,22 @@ class _Types(dict[ir.Value, int]):
             value.is_graph_input(),
             small_constant(value) if is_constant else None,
         )
-        number = self[value] = self._numbers.setdefault(type_, len(self._numbers))
+        number = self[value] = self.numbers.setdefault(type_, len(self.numbers))
         return number
 
 
 class _Classes(dict[ir.Node, OperatorClass]):
     """The operator class of each node."""
 
-    def __init__(self, index: ModelIndex) -> None:
-        self._index = index
+    def __init__(self, index: ModelIndex, types: _Types) -> None:
+        self._index, self._types = index, types
+        self._opsets = tuple(sorted(index.model.opset_imports.items()))
         self._known: dict[Hashable, OperatorClass] = {}
         # The nodes hold their attributes, and do not change, so the identity of one is a key.
         self._attributes: dict[int, Hashable] = {}
 
     def __missing__(self, node: ir.Node) -> OperatorClass:
-        domain, type_of, attributes = node.domain, self._index.type_of, node.attributes.data
+        domain, type_of, attributes = node.domain, self._types.__getitem__, node.attributes.data
         signature = (
             domain,
             node.op_type,
@@ -181,9 +185,22 @@ class _Classes(dict[ir.Node, OperatorClass]):
         )
         found = self._known.get(signature)
         if found is None:
-            found = self._known[signature] = OperatorClass(node)
+            found = self._known[signature] = OperatorClass(node, self._key(node))
         self[node] = found
         return found
+
+    def _key(self, node: ir.Node) -> Hashable | None:
+        """All that the signature has, as values, under these opsets."""
+        attributes, types = node.attributes.data.values(), [*self._types.numbers]
+        if node.domain not in ("", OURS) or not all(each.type in _VALUES for each in attributes):
+            return None
+        return (
+            self._opsets,
+            node.op_identifier(),
+            tuple([self._attribute(node, each) for each in attributes]),
+            tuple([types[self._types[value]] if value is not None else None for value in node.inputs]),
+            tuple([(types[self._types[value]], bool(value.name)) for value in node.outputs]),
+        )
 
     def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Hashable:
         """All that tells attributes apart."""

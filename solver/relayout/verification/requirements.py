@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import onnx_ir as ir
 
 from relayout.backend.calls import is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.backend.members import answers_by_type
+from relayout.backend.kept_answers import Kept, ask_once
+from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
@@ -27,6 +28,8 @@ from relayout.verification.resize_axes import may_be_cut, names_by_extents
 
 __all__ = ["Charges", "check_requirements", "node_label", "noted_order"]
 
+
+_kept: Kept[tuple[Implementation, ...]] = Kept()
 
 Charges = dict[ir.Node, tuple[int, int]]
 """The least and the most that the implementation of a node costs, in bytes: its operands may meet several."""
@@ -109,6 +112,7 @@ def check_requirements(
     boxes = {value: layout for value in graph.inputs if (layout := declared_layout(value)) is not None}
     known = _Known(index, derivation, common, boxes)
     is_shared = all(map(answers_by_type, [backend, *map(backend.at, backend.devices())]))
+    is_kept = is_shared and is_pure(backend)
     answers: dict[Hashable, tuple[tuple[Implementation, ...], list[tuple[bool, int, bool]]]] = {}
     verdicts: dict[Hashable, _Verdict] = {}
     for node in index.nodes:
@@ -118,7 +122,8 @@ def check_requirements(
         device = node.metadata_props.get(DEVICE_KEY, "") if is_noted else ""
         key: Hashable = index.class_of(node) if is_shared else node, device
         if key not in answers:
-            stated = implementations_of(node, backend)
+            kind = index.class_of(node).key if is_kept else None
+            stated = ask_once(_kept, backend, kind and (kind, device), partial(implementations_of, node, backend))
             answers[key] = stated, known.asked(node, stated)
         implementations, asked = answers[key]
         place = key, known.situation(node, asked) if is_shared else ()

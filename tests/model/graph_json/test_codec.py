@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 from hypothesis import given
 from hypothesis import strategies as st
 from json_graphs import Json, graph, odd, through_json
@@ -259,3 +260,19 @@ def test_damaged_json_is_a_model_or_one_clear_error(seed: Json, changes: list[tu
     except RelayoutError:
         return
     assert same(through_json(model), through_json(through_json(model)))
+
+
+def test_nodes_share_the_json_of_an_attribute_only_where_the_caller_allows_it() -> None:
+    net = Net()
+    x = net.input("x", (1, 2, 4, 4))
+    for _ in range(2):
+        x = net.node("MaxPool", x, kernel_shape=[1, 1])
+    net.output(x)
+    model = read_model(net.model())
+    first, second = (node["attributes"] for node in to_json(model, shares=True)["nodes"])
+    assert first["kernel_shape"] is second["kernel_shape"]
+    own = to_json(model)
+    assert own == to_json(model, shares=True)
+    own["nodes"][0]["attributes"]["kernel_shape"].append(7)
+    assert own["nodes"][1]["attributes"]["kernel_shape"] == [1, 1]
+    assert to_json(model)["nodes"][0]["attributes"]["kernel_shape"] == [1, 1]

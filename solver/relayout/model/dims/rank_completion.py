@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.model.operator_schema import type_variables
-from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, rule_of
+from relayout.ops import Fixed, Free, Relabel, extents_of, graphs_of, rule_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
@@ -101,9 +101,9 @@ def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
                     value.shape = ir.Shape([None] * len(axes))
 
 
-def drop_untyped_ranks(model: ir.Model) -> None:
-    """Undo the completion where a value has no type: ONNX cannot store a shape without one."""
-    for node in all_nodes(model.graph):
+def drop_untyped_ranks(nodes: Iterable[ir.Node]) -> None:
+    """Undo the completion where a result has no type: ONNX cannot store a shape without one."""
+    for node in nodes:
         for value in node.outputs:
             if value.type is None:
                 value.shape = None

@@ -182,21 +182,25 @@ def _put(proto: Any, metadata: Mapping[str, str]) -> None:
 # --- onnx_ir.Model to JSON -------------------------------------------------------------------------------------------
 
 
+_WITH_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 class _Writer(Struct, frozen=True):
-    """Whether constants above 1 KiB have their data, and the JSON of the tensors that are attributes so far, by the
-    identity of these: nodes share them."""
+    """Whether constants above 1 KiB have their data, whether nodes share the JSON of attributes that they share, and
+    the JSON of the attributes so far, by the identity of these."""
 
     weights: bool
-    tensors: dict[int, tuple[ir.Attr, Any]] = field(default_factory=dict)
+    shares: bool
+    attributes: dict[int, tuple[ir.Attr, Any]] = field(default_factory=dict)
 
     def attribute(self, attribute: ir.Attr) -> Any:
-        """The JSON of an attribute, which no other node has."""
-        if attribute.type is not ir.AttributeType.TENSOR:
+        """The JSON of an attribute."""
+        if attribute.type in _WITH_GRAPHS:
             return attribute_to_json(attribute, lambda graph: _body(graph, self))
-        shared = self.tensors.get(id(attribute))
-        if shared is None:
-            shared = self.tensors[id(attribute)] = attribute, attribute_to_json(attribute, lambda graph: {})
-        return _copied(shared[1])
+        known = self.attributes.get(id(attribute))
+        if known is None:
+            known = self.attributes[id(attribute)] = attribute, attribute_to_json(attribute, lambda graph: {})
+        return known[1] if self.shares else _copied(known[1])
 
 
 def _copied(given: Any) -> Any:
@@ -206,9 +210,10 @@ def _copied(given: Any) -> Any:
     return [_copied(each) for each in given] if isinstance(given, list) else given
 
 
-def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:
-    """`model` as graph JSON, version 1; without `weights` only constants up to 1 KiB have their data."""
-    writer = _Writer(weights)
+def model_to_json(model: ir.Model, *, weights: bool, shares: bool) -> dict[str, Any]:
+    """`model` as graph JSON, version 1; without `weights` only constants up to 1 KiB have their data. `shares`: nodes
+    may share the JSON of an attribute."""
+    writer = _Writer(weights, shares)
     fields = {name: text for name in _MODEL_FIELDS if (text := getattr(model, name))}
     return _filled(
         {
