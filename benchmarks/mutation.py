@@ -23,7 +23,7 @@ from outside_models import CASES, model_of
 from outside_mutation import KINDS, differs, mutants
 
 import relayout
-from relayout.verification import verify
+from relayout.verification import Original, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             legal, _ = relayout.legalize(original, backend)
             if not verify(legal, backend, against=original).passed:
                 faults.append(f"{name}, {backend}: the legal model is refused")
+            shared = Original(original)
             for mutant in mutants(legal, options.most):
-                found = verify(mutant.model, backend, against=original)
+                found = verify(mutant.model, backend, against=shared)
                 is_wrong = mutant.breaks_contract or differs(mutant.model, original)
                 counts[mutant.kind].update(["mutants", f"{'wrong' if is_wrong else 'same'} {found.passed}"])
                 for rule in {finding.rule for finding in found.findings if finding.severity == "error" and is_wrong}:

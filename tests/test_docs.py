@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
 from urllib.error import URLError
@@ -151,7 +152,8 @@ def serving(command: str, folder: Path, environment: dict[str, str]) -> Iterator
 
 def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
     for _ in range(600):
-        with contextlib.suppress(URLError), urlopen(address):
+        # Before the server listens, a connection to its port may come from that same port, and answer itself.
+        with contextlib.suppress(URLError, HTTPException), urlopen(address):
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             raise AssertionError(f"the server ended with {server.wait(timeout=0.1)} before it answered")

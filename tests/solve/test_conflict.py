@@ -17,9 +17,8 @@ from relayout.solve.solver import solve
 NO_CONVERSION = ((0, None), (None, 0))
 
 
-def without(problem: Problem, lifted: set[Requirement]) -> Problem:
-    """The problem's question, some requirements lifted."""
-    questions = feasibility_problem(problem, counted=False)
+def without(questions: Problem, lifted: set[Requirement]) -> Problem:
+    """A feasibility problem, some requirements lifted."""
     return relaxed(questions, [one for one in requirements_of(questions) if one not in lifted])
 
 
@@ -66,9 +65,10 @@ def test_the_dropped_requirements_suffice_and_fewer_do_not(problem: Problem) -> 
         return
     lifted = {one.requirement for one in solution.relaxation}
     assert lifted
-    assert cheapest(without(problem, lifted)) is not None
-    for fewer in combinations(requirements_of(feasibility_problem(problem, counted=False)), len(lifted) - 1):
-        assert cheapest(without(problem, set(fewer))) is None
+    questions = feasibility_problem(problem, counted=False)
+    assert cheapest(without(questions, lifted)) is not None
+    for fewer in combinations(requirements_of(questions), len(lifted) - 1):
+        assert cheapest(without(questions, set(fewer))) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -112,18 +112,19 @@ def test_no_conflict_with_a_limit_is_smaller(seed: int) -> None:
 @given(problems(most=4), st.integers(0, 2**32))
 def test_a_soft_problem_costs_what_its_dropped_requirements_cost(problem: Problem, seed: int) -> None:
     draw = Random(seed)
-    every = requirements_of(feasibility_problem(problem, counted=False))
+    questions = feasibility_problem(problem, counted=False)
+    every = requirements_of(questions)
     hard = {one for one in every if draw.random() < 0.5}
     # The oracle tries all subsets of the others.
     hard |= set([one for one in every if one not in hard][8:])
-    soft, adapters = soft_problem(feasibility_problem(problem, counted=False), hard, lambda _: 1)
+    soft, adapters = soft_problem(questions, hard, lambda _: 1)
     assert not hard & {requirement for requirement, _ in adapters}
     least = next(
         (
             count
             for count in range(len(every) + 1)
             for some in combinations([one for one in every if one not in hard], count)
-            if cheapest(without(problem, set(some))) is not None
+            if cheapest(without(questions, set(some))) is not None
         ),
         None,
     )

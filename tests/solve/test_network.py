@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relayout.solve.network import FORBIDDEN, Network, allowed, direct, priced, vector
+from relayout.solve.network import FORBIDDEN, Network, Tables, allowed, direct, priced, vector
 
 CONVERSION = ((0, 3, None), (5, 0, 1), (2, 4, 0))
 
@@ -35,6 +35,25 @@ def test_a_copy_is_changed_on_its_own() -> None:
 def test_tables_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
         vector([1, 2])[0] = 3
+
+
+def test_equal_tables_are_one_array_and_no_more_than_the_given_bytes_are_kept() -> None:
+    tables = Tables(2 * vector((0, 0)).nbytes)
+    first, other = tables.get(vector, (0, 0)), tables.get(vector, (0, 1))
+    assert tables.get(vector, (0, 0)) is first
+    assert tables.get(vector, (0, 1)) is other
+    third = tables.get(vector, (1, 1))
+    assert tables.get(vector, (1, 1)) is third
+    assert tables.get(vector, (0, 0)) is not first
+    assert tables.get(vector, (0, 0)).tolist() == [0, 0]
+
+
+def test_tables_with_and_without_copies_that_are_reused_are_two() -> None:
+    tables, sets = Tables(), (0b110,)
+    made = [
+        tables.get(priced, CONVERSION, (0,), (0, 1, 2), sets, reuses_copies=each).tolist() for each in (False, True)
+    ]
+    assert made == [[[FORBIDDEN]], [[4]]]
 
 
 def test_a_format_is_paid_once_for_all_consumers() -> None:

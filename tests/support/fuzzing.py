@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from equivalence import Failure, first_difference, node_texts, one_line, raised_at, refused_by_checker
 from graphs import run
 from random_graphs import RandomGraph
@@ -66,8 +68,9 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
         return [_crash("legalize", error)]
     if legalized is None:
         return []
-    shapes = _shapes(graph.model), _shapes(legalized[0])
-    case = _Case(graph, settings, *legalized, run(graph.model, graph.feeds), *shapes)
+    case = _Case(
+        graph, settings, *legalized, run(graph.model, graph.feeds), *map(read_model, (graph.model, legalized[0]))
+    )
     found = refused_by_checker(case.legal, "checker")
     found += _numbers(case, case.legal, "numbers")
     found += _accounts(case)
@@ -83,8 +86,8 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
 
 @dataclass(frozen=True)
 class _Case:
-    """A random graph legalized with its settings; `numbers` are the source's outputs. The shapes are those known in the
-    source and in the legal model."""
+    """A random graph legalized with its settings; `numbers` are the source's outputs. `source_read` and `legal_read`
+    are the source and the legal model as relayout reads them."""
 
     graph: RandomGraph
     settings: Settings
@@ -92,13 +95,21 @@ class _Case:
     report: Report
     options: dict[str, Any]
     numbers: list[np.ndarray]
-    source_shapes: list[Any]
-    legal_shapes: list[Any]
+    source_read: ir.Model
+    legal_read: ir.Model
 
     @property
     def has_boundary(self) -> bool:
         """Whether a layout of a graph input or output was asked for."""
         return bool(self.options["input_layouts"] or self.options["output_layouts"])
+
+    @cached_property
+    def source_shapes(self) -> list[ir.Shape | None]:
+        return _shapes(self.source_read)
+
+    @cached_property
+    def legal_shapes(self) -> list[ir.Shape | None]:
+        return _shapes(self.legal_read)
 
     @property
     def all_shapes_known(self) -> bool:
@@ -183,7 +194,7 @@ def _accounts(case: _Case) -> list[Failure]:
         found.append(Failure("cost", f"cost {report.cost}, {len(report.conversions)} conversions of {own} bytes"))
     if not case.all_shapes_known:
         return found  # the estimates of an unknown dim may differ before and after a Reshape
-    counted = totals(read_model(case.legal), {})
+    counted = totals(case.legal_read, {})
     if (counted.transposes, counted.bytes) != (report.after.transposes, report.after.bytes):
         found.append(Failure("totals", f"report says {report.after}, the legal model has {counted}"))
     # The objective's own measure first, then the other one.
@@ -200,8 +211,7 @@ def _accounts(case: _Case) -> list[Failure]:
     return found
 
 
-def _shapes(model: onnx.ModelProto) -> list[Any]:
-    read = read_model(model)
+def _shapes(read: ir.Model) -> list[ir.Shape | None]:
     values = [*read.graph.inputs, *(value for node in read.graph.all_nodes() for value in node.outputs)]
     return [value.shape for value in values if value.name]
 
@@ -221,14 +231,13 @@ def _idempotence(case: _Case) -> list[Failure]:
         return []  # onnx may infer more of the legal model than of the source
     if node_texts(twice) == node_texts(case.legal):
         return []
-    if second.cost < report.cost and _has_two_names(case.graph.model):
+    if second.cost < report.cost and _has_two_names(case.source_read):
         # If operators name one axis differently, the name that an operator between them uses depends on their order.
         return _numbers(case, twice, "numbers, again")
     return [Failure("again, nodes", first_difference(case.legal, twice))]
 
 
-def _has_two_names(model: onnx.ModelProto) -> bool:
-    read = read_model(model)
+def _has_two_names(read: ir.Model) -> bool:
     return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 

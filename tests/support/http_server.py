@@ -104,7 +104,8 @@ def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
 def wait_until_ready(server: Server, until: str) -> None:
     with client_of(server) as client:
         for _ in range(600):
-            with contextlib.suppress(httpx.ConnectError):
+            # Before the server listens, a connection to its port may come from that same port, and answer itself.
+            with contextlib.suppress(httpx.ConnectError, httpx.RemoteProtocolError):
                 if client.get(until).status_code == 200:
                     return
             assert not server.ended_within(0.1), server.log()

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from relayout import legalize
 from relayout.model.io import read_model
 from relayout.verification.constant_data import check_constants
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.relaid_data import is_relayout
 
 KERNEL = np.random.default_rng(0).normal(size=(32, 48, 3, 3)).astype(np.float32)
@@ -116,7 +117,7 @@ def test_the_blocks_of_a_large_kernel_are_found_in_less_time_than_a_second() -> 
 def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
     mask = np.random.default_rng(1).integers(0, 2, size=(64, 32, 3, 3)).astype(np.int8)
     blocks = mask.reshape(16, 4, 8, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)
-    source, legal = (read_model(with_constant(each)) for each in (mask, np.ascontiguousarray(blocks)))
+    source, legal = (ModelIndex(read_model(with_constant(each))) for each in (mask, np.ascontiguousarray(blocks)))
     [finding] = check_constants(legal, source)
     assert (finding.severity, finding.node) == ("note", "mask")
     assert "only a run compares them" in finding.message
@@ -125,10 +126,11 @@ def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
 def test_branches_may_have_different_constants_of_one_name() -> None:
     """Each is the relayout of its own branch's. Exchanged ones are found, though the other branch has such data."""
     kernels = np.random.default_rng(2).normal(size=(2, 4, 4, 3, 3)).astype(np.float32)
-    source = read_model(with_branches(*kernels))
+    source = ModelIndex(read_model(with_branches(*kernels)))
     legal, _ = legalize(with_branches(*kernels), "nhwc")
-    assert list(check_constants(read_model(legal), source)) == []
-    assert {f.node for f in check_constants(read_model(with_branches(*kernels[::-1])), source)} == {"kernel"}
+    assert list(check_constants(ModelIndex(read_model(legal)), source)) == []
+    exchanged = ModelIndex(read_model(with_branches(*kernels[::-1])))
+    assert {f.node for f in check_constants(exchanged, source)} == {"kernel"}
 
 
 def with_branches(one: np.ndarray, other: np.ndarray) -> onnx.ModelProto:

@@ -37,7 +37,6 @@ from relayout.model.reading import (
     DECLARED_KEY,
     WARNINGS_KEY,
     Declared,
-    Light,
     Opened,
     detached,
     model_from,
@@ -57,9 +56,9 @@ __all__ = [
     "Source",
     "declared_extents",
     "is_read",
-    "read_at_sizes",
     "read_model",
     "read_without_outputs",
+    "reader_at_sizes",
     "to_json",
     "to_proto",
     "warnings_of",
@@ -106,12 +105,21 @@ def read_model(
 
 
 @collector_paused()
-def read_at_sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
-    """The model where inputs have these shapes, by name: all others are inferred from them, and not those declared.
+def reader_at_sizes(model: ir.Model) -> Callable[[Mapping[str, Sequence[int]]], ir.Model]:
+    """A function that gives the model where inputs have the shapes that it is given, by name: all others are inferred
+    from them, and not those declared. The model must not change while the function is in use.
 
-    Raises InputError where operators do not fit their operands then.
+    Both raise InputError, the function where operators do not fit their operands then.
     """
-    return _read_again(model, lambda light: with_input_shapes(light, shapes))
+    with _readable("model"):
+        light = detached(_open(model, True, None), convert_opset=False)
+
+    @collector_paused()
+    def read(shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+        with _readable("model"):
+            return model_from(normalized(with_input_shapes(light, shapes), bodies=False))
+
+    return read
 
 
 @collector_paused()
@@ -120,12 +128,9 @@ def read_without_outputs(model: ir.Model, names: Set[str]) -> ir.Model:
 
     Raises InputError where operators do not fit their operands then.
     """
-    return _read_again(model, lambda light: without_output_shapes(light, names))
-
-
-def _read_again(model: ir.Model, change: Callable[[Light], Light]) -> ir.Model:
     with _readable("model"):
-        return model_from(normalized(change(detached(_open(model, True, None), convert_opset=False)), bodies=False))
+        light = detached(_open(model, True, None), convert_opset=False)
+        return model_from(normalized(without_output_shapes(light, names), bodies=False))
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE
 from relayout.model.opset_conversion import lifted
+from relayout.model.proto_graphs import copied
 from relayout.model.serialization import model_of
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
@@ -105,8 +106,9 @@ def normalized(light: Light, *, bodies: bool) -> Light:
 
 
 def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Light:
-    """The model with these shapes for its inputs, by name, and without those declared for its other values."""
-    graph = light.proto.graph
+    """A copy of the model with these shapes for its inputs, by name, and without those declared for other values."""
+    proto = copied(light.proto)
+    graph = proto.graph
     for value in graph.input:
         if value.name in shapes:
             del value.type.tensor_type.shape.dim[:]
@@ -115,7 +117,7 @@ def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Ligh
     del graph.value_info[:]
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
-    return light
+    return replace(light, proto=proto)
 
 
 def without_output_shapes(light: Light, names: Set[str]) -> Light:

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Deadline
-from relayout.solve.network import LARGEST, Masks, Network, allowed, direct, priced, vector
+from relayout.solve.network import LARGEST, Masks, Network, Tables, allowed, direct, priced, vector
 from relayout.solve.problem import Choice, Item, Problem, Row, Use
 
 __all__ = ["check_range", "most_of", "network_of"]
@@ -35,13 +35,16 @@ SET_STATES = 128
 WIDE_CELLS = 128
 
 
-def network_of(problem: Problem, *, set_states: int = SET_STATES, deadline: Deadline = UNLIMITED) -> Network:
+def network_of(
+    problem: Problem, *, set_states: int = SET_STATES, deadline: Deadline = UNLIMITED, tables: Tables | None = None
+) -> Network:
     """The cost network of a problem, without dominated alternatives: those dearer than another one of equal formats.
 
     `set_states` is the most states of a set variable. With 0 each format has a variable of its own, and the linear
-    relaxation is small and mostly integral. Raises InputError and ExpiredError."""
+    relaxation is small and mostly integral. `tables` are shared with networks of similar problems. Raises InputError
+    and ExpiredError."""
     check_range(problem)
-    builder = _Builder(problem, set_states)
+    builder = _Builder(problem, set_states, tables or Tables())
     for item in problem.items:
         deadline.check()
         if item.consumers:
@@ -93,11 +96,8 @@ class _Deferred(Struct, frozen=True):
 
 
 class _Builder:
-    def __init__(self, problem: Problem, set_states: int) -> None:
-        self.set_states = set_states
-        # Equal arguments give the same array: this is the interning.
-        self.vector, self.direct = cache(vector), cache(direct)
-        self.priced, self.allowed = cache(priced), cache(allowed)
+    def __init__(self, problem: Problem, set_states: int, tables: Tables) -> None:
+        self.set_states, self.table = set_states, tables.get
         self.masks = cache(_masks)
         kept = _undominated(problem)
         self.network = Network(kept)
@@ -108,7 +108,7 @@ class _Builder:
             if len(alternatives) < len(costs):
                 costs = tuple([costs[a] for a in alternatives])
                 self.restricted[c] = alternatives
-            self.network.variable(self.vector(costs))
+            self.network.variable(self.table(vector, costs))
         # Each set variable is a node of a trie whose edges are (parent, consumer, sets that the consumer wants).
         self.trie: dict[tuple[int, int, Masks], int] = {(0, -1, ()): 0}
         self.deferred: dict[int, list[_Deferred]] = {}
@@ -128,7 +128,7 @@ class _Builder:
         if always:
             # Wanted under every assignment, so the cost depends on the producer alone.
             role = produces, (always,) * len(produces)
-            self.network.add((producer,), self.direct(conversion, 0, (role,), reuses_copies=item.reuses_copies))
+            self.network.add((producer,), self.table(direct, conversion, 0, (role,), reuses_copies=item.reuses_copies))
         if not wants:
             return
         fixed = produces.count(produces[0]) == len(produces)
@@ -138,7 +138,9 @@ class _Builder:
             cells *= len(self.network.unary[x])
         if len(scope) < 3 or (len(scope) == 3 and cells <= WIDE_CELLS):
             roles = tuple([(None if fixed or x != producer else produces, wants.get(x)) for x in scope])
-            self.network.add(scope, self.direct(conversion, produces[0], roles, reuses_copies=item.reuses_copies))
+            self.network.add(
+                scope, self.table(direct, conversion, produces[0], roles, reuses_copies=item.reuses_copies)
+            )
         elif fixed:
             self.defer(item, None, produces[:1], wants)
         else:
@@ -214,7 +216,7 @@ class _Builder:
         return parts
 
     def part(self, formats: int, sets: Masks) -> _Part:
-        return _Part(self.network.variable(self.vector((0,) * len(sets))), formats, sets)
+        return _Part(self.network.variable(self.table(vector, (0,) * len(sets))), formats, sets)
 
     def link(
         self, outer: list[_Part], inner: list[_Part], steps: list[tuple[int, int, Masks]], step: int, stop: int
@@ -223,21 +225,21 @@ class _Builder:
         contains."""
         for part in outer:
             for within in inner:
-                table = self.allowed(within.sets, part.formats, part.sets)
+                table = self.table(allowed, within.sets, part.formats, part.sets)
                 if table.any():
                     self.network.add((within.variable, part.variable), table)
         while step != stop:
             step, consumer, masks = steps[step]
             for part in outer:
-                table = self.allowed(masks, part.formats, part.sets)
+                table = self.table(allowed, masks, part.formats, part.sets)
                 if table.any():
                     self.network.add((consumer, part.variable), table)
 
     def read(self, deferred: _Deferred, parts: list[_Part]) -> None:
         item = deferred.item
         for part in parts:
-            table = self.priced(
-                item.conversion, deferred.produces, deferred.order, part.sets, reuses_copies=item.reuses_copies
+            table = self.table(
+                priced, item.conversion, deferred.produces, deferred.order, part.sets, reuses_copies=item.reuses_copies
             )
             if deferred.producer is None:
                 self.network.add((part.variable,), table[0])

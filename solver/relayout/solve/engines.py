@@ -9,7 +9,7 @@ from msgspec import Struct
 from relayout.solve.deadline import Deadline, ExpiredError
 from relayout.solve.eliminate import infeasible_scope
 from relayout.solve.encode import check_range, network_of
-from relayout.solve.network import FORBIDDEN, Network
+from relayout.solve.network import FORBIDDEN, Network, Tables
 from relayout.solve.problem import Item, Problem, Use, cost_of
 from relayout.solve.residual import Residual
 
@@ -35,10 +35,11 @@ class Answer(Struct, frozen=True):
     seed: int = 0
 
 
-def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
-    """Eliminate, then search on the kernel. If the deadline passes before, the answer is greedy."""
+def by_reduction(problem: Problem, deadline: Deadline, tables: Tables | None = None) -> Answer:
+    """Eliminate, then search on the kernel. If the deadline passes before, the answer is greedy. `tables` are shared
+    with similar problems."""
     try:
-        return _reduced(problem, deadline)
+        return _reduced(problem, deadline, tables)
     except ExpiredError:
         deadline.stage("eliminate")
     assignment = greedy(problem)
@@ -46,8 +47,8 @@ def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
     return Answer(status, assignment, least_own_costs(problem), "elimination")
 
 
-def _reduced(problem: Problem, deadline: Deadline) -> Answer:
-    residual = Residual(network_of(problem, deadline=deadline), deadline)
+def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Answer:
+    residual = Residual(network_of(problem, deadline=deadline, tables=tables), deadline)
     network = residual.network
     deadline.stage("build")
     eliminated = residual.eliminate(CELLS)

@@ -16,13 +16,16 @@ from relayout.solve.conflict import (
 from relayout.solve.deadline import Deadline
 from relayout.solve.encode import most_of
 from relayout.solve.engines import by_reduction
-from relayout.solve.network import LARGEST
+from relayout.solve.network import LARGEST, Tables
 from relayout.solve.problem import Problem
 
 __all__ = ["explain_infeasibility"]
 
 # A satisfiable set is extended one requirement at a time, for at most this many.
 MOST_WIDENED = 64
+
+MOST_BYTES = 1 << 26
+"""So many bytes of tables are kept from one question to the next."""
 
 
 def explain_infeasibility(
@@ -35,11 +38,13 @@ def explain_infeasibility(
     """
     questions = feasibility_problem(problem, counted=most is not None)
     every = requirements_of(questions)
+    # The questions of a search have most of their tables in common.
+    tables = Tables(MOST_BYTES)
 
     def is_infeasible(question: Problem) -> bool:
         if deadline.is_over():
             return False
-        answer = by_reduction(question, deadline)
+        answer = by_reduction(question, deadline, tables)
         if most is None or answer.status == "infeasible":
             return answer.status == "infeasible"
         return answer.bound is not None and answer.bound > most

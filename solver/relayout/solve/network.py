@@ -6,10 +6,12 @@ FORBIDDEN is so far above it that a sum of three entries neither overflows nor l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from itertools import chain, product
+from math import inf
 from operator import or_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ __all__ = [
     "Network",
     "Scope",
     "Table",
+    "Tables",
     "allowed",
     "direct",
     "priced",
@@ -92,6 +95,30 @@ class Network(Struct):
                 self.incident[x][scope] = None
                 self.neighbours[x].update(scope)
                 self.neighbours[x].discard(x)
+
+
+class Tables:
+    """Tables by what they are made of: equal ones are one array, because networks repeat their blocks.
+
+    Networks that are made one after another may share them; `most` is how many bytes are then kept.
+    """
+
+    def __init__(self, most: float = inf) -> None:
+        self._most, self._bytes = most, 0
+        self._known: dict[tuple[object, ...], Table] = {}
+
+    def get(self, make: Callable[..., Table], *given: Any, **options: Any) -> Table:
+        """The table that `make` gives for these arguments."""
+        key = make, given, *options.values()
+        found = self._known.get(key)
+        if found is None:
+            found = make(*given, **options)
+            self._bytes += found.nbytes
+            if self._bytes > self._most:
+                self._known.clear()
+                self._bytes = found.nbytes
+            self._known[key] = found
+        return found
 
 
 def vector(costs: Sequence[int] | Sequence[Sequence[int]]) -> Table:

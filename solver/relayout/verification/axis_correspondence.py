@@ -8,34 +8,28 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, derive, fed
+from relayout.verification.axis_names import Derivation, derive, input_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
-from relayout.verification.counterparts import ancestors, by_name, paired_graphs, source_name
+from relayout.verification.counterparts import OriginalIndex, ancestors, paired_graphs, source_name
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import walk
 
 __all__ = ["check_axes_read"]
 
 
-def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Finding]:
     """Yield a finding for each operator that reads other axes of an operand than its counterpart in the original.
 
     Producer and reader may name an axis differently: a network may transpose its image. But both models must have the
     same difference, whatever the layouts; and an axis that is given by number must have the same name in both. The axes
     of a graph input are named by their index in the original.
     """
-    places = _places(original)
-    index = ModelIndex(original)
-    theirs, mine = derive(index, places), derive(ModelIndex(model), _places(model))
-    common = CommonNames(index, beside_pieces=True, given=places)
-    counterparts = by_name(original)
-    made = {(node.graph, value.name): value for node in walk(original.graph) for value in node.outputs}
+    theirs, mine = original.derivation, derive(model, input_places(model.model))
     graphs = paired_graphs(model, original)
-    for name, node in by_name(model).items():
-        counterpart = counterparts.get(name)
+    for name, node in model.by_name.items():
+        counterpart = original.by_name.get(name)
         if counterpart is None or counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
             continue
         for n in range(len(node.inputs)):
@@ -45,8 +39,8 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             if here is not None and there is not None and not here.agree(there) and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there.known, here.known)
         graph = node.graph and graphs.get(node.graph)
-        sources = [made.get((graph, source_name(value))) for value in node.outputs]
-        yield from _check_results(node, counterpart, sources, (mine, theirs), common)
+        sources = [original.results.get((graph, source_name(value))) for value in node.outputs]
+        yield from _check_results(node, counterpart, sources, (mine, theirs), original.common_names)
         axes_here, axes_there = numbered_axes(node, mine), numbered_axes(counterpart, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here.known, axes_there.known):
             continue
@@ -138,23 +132,6 @@ def _check_results(
             if not is_all and not _are_joined(here[n], expected[n], source):
                 yield _disordered(node, value, expected, here)
                 break
-
-
-def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
-    """Names for the axes of graph inputs that do not depend on the inputs' formats: `x.1` is axis 1 of the original's
-    x.
-
-    Axes of extent 1 have none, as they may be anywhere.
-    """
-    places: dict[ir.Value, AxisNames] = {}
-    for value in fed(model):
-        if value.shape is None:
-            continue
-        axes = (memory_format_of(value) or whole(range(len(value.shape)))).axes
-        if len(axes) == len(value.shape):
-            named_axes = zip(axes, value.shape, strict=True)
-            places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)
-    return places
 
 
 def _mismatch(node: ir.Node, n: int, expected: Iterable[Pair], found: Iterable[Pair]) -> Finding:

@@ -13,11 +13,12 @@ import onnx_ir as ir
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
+from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
-__all__ = ["Derivation", "derive", "fed"]
+__all__ = ["Derivation", "derive", "fed", "input_places"]
 
 
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
@@ -53,6 +54,23 @@ class Derivation:
 def fed(model: ir.Model) -> list[ir.Value]:
     """The graph inputs that a caller must feed: those that have no default."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def input_places(model: ir.Model) -> dict[ir.Value, AxisNames]:
+    """Names for the axes of graph inputs that do not depend on the inputs' formats: `x.1` is axis 1 of the original's
+    x.
+
+    Axes of extent 1 have none, as they may be anywhere.
+    """
+    places: dict[ir.Value, AxisNames] = {}
+    for value in fed(model):
+        if value.shape is None:
+            continue
+        axes = (memory_format_of(value) or whole(range(len(value.shape)))).axes
+        if len(axes) == len(value.shape):
+            named_axes = zip(axes, value.shape, strict=True)
+            places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)
+    return places
 
 
 def derive(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -101,7 +102,24 @@ def _longer(layout: Layout, extents: Sequence[int | None]) -> tuple[int | None, 
 def _try(
     start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], opset: int
 ) -> str | None:
-    is_input = start.producer() is None
+    names, is_input = (str(start.name), str(end.name)), start.producer() is None
+    nodes = _between(start, end)
+    written = None if nodes is None else tuple([ir.serde.serialize_node(node).SerializeToString() for node in nodes])
+    return _fault(_Way(written, names, opset), layout, axes, tuple(extents), is_input)
+
+
+class _Way(NamedTuple):
+    """The nodes between two values of a body, by their names, written; None where other values contribute."""
+
+    nodes: tuple[bytes, ...] | None
+    names: tuple[str, str]
+    opset: int
+
+
+@lru_cache(maxsize=1024)
+def _fault(way: _Way, layout: Layout, axes: AxisNames, extents: tuple[int | None, ...], is_input: bool) -> str | None:
+    """The fault of a way from or to an operand in `layout`. Networks, and the legal models of one backend, have the
+    same bodies."""
     size = math.prod(extent or 8 for extent in extents)
     found = operand_format(layout, axes, extents, exact=size <= _MOST_PLACES)
     if found is None:
@@ -112,31 +130,28 @@ def _try(
     if laid is None:
         return f"no operand of shape {_shown(extents)}"
     given, expected = (laid, native) if is_input else (native, laid)
+    if way.nodes is None:
+        return "something else"
     try:
-        result = _run(start, end, given, opset)
+        result = _run(way, given)
     except Exception as error:  # a wrong body may raise anything
         return " ".join(str(error).split())[:200] or type(error).__name__
-    if result is None:
-        return "something else"
     if result.shape != expected.shape:
         return f"shape {list(result.shape)} in place of {list(expected.shape)}"
     return None if np.array_equal(result, expected) else _OTHER_ORDER
 
 
-def _run(start: ir.Value, end: ir.Value, array: Array, opset: int) -> Array | None:
-    """The value of `end` for the `array` at `start`; None where other values contribute."""
+def _run(way: _Way, array: Array) -> Array:
+    """The last value of a way, for the `array` at its start."""
     from onnx.reference import ReferenceEvaluator
 
-    nodes = _between(start, end)
-    if nodes is None:
-        return None
-    if not nodes:
+    if not way.nodes:
         return array
-    names = str(start.name), str(end.name)
-    read, made = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in names)
-    graph = onnx.helper.make_graph([ir.serde.serialize_node(node) for node in nodes], "way", [read], [made])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    (result,) = ReferenceEvaluator(model).run(None, {names[0]: array})
+    read, made = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in way.names)
+    nodes = [onnx.NodeProto.FromString(each) for each in way.nodes]
+    graph = onnx.helper.make_graph(nodes, "way", [read], [made])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", way.opset)])
+    (result,) = ReferenceEvaluator(model).run(None, {way.names[0]: array})
     return np.asarray(result)
 
 

@@ -18,8 +18,8 @@ from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, by_name, paired_graphs
+from relayout.verification.counterparts import COPY, paired_graphs
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.requirements import node_label, noted_order
 from relayout.verification.subgraph_values import graphs_of
@@ -37,18 +37,18 @@ _BY_AXIS = ("Resize", "Upsample")
 """Operators with a number for each axis, which are permuted with the axes."""
 
 
-def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+def check_constants(model: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is no relayout of the original's of its name, or may be none.
 
     Branches may use one name for different constants: that of the original's branch counts. A constant that stands in
     no such branch has the data of one of that name."""
     pairs = paired_graphs(model, original)
     known: _Named = {}
-    for value in constants_of(original.graph):
+    for value in original.constants:
         known.setdefault(str(value.name), {})[value.graph] = value
-    for graph, value in _stored(original.graph):
+    for graph, value in _stored(original.model.graph):
         known.setdefault(str(value.name), {})[graph] = value
-    for graph, value in _stored(model.graph):
+    for graph, value in _stored(model.model.graph):
         tensor = _tensor(value)
         if tensor is None or _is_parameter(tensor):
             continue
@@ -73,11 +73,10 @@ def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     yield from _check_noted_orders(model, original)
 
 
-def _check_noted_orders(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+def _check_noted_orders(model: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is not in the order of axes that a reader notes."""
-    counterparts = by_name(original)
-    for name, node in by_name(model).items():
-        other = counterparts.get(name) if OPERAND_ORDERS_KEY in node.metadata_props else None
+    for name, node in model.by_name.items():
+        other = original.by_name.get(name) if OPERAND_ORDERS_KEY in node.metadata_props else None
         for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs if other is not None else (), strict=False)):
             if mine is None or theirs is None or other is None:
                 continue

@@ -1,17 +1,32 @@
-"""Which node and which value of the original a node and a value of the model stand for, and what a value depends on."""
+"""The original, and which of its nodes and values those of the model stand for."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import onnx_ir as ir
 
+from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.verification.subgraph_values import graphs_of, nesting_of, walk
+from relayout.model.io import Source, read_model
+from relayout.verification.axis_classes import CommonNames
+from relayout.verification.axis_names import Derivation, derive, input_places
+from relayout.verification.model_index import ModelIndex
+from relayout.verification.operator_facts import AxisNames, enter_backend_operators
+from relayout.verification.subgraph_values import graphs_of, walk
 
-__all__ = ["COPY", "VIEWS", "ancestors", "by_name", "paired_graphs", "paired_nodes", "source_name"]
+__all__ = [
+    "COPY",
+    "VIEWS",
+    "Original",
+    "OriginalIndex",
+    "ancestors",
+    "paired_graphs",
+    "paired_nodes",
+    "source_name",
+]
 
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
@@ -20,11 +35,42 @@ VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Un
 """Operators whose result has the elements of their first operand."""
 
 
-def by_name(model: ir.Model) -> dict[str, ir.Node]:
-    """The nodes by their own names, where these are unique."""
-    nodes = list(walk(model.graph))
-    counts = Counter(node.name for node in nodes)
-    return {str(node.name): node for node in nodes if node.name and counts[node.name] == 1}
+class OriginalIndex(ModelIndex):
+    """The index of an original, with the names of its axes."""
+
+    @cached_property
+    def places(self) -> Mapping[ir.Value, AxisNames]:
+        """Names for the axes of graph inputs (see `input_places`), from which the others are derived."""
+        return input_places(self.model)
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        return derive(self, self.places)
+
+    @cached_property
+    def common_names(self) -> CommonNames:
+        return CommonNames(self, beside_pieces=True, given=self.places)
+
+
+class Original:
+    """A model that several others are verified against: it is read once, and so is what follows from it alone.
+
+    `source` is as in `read_model`, and must not change while it is in use.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._index: OriginalIndex | None = None
+
+    def index_for(self, backend: Backend) -> OriginalIndex:
+        """The index of the original, in which a backend may state layouts of operators. Raises InputError."""
+        if self._index is not None:
+            return self._index
+        index = OriginalIndex(read_model(self.source))
+        if not enter_backend_operators(index.nodes, backend):
+            # The same for every backend.
+            self._index = index
+        return index
 
 
 def source_name(value: ir.Value) -> str:
@@ -32,43 +78,47 @@ def source_name(value: ir.Value) -> str:
     return value.metadata_props.get(SOURCE_KEY) or str(value.name)
 
 
-def paired_nodes(model: ir.Model, original: ir.Model, graphs: Mapping[ir.Graph, ir.Graph]) -> dict[ir.Node, ir.Node]:
+def paired_nodes(
+    model: ModelIndex, original: ModelIndex, graphs: Mapping[ir.Graph, ir.Graph]
+) -> dict[ir.Node, ir.Node]:
     """The original's node that each node of the model stands for: of its name, or else with its first result in the
     graph that its own stands for (`graphs`)."""
-    named, own = by_name(original), by_name(model)
-    made = {(node.graph, value.name): node for node in walk(original.graph) for value in node.outputs}
     pairs: dict[ir.Node, ir.Node] = {}
-    for node in walk(model.graph):
-        graph = node.graph and graphs.get(node.graph)
-        alike = made.get((graph, source_name(node.outputs[0]))) if node.outputs else None
-        other = named.get(node.name or "") if own.get(node.name or "") is node else None
-        if (other := other or alike) is not None:
+    for node in model.nodes:
+        other = original.by_name.get(node.name or "") if model.by_name.get(node.name or "") is node else None
+        if other is None and node.outputs:
+            other = _maker(original, node.graph and graphs.get(node.graph), source_name(node.outputs[0]))
+        if other is not None:
             pairs[node] = other
     return pairs
 
 
-def paired_graphs(model: ir.Model, original: ir.Model) -> dict[ir.Graph, ir.Graph]:
+def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.Graph]:
     """The original's graph that each graph of the model stands for, those inside nodes too.
 
     Two branches may use one name for different values, so a name says what it stands for only in such a pair. The nodes
     around two graphs have the same first result in a pair of their own, or one that the original makes of the other's
     by view ops, or the same name.
     """
-    made = {(node.graph, value.name): node for node in walk(original.graph) for value in node.outputs}
-    named = by_name(original)
-    pairs = {model.graph: original.graph}
-    for node in nesting_of(model.graph):
+    pairs = {model.model.graph: original.model.graph}
+    for node in model.nesting:
         result = source_name(node.outputs[0]) if node.outputs else ""
-        other = made.get((node.graph and pairs.get(node.graph), result))
+        other = _maker(original, node.graph and pairs.get(node.graph), result)
         # The node makes the result of a view op that is gone.
         while other is not None and other.op_type in VIEWS and (read := other.inputs[0]) is not None:
             other = read.producer()
         if other is None or other.op_type != node.op_type:
-            other = named.get(node.name or "")
+            other = original.by_name.get(node.name or "")
         if other is not None and other.op_type == node.op_type:
             theirs = _bodies(other)
             pairs.update((body, theirs[name]) for name, body in _bodies(node).items() if name in theirs)
     return pairs
+
+
+def _maker(original: ModelIndex, graph: ir.Graph | None, name: str) -> ir.Node | None:
+    """The node that makes the value of this name in a graph of the original."""
+    value = original.results.get((graph, name))
+    return None if value is None else value.producer()
 
 
 def _bodies(node: ir.Node) -> dict[str, ir.Graph]:

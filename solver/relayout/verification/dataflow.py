@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
-from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
 
@@ -29,13 +29,13 @@ __all__ = ["check_dataflow"]
 _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
-def check_dataflow(model: ir.Model, original: ir.Model, *, fuses: bool = False) -> Iterator[Finding]:
+def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool = False) -> Iterator[Finding]:
     """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
 
     `fuses`: the backend has a post-pass, which may add operators.
     """
-    scopes = _scopes(original.graph, ChainMap())
-    constants = constants_of(model.graph) | constants_of(original.graph)
+    scopes = _scopes(original.model.graph, ChainMap())
+    constants = model.constants | original.constants
     graphs = paired_graphs(model, original)
     kept = {
         node: other for node, other in paired_nodes(model, original, graphs).items() if other.op_type == node.op_type
@@ -96,12 +96,12 @@ def _other_read(
     return None if read is None or read in constants or _is_same(read, theirs) else str(read.name)
 
 
-def _added(model: ir.Model, original: ir.Model, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
+def _added(model: ModelIndex, original: ModelIndex, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
     """The nodes that compute, and of whose operator the model has more that stand for none than the original has that
     none stands for. Those that a backend writes for another operator are left to the run."""
     paired = set(kept.values())
-    gone = Counter(node.op_type for node in walk(original.graph) if node not in paired)
-    new = [node for node in walk(model.graph) if node not in kept and node.domain in ("", OURS)]
+    gone = Counter(node.op_type for node in original.nodes if node not in paired)
+    new = [node for node in model.nodes if node not in kept and node.domain in ("", OURS)]
     new = [node for node in new if node.op_type not in MOVES and WRITTEN_FOR_KEY not in node.metadata_props]
     counts = Counter(node.op_type for node in new)
     return {node for node in new if counts[node.op_type] > gone[node.op_type]}

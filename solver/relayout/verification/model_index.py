@@ -7,7 +7,8 @@ verifier's own notion: the one in `relayout.ops`, by which candidates are shared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -102,6 +103,17 @@ class ModelIndex:
                 self.nesting[node] = inside
                 for inner in inside:
                     self._enter(inner)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, ir.Node]:
+        """The nodes by their own names, where these are unique."""
+        counts = Counter(node.name for node in self.nodes)
+        return {str(node.name): node for node in self.nodes if node.name and counts[node.name] == 1}
+
+    @cached_property
+    def results(self) -> Mapping[tuple[ir.Graph | None, str | None], ir.Value]:
+        """The results of nodes by their graph and their name: two graphs may use one name for different values."""
+        return {(node.graph, value.name): value for node in self.nodes for value in node.outputs}
 
     @cached_property
     def noted(self) -> frozenset[ir.Node]:

@@ -168,18 +168,18 @@ def declared_facts(node: ir.Node) -> Named | None:
     return node.meta.get(_DECLARED) if node.domain not in _KNOWN_DOMAINS else None
 
 
-def enter_backend_operators(nodes: Iterable[ir.Node], backend: Backend) -> None:
+def enter_backend_operators(nodes: Iterable[ir.Node], backend: Backend) -> bool:
     """Get from `backend` the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
 
     They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The nodes are those
-    of the verifier's own copy of a model.
+    of the verifier's own copy of a model. Returns whether there are such operators.
     """
-    for node in nodes:
-        if node.domain in _KNOWN_DOMAINS:
-            continue
+    asked = [node for node in nodes if node.domain not in _KNOWN_DOMAINS]
+    for node in asked:
         node.meta.pop(_DECLARED, None)
         if (layouts := operator_layouts_of(backend, node)) is not None:
             node.meta[_DECLARED] = _facts_of(layouts)
+    return bool(asked)
 
 
 def _facts_of(layouts: Implementation) -> Named:

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding, Severity
-from relayout.verification.constants import constants_of
-from relayout.verification.counterparts import COPY, ancestors, by_name, paired_graphs, source_name
+from relayout.verification.counterparts import COPY, ancestors, paired_graphs, source_name
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
@@ -44,7 +44,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def check_operators(
-    model: ir.Model, original: ir.Model, own: Set[tuple[str, str]], *, fuses: bool, run: bool
+    model: ModelIndex, original: ModelIndex, own: Set[tuple[str, str]], *, fuses: bool, run: bool
 ) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
     domain that the original does not have, that is gone or of another version, and for what computes, is not the
@@ -54,8 +54,7 @@ def check_operators(
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
     post-pass may also replace known operators by unknown ones, which is a warning.
     """
-    theirs = [*walk(original.graph)]
-    unknown = lacking(model) | lacking(original)
+    unknown = lacking(model.model) | lacking(original.model)
     pairs = _candidates(model, original)
     kept = {
         node: next((each for each in found if _kind(each) == _kind(node)), None)
@@ -63,10 +62,10 @@ def check_operators(
         if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
     }
     paired = set(kept.values())
-    replaced = [node for node in theirs if node not in paired]
+    replaced = [node for node in original.nodes if node not in paired]
     kinds = {node.op_type for node in replaced}
-    constants = constants_of(model.graph)
-    unrun = set(_beside(model.graph, unknown) if run or fuses else walk(model.graph))
+    constants = model.constants
+    unrun = set(_beside(model.model.graph, unknown) if run or fuses else model.nodes)
     written = set()
     for node, found in pairs.items():
         other = kept.get(node)
@@ -88,12 +87,12 @@ def check_operators(
             finding = _finding(node, kind, "::".join(_kind(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
     # A rewrite drops what no output depends on.
-    read = {value.producer() for value in ancestors(original.graph.outputs)}
+    read = {value.producer() for value in ancestors(original.model.graph.outputs)}
     for node in replaced:
         if node in read and node.op_identifier()[:2] in unknown and node.op_type not in written:
             yield _finding(node, "::".join(_kind(node)), "none", "is gone")
-    for domain in sorted({"", *(node.domain for node in theirs if node.op_identifier()[:2] in unknown)}):
-        mine, other_version = (each.graph.opset_imports.get(domain) for each in (model, original))
+    for domain in sorted({"", *(node.domain for node in original.nodes if node.op_identifier()[:2] in unknown)}):
+        mine, other_version = (each.model.graph.opset_imports.get(domain) for each in (model, original))
         if mine != other_version:
             # A run compares what the operators of ONNX compute.
             severity: Severity = "error" if domain else "warning"
@@ -104,14 +103,14 @@ def check_operators(
             )
 
 
-def _candidates(model: ir.Model, original: ir.Model) -> dict[ir.Node, list[ir.Node]]:
+def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[ir.Node]]:
     """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
     stands for or else in any, or that have its own name."""
-    theirs = [(node, value.name) for node in walk(original.graph) for value in node.outputs]
+    theirs = [(node, value.name) for node in original.nodes for value in node.outputs]
     inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
-    named, graphs = by_name(original), paired_graphs(model, original)
+    named, graphs = original.by_name, paired_graphs(model, original)
     found: dict[ir.Node, list[ir.Node]] = {}
-    for node in walk(model.graph):
+    for node in model.nodes:
         result, graph = _results(node)[0], node.graph and graphs.get(node.graph)
         alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
         found[node] = [each for each in alike if each is not None]
@@ -143,7 +142,7 @@ def _beside(graph: ir.Graph, unknown: Operators) -> Iterator[ir.Node]:
             yield from inside
 
 
-def _computes(node: ir.Node, constants: set[ir.Value]) -> bool:
+def _computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
     """Whether a result is computed at run time and may be data: integers may be a shape or indices."""
     results = [value for value in node.outputs if value not in constants]
     moves = node.domain in _OWN and node.op_type in MOVES

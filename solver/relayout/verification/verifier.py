@@ -34,6 +34,7 @@ from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.cost.sizes import check_sizes, sizes_of
 from relayout.verification.cost.stated_prices import extended
+from relayout.verification.counterparts import Original, OriginalIndex
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
@@ -43,7 +44,6 @@ from relayout.verification.numeric.symbolic_sizes import open_dims
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
-from relayout.verification.subgraph_values import walk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ _RANK = {"error": 0, "warning": 1, "note": 2}
 def verify(
     model: Source,
     backend: str | Path | Mapping[str, Any] | Backend | type[Backend] | None = None,
-    against: Source | None = None,
+    against: Source | Original | None = None,
     *,
     samples: int = 2,
     seed: int = 0,
@@ -73,7 +73,8 @@ def verify(
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
-    With `against`, the original, the boundaries, operators, operands and constants are compared. Unless `run` is false,
+    With `against`, the original, the boundaries, operators, operands and constants are compared; an `Original` is read
+    once for all models that are verified against it. Unless `run` is false,
     both are run on `samples` seeded random inputs; `dims` gives sizes to symbolic dims. Where no run compares them, an
     operator that computes must be one of the original's. With `report`, the report's numbers are checked too,
     with the sizes that it states.
@@ -90,18 +91,18 @@ def verify(
         backend, backend_options = recorded_backend(subject, backend_options)
     chosen = load_backend(backend, options=backend_options)
     findings += [*faults, *_warnings(subject, chosen)]
-    original = read_model(against) if against is not None else None
+    shared = against if against is None or isinstance(against, Original) else Original(against)
+    theirs = shared.index_for(chosen) if shared is not None else None
+    original = theirs.model if theirs is not None else None
     index = ModelIndex(subject)
     if not faults:
         enter_backend_operators(index.nodes, chosen)
-    if original is not None:
-        enter_backend_operators(walk(original.graph), chosen)
     charges: Charges = {}
     price: Price | None = None
     try:
         findings += _static(index, chosen, charges)
-        if original is not None:
-            findings += _against(subject, original, chosen, run=run)
+        if theirs is not None:
+            findings += _against(index, theirs, chosen, run=run)
     except RelayoutError:
         raise
     except Exception:
@@ -123,17 +124,18 @@ def verify(
     if any(limit is not None for limit in limits.values()):
         findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
-    if original is not None and run:
-        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
+    if shared is not None and original is not None and run:
+        given = model, shared.source
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, given)
         severity: Severity = "note" if static else "error"
         findings += [
             each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each for each in found
         ]
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
-    if original is not None and not faults and (numeric is None or numeric.status != "compared"):
-        findings += check_shapes_at_sizes(subject, lambda: original, dims)
-        findings += _against(subject, original, chosen, run=False) if run else ()
+    if theirs is not None and not faults and (numeric is None or numeric.status != "compared"):
+        findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
+        findings += _against(index, theirs, chosen, run=False) if run else ()
     return verification_of(findings, numeric, price)
 
 
@@ -174,14 +176,15 @@ def verification_of(
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
 
 
-def _against(model: ir.Model, original: ir.Model, backend: Backend, *, run: bool) -> Iterator[Finding]:
+def _against(model: ModelIndex, original: OriginalIndex, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """The differences from the original that need no run of the whole. Without `run`, an operator that computes must be
     one of the original's."""
     from relayout.verification.against_original import check_against
     from relayout.verification.constant_data import check_constants
 
-    recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), original.meta.get(SOURCE_HASH_KEY)
-    if recorded and known and recorded not in (known, original.metadata_props.get(SOURCE_HASH_KEY)):
+    source = original.model
+    recorded, known = model.model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
+    if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
     kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}

@@ -15,7 +15,7 @@ from graphs import Net
 import relayout.legalization
 from relayout.legalization import legalize
 from relayout.model.io import is_read, read_model
-from relayout.verification import verifier
+from relayout.verification import counterparts, verifier
 
 
 def source() -> onnx.ModelProto:
@@ -59,7 +59,8 @@ def test_a_fault_of_the_reader_is_found(
         return model
 
     monkeypatch.setattr(relayout.legalization, "read_model", read)
-    monkeypatch.setattr(verifier, "read_model", read)
+    for module in (verifier, counterparts):
+        monkeypatch.setattr(module, "read_model", read)
     proto = source()
     onnx.save(proto, tmp_path / "model.onnx")
     in_memory = ir.from_proto(proto)

@@ -28,6 +28,8 @@ __all__ = ["Deadline", "run_wide"]
 
 # Constants up to so many elements are initializers: some kernels read them on creation, such as a scale or an axis.
 _SMALL = 256
+# A thread takes longer to start than one operator runs on so many elements.
+_ALONE = 1 << 16
 # How far one operator in float32 may be from the same in float64, relative to the largest element.
 _ONE_OPERATOR = 1e-3
 # The modes of GridSample before opset 20, in the words since.
@@ -111,7 +113,7 @@ def _by_onnxruntime(
     model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands
 ) -> list[Operands]:
     proto = _alone(model, node, operands[0], constants)
-    session = plain_session(proto)
+    session = plain_session(proto, threads=1 if sum(array.size for array in operands[0].values()) <= _ALONE else 0)
     names = [entry.name for entry in proto.graph.output]
     fed = [entry.name for entry in proto.graph.input]
     return [dict(zip(names, session.run(names, {name: each[name] for name in fed}), strict=True)) for each in operands]

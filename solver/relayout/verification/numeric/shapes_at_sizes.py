@@ -7,6 +7,7 @@ size alone. So the dims of inputs get sizes, and all shapes are inferred again f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import islice
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import ATOMS_KEY
-from relayout.model.io import read_at_sizes
+from relayout.model.io import reader_at_sizes
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_inner_shapes, check_side
@@ -53,14 +54,17 @@ def check_shapes_at_sizes(
     )
     if not (reads_tiles or any(node.op_type in _SHAPED for node in nodes)):
         return
+    at = _reader(model)
     source: ir.Model | None = None
     for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
-        sized = _at(model, plan.extents)
+        sized = at(plan.extents)
         is_declared = is_fresh and isinstance(sized, ir.Model) and _is_as_declared(model, sized, plan.extents)
         if is_declared and not reads_tiles:
             return
-        source = source or original()
-        wanted = _at(source, plan.extents)
+        if source is None:
+            source = original()
+            source_at = _reader(source)
+        wanted = source_at(plan.extents)
         # Where inference loses an extent of the original, it may have missed that the original does not fit either.
         if isinstance(wanted, ir.Model) and all(a == b for a, b in _declared(source, wanted, plan.extents)):
             sizes = ", ".join(f"{name}={size}" for name, size in plan.extents.items())
@@ -69,21 +73,26 @@ def check_shapes_at_sizes(
             return
 
 
-def _at(model: ir.Model, extents: Mapping[str, int]) -> ir.Model | InputError:
-    """The model at these sizes, or the contradiction between its shapes there."""
-    shapes: dict[str, list[int]] = {}
-    for value in fed(model):
-        found = [
-            extent if isinstance(extent, int) else extents.get(symbol_of(value, axis))
-            for axis, extent in enumerate(value.shape or ())
-        ]
-        known = [extent for extent in found if extent is not None]
-        if value.shape is not None and len(known) == len(found):
-            shapes[str(value.name)] = known
-    try:
-        return read_at_sizes(model, shapes)
-    except InputError as error:
-        return error
+def _reader(model: ir.Model) -> Callable[[Mapping[str, int]], ir.Model | InputError]:
+    """A function that gives the model at the sizes that it is given, or the contradiction between its shapes there."""
+    reader = cache(partial(reader_at_sizes, model))
+
+    def at(extents: Mapping[str, int]) -> ir.Model | InputError:
+        shapes: dict[str, list[int]] = {}
+        for value in fed(model):
+            found = [
+                extent if isinstance(extent, int) else extents.get(symbol_of(value, axis))
+                for axis, extent in enumerate(value.shape or ())
+            ]
+            known = [extent for extent in found if extent is not None]
+            if value.shape is not None and len(known) == len(found):
+                shapes[str(value.name)] = known
+        try:
+            return reader()(shapes)
+        except InputError as error:
+            return error
+
+    return at
 
 
 def _is_as_declared(model: ir.Model, sized: ir.Model, extents: Mapping[str, int]) -> bool:
