@@ -207,6 +207,21 @@ def test_another_operator_is_found_without_a_run(other: str) -> None:
     assert not verification.passed
 
 
+def test_an_operator_may_make_the_result_of_view_operators_that_are_gone() -> None:
+    original = _model("""net (float[2,4,6,8] x) => (float[2,4,6,8] y) {
+        t = Transpose <perm = [0,2,3,1]> (x)
+        r = Softplus (t)
+        u = Identity (r)
+        y = Transpose <perm = [0,3,1,2]> (u) }""")
+    for node in original.graph.node:
+        node.name = ""
+    legal, _ = relayout.legalize(original, "onnx")
+    assert [node.op_type for node in legal.graph.node] == ["Softplus"]
+    assert verify(legal, "onnx", against=original, run=False).passed
+    legal.graph.node[0].op_type = "Softsign"
+    assert not verify(legal, "onnx", against=original, run=False).passed
+
+
 def test_another_operator_is_found_where_the_models_are_too_large_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "LARGEST_MODEL", -1)
     original = _model(PLAIN)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import COPY, ancestors, paired_graphs, source_name
+from relayout.verification.counterparts import COPY, VIEWS, ancestors, paired_graphs, source_name
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
@@ -105,7 +105,7 @@ def check_operators(
 
 def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[ir.Node]]:
     """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
-    stands for or else in any, or that have its own name."""
+    stands for or else in any, or that have its own name; and those behind these where they are view ops."""
     theirs = [(node, value.name) for node in original.nodes for value in node.outputs]
     inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
     named, graphs = original.by_name, paired_graphs(model, original)
@@ -114,7 +114,15 @@ def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[i
         result, graph = _results(node)[0], node.graph and graphs.get(node.graph)
         alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
         found[node] = [each for each in alike if each is not None]
+        found[node] += [behind for each in found[node] if (behind := _behind_views(each)) is not each]
     return found
+
+
+def _behind_views(node: ir.Node) -> ir.Node:
+    """The node whose result is read through view ops: where these are gone, it may make the result of the last one."""
+    while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
+        node = producer
+    return node
 
 
 def _results(node: ir.Node) -> list[str]:
