@@ -469,7 +469,9 @@ def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:
     expect(page.locator("#cancelled")).to_be_hidden()
     expect(page.locator("#stages li[aria-current=step]")).to_have_text("verify the result")
     assert f"?job={job}" not in page.url
+    # The page has the server's answer, so that no endless job is left behind.
     page.click("#cancel")
+    expect(page.locator("#cancelled")).to_contain_text("Cancelled.")
 
 
 def test_a_server_that_is_away_for_a_time_loses_no_job(page: Page) -> None:
