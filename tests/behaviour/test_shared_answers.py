@@ -6,8 +6,10 @@ is left out, or counted as well."""
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import onnx
@@ -161,3 +163,31 @@ def test_a_kept_answer_holds_no_model() -> None:
     del read
     gc.collect()
     assert gone() is None
+
+
+def test_threads_share_one_backend_and_what_is_kept_for_it() -> None:
+    backend = load_backend("nhwc")
+    models = [chain(*[1 + index % 3] * (1 + index % 4)) for index in range(24)]
+    alone = [legalize(model, load_backend("nhwc"))[0].SerializeToString() for model in models]
+    with ThreadPoolExecutor(4) as pool:
+        together = [legal.SerializeToString() for legal, _ in pool.map(lambda model: legalize(model, backend), models)]
+    assert together == alone
+
+
+@pytest.fixture
+def often_switched() -> Iterator[None]:
+    """Threads take turns after a microsecond."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("often_switched")
+def test_few_facts_are_kept_whichever_thread_asks() -> None:
+    kept: Kept[int] = Kept(most=2)
+    backend = Plain()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: kept.of(backend, n % 5, lambda: n % 5), range(20_000)))
+    assert found == [n % 5 for n in range(20_000)]
+    assert len(kept) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Generic, TypeVar
 
 from relayout.backend.interface import Backend, Implementation
@@ -23,6 +24,8 @@ class Kept(Generic[_T]):
         self._most = most
         # An entry holds its backend, so that no other one gets the same identity.
         self._found: dict[tuple[int, Hashable], tuple[Backend, _T]] = {}
+        # A caller may legalize in several threads.
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._found)
@@ -32,15 +35,18 @@ class Kept(Generic[_T]):
     ) -> _T:
         """The fact of this key; by `make` where none is kept."""
         place = id(backend), key
-        known = self._found.pop(place, None)
-        if known is None:
-            known = backend, make()
-            if not may_keep(known[1]):
+        with self._lock:
+            known = self._found.pop(place, None)
+            if known is not None:
+                self._found[place] = known
                 return known[1]
-            if len(self._found) >= self._most:
-                del self._found[next(iter(self._found))]
-        self._found[place] = known
-        return known[1]
+        made = make()
+        if may_keep(made):
+            with self._lock:
+                self._found[place] = backend, made
+                if len(self._found) > self._most:
+                    del self._found[next(iter(self._found))]
+        return made
 
 
 def ask_once(
