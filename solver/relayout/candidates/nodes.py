@@ -47,7 +47,7 @@ from relayout.candidates.free_node import FreeNode, Pricing, known_elements, ope
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
-from relayout.candidates.specimen import SpecimenNames, specimen_key, specimen_of
+from relayout.candidates.representative import RepresentativeNames, representative_key, representative_of
 from relayout.candidates.subgraph_values import crossing_requirements, may_cross
 from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
@@ -320,17 +320,17 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
 
 
 def _kept_seed(context: SeedContext, own: NodePorts, stated: Sequence[Implementation]) -> NodeSeed | None:
-    """The seed of the node's specimen, from this graph or an earlier one; None where it is of no use for others."""
+    """The seed of the node's representative, from this graph or an earlier one; None where others cannot use it."""
     assert own.node is not None
     if not context.checker.is_kept or any(each.rewrite is not None for each in stated):
         return None
-    key = specimen_key(own, context.tensors.classes[own.node], context.names)
+    key = representative_key(own, context.tensors.classes[own.node], context.names)
 
     def made() -> NodeSeed:
-        specimen = specimen_of(own, context.tensors.opsets)
-        names = SpecimenNames(specimen, own, context.names)
+        representative = representative_of(own, context.tensors.opsets)
+        names = RepresentativeNames(representative, own, context.names)
         checker = RequirementChecker(context.checker.backend, names)
-        return _seed(replace_fields(context, checker=checker, elements=known_elements), specimen, stated)
+        return _seed(replace_fields(context, checker=checker, elements=known_elements), representative, stated)
 
     found = _kept.of(context.checker.backend, key, made) if key is not None else None
     return found if found is not None and found.is_shared else None

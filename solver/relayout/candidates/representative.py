@@ -1,7 +1,7 @@
-"""A specimen of an operator class: a node like those of a graph, in a graph of its own.
+"""A representative of an operator class: a node like those of a graph, in a graph of its own.
 
-The candidates of a node are functions that hold the node. Those of a specimen hold no model, so that they can be kept
-for further graphs of a process.
+The candidates of a node are functions that hold the node. Those of a representative hold no model, so that they can be
+kept for further graphs of a process.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.ops import OperatorClass, is_read
 
-__all__ = ["SpecimenNames", "specimen_key", "specimen_of"]
+__all__ = ["RepresentativeNames", "representative_key", "representative_of"]
 
 
-class SpecimenNames(OperandNames):
-    """The axis names of a specimen's operands: those of the operands of a node that it is like."""
+class RepresentativeNames(OperandNames):
+    """The axis names of a representative's operands: those of the operands of a node that it is like."""
 
-    def __init__(self, specimen: NodePorts, like: NodePorts, names: AxisNames) -> None:
-        pairs = zip(specimen.ports, like.ports, strict=True)
+    def __init__(self, representative: NodePorts, like: NodePorts, names: AxisNames) -> None:
+        pairs = zip(representative.ports, like.ports, strict=True)
         self._known = {port.operand.value: names.known(own.operand.value) for port, own in pairs}
 
     def known(self, value: ir.Value) -> KnownNames:
         return self._known.get(value, ())
 
 
-def specimen_key(node: NodePorts, kind: OperatorClass, names: AxisNames) -> tuple[object, ...] | None:
-    """A value that only nodes share whose specimens are equal; None for a node without one: where its class has no
-    value, an extent is not known, or metadata say more than the types."""
+def representative_key(node: NodePorts, kind: OperatorClass, names: AxisNames) -> tuple[object, ...] | None:
+    """A value that only nodes share whose representatives are equal; None for a node without one: where its class has
+    no value, an extent is not known, or metadata say more than the types."""
     own = node.node
     if own is None or kind.key is None or own.metadata_props:
         return None
@@ -52,9 +52,9 @@ def specimen_key(node: NodePorts, kind: OperatorClass, names: AxisNames) -> tupl
     return kind.key, node.rule is None, *ports
 
 
-def specimen_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
-    """The specimen of a node that has a `specimen_key`. Its constants do not have the node's numbers, on which no
-    answer about a class depends."""
+def representative_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
+    """The representative of a node that has a `representative_key`. Its constants do not have the node's numbers, on
+    which no answer about a class depends."""
     own = node.node
     assert own is not None
     copies = {value: _copy(value) for value in (*own.inputs, *own.outputs) if value is not None}
