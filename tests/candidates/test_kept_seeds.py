@@ -17,7 +17,7 @@ from onnx import helper
 from random_graphs import Rejected
 from random_patterns import draw_graph
 
-from relayout import Backend, legalize
+from relayout import Backend, BackendError, legalize
 from relayout.backend import load_backend
 from relayout.backend.kept_answers import Kept
 from relayout.candidates import nodes
@@ -126,3 +126,16 @@ def test_what_is_kept_holds_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     assert len(kept) > len(EXAMPLES) / 2
     assert {operator for operator, graph in graphs if graph() is not None} == set()
+
+
+class Negative(Counting):
+    answers_by_type = True
+    is_pure = True
+
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
+        return -1
+
+
+def test_a_wrong_answer_about_a_class_names_its_operator_and_shapes() -> None:
+    with pytest.raises(BackendError, match=r"a node without a name \(Relu on \[1,4,4,8\]\)"):
+        legalize(chain("Relu"), Negative())

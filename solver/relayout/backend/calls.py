@@ -336,7 +336,11 @@ def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int
 
 def _node_location(node: ir.Node) -> str:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    return f"node {node.name or '(no name)'} ({kind})"
+    if node.name:
+        return f"node {node.name} ({kind})"
+    # Its type tells which node it is, or which ones: an answer may be about all nodes of a class.
+    shapes = [value.shape for value in node.inputs if value is not None and value.shape is not None]
+    return f"a node without a name ({kind} on {', '.join(map(str, shapes)) or 'no operands'})"
 
 
 def _conversion_location(tensor: TensorType, source: Layout, target: Layout, value: str | None) -> str:

@@ -71,6 +71,7 @@ def representative_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
     inputs = [copies[value] for value in dict.fromkeys(own.inputs) if value is not None and value.is_graph_input()]
     # The graph holds its nodes, and they the graph.
     ir.Graph(inputs, read, nodes=[made], opset_imports=dict(opsets))
+    made.name = None  # the graph has given it one, which a message about it would have
     ports = [_port(port, (made.outputs if port.is_result else made.inputs)[port.index]) for port in node.ports]
     return NodePorts(label_of(made), made, tuple(ports), node.rule)
 
