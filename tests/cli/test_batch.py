@@ -116,6 +116,35 @@ def test_a_process_that_dies_fails_its_own_model_alone(folder: Path, tmp_path: P
     assert [each.status for each in done.values()] == [0, 0, 0, 0]
 
 
+INTERRUPTED_IMPORT = """
+import importlib.abc, importlib.util, signal, sys
+
+class Interrupted(importlib.abc.Loader, importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "pebble" else None
+
+    def exec_module(self, module):
+        module.ProcessExpired = module.ProcessPool = None
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise TypeError("as some modules do")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupted())
+from relayout.cli.batch_pools import processes
+try:
+    next(processes([], 2))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_during_the_imports_is_one() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "interrupted\n"
+
+
 @pytest.mark.parametrize("begun", [".relayout-batch.jsonl", "*.onnx"], ids=["before the workers", "while they work"])
 def test_an_interrupt_of_all_processes_is_one_line(begun: str, folder: Path, tmp_path: Path) -> None:
     """A terminal sends it to the command, to the process that workers are forked from, and to the workers."""

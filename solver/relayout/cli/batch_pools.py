@@ -56,11 +56,13 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
 
     A process that dies fails its model alone.
     """
-    from concurrent.futures import FIRST_COMPLETED, wait
-    from concurrent.futures import Future as ProcessFuture
-    from multiprocessing import get_context
+    with _interrupts_later():
+        # An import that is interrupted may fail with any error.
+        from concurrent.futures import FIRST_COMPLETED, wait
+        from concurrent.futures import Future as ProcessFuture
+        from multiprocessing import get_context
 
-    from pebble import ProcessExpired, ProcessPool
+        from pebble import ProcessExpired, ProcessPool
 
     _wait_for_server()
     context = get_context("forkserver")
@@ -98,8 +100,8 @@ def _wait_for_server() -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Within the context Ctrl-C does nothing; at its end it raises KeyboardInterrupt. So each worker that is started is
-    known to the pool, which can end it."""
+    """Within the context Ctrl-C does nothing; at its end it raises KeyboardInterrupt. So what began ends: imports, and
+    the start of workers, each of which is then known to the pool, which can end it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
