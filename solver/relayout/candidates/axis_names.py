@@ -9,6 +9,7 @@ Elidable operators come last, because a legal model may lack them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
@@ -51,12 +52,12 @@ KnownNames = tuple[tuple[str, int], ...]
 operator's, 2 assumed. Empty where no rule speaks of the value."""
 
 
-class OperandNames:
+class OperandNames(ABC):
     """The axis names of operands by what is known of their values. Constants have none: they take any layout."""
 
+    @abstractmethod
     def known(self, value: ir.Value) -> KnownNames:
         """All that is known about a value's axis names: equal ones give equal results of `of` and `filled`."""
-        raise NotImplementedError
 
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""

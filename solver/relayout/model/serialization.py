@@ -130,7 +130,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
 
 
 class _Known(NamedTuple):
-    """What is written so far: attributes and shapes by identity, and the parts of values that are declared."""
+    """The protobufs written so far: attributes and shapes by identity, and the types of values that are declared."""
 
     attributes: dict[int, onnx.AttributeProto]
     shapes: dict[int, Hashable]

@@ -23,6 +23,7 @@ __all__ = [
     "Original",
     "OriginalIndex",
     "ancestors",
+    "behind_views",
     "paired_graphs",
     "paired_nodes",
     "source_name",
@@ -104,15 +105,21 @@ def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.
     for node in model.nesting:
         result = source_name(node.outputs[0]) if node.outputs else ""
         other = _maker(original, node.graph and pairs.get(node.graph), result)
-        # The node makes the result of a view op that is gone.
-        while other is not None and other.op_type in VIEWS and (read := other.inputs[0]) is not None:
-            other = read.producer()
+        other = other and behind_views(other)
         if other is None or other.op_type != node.op_type:
             other = original.by_name.get(node.name or "")
         if other is not None and other.op_type == node.op_type:
             theirs = _bodies(other)
             pairs.update((body, theirs[name]) for name, body in _bodies(node).items() if name in theirs)
     return pairs
+
+
+def behind_views(node: ir.Node) -> ir.Node:
+    """The node whose result a view op reads through others: where these are gone, it may make the result of the last
+    one. Any other node is itself."""
+    while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
+        node = producer
+    return node
 
 
 def _maker(original: ModelIndex, graph: ir.Graph | None, name: str) -> ir.Node | None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import COPY, VIEWS, ancestors, paired_graphs, source_name
+from relayout.verification.counterparts import COPY, ancestors, behind_views, paired_graphs, source_name
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
@@ -114,15 +114,8 @@ def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[i
         result, graph = _results(node)[0], node.graph and graphs.get(node.graph)
         alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
         found[node] = [each for each in alike if each is not None]
-        found[node] += [behind for each in found[node] if (behind := _behind_views(each)) is not each]
+        found[node] += [behind for each in found[node] if (behind := behind_views(each)) is not each]
     return found
-
-
-def _behind_views(node: ir.Node) -> ir.Node:
-    """The node whose result is read through view ops: where these are gone, it may make the result of the last one."""
-    while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
-        node = producer
-    return node
 
 
 def _results(node: ir.Node) -> list[str]:
