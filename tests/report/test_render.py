@@ -172,6 +172,15 @@ def test_the_text_shows_findings_as_they_are_named_in_the_model() -> None:
     assert "\x1b[" not in render_text(report_with(ERROR))
 
 
+def test_the_verdict_says_whether_the_models_ran() -> None:
+    compared = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="compared"))
+    skipped = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="skipped", reason="too large"))
+    assert render_text(report_with(verification=compared)).rstrip().endswith("verification passed")
+    for each in (skipped, Verification(passed=True, findings=(NOTE,))):
+        text = render_text(report_with(verification=each))
+        assert text.rstrip().endswith("verification passed, without a run of the models")
+
+
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_every_format_renders_every_report(name: str) -> None:
     assert FORMATS[name](results_of(report_with(ERROR, NOTE, conversions=(CONVERSION,))))

@@ -186,7 +186,9 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
         print_line(difference_line(output), markup=False)
     if unknown:
         print_line(unknown, markup=False)
-    print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)
+    is_compared = verification.numeric is not None and verification.numeric.status == "compared"
+    verdict = "passed" if verification.passed else "failed"
+    print_line(f"verification {verdict}{'' if is_compared else ', without a run of the models'}", markup=False)
 
 
 def finding_line(finding: Finding) -> str:
