@@ -299,7 +299,7 @@ class Engine:
 
     def _requeue(self, jobs: Sequence[str]) -> None:
         if jobs:
-            _log.warning("%d jobs go back into the queue: %s", len(jobs), ", ".join(jobs))
+            _log.warning("these jobs go back into the queue: %s", ", ".join(jobs))
             with _reported():
                 self._client.resume_workflows(list(jobs), queue_name=_QUEUE)
 
