@@ -18,7 +18,7 @@ from relayout.layout.binding import names_for
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
-from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
 from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
@@ -348,17 +348,14 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
 
 
 def noted_orders(node: ir.Node, *, is_result: bool) -> list[str]:
-    """The order of each input or result of a node as an earlier run has noted it, "" without a note: on the node, else
-    on the value. The axes of a node that relayout has written in place of another are those of its own operands."""
-    props, values = node.metadata_props, node.outputs if is_result else node.inputs
-    noted = props.get(OPERAND_ORDERS_KEY, "").split(";") if props else []
-    own = noted[len(node.inputs) :] if is_result else noted
-    is_of_source = WRITTEN_FOR_KEY not in props or (is_result and OPERAND_ORDERS_KEY in props)
-    of_values = [
-        notes.get(ORDER_KEY, "") if value and is_of_source and (notes := value.metadata_props) else ""
-        for value in values
-    ]
-    return [own[n] if n < len(own) and own[n] else of_value for n, of_value in enumerate(of_values)]
+    """The order of each input or result of a node as an earlier run has noted it on the node, "" without a note.
+
+    The annotation of a value says nothing here: it counts the axes of the value's producer, and the reader may be
+    behind a Transpose of the source."""
+    count, start = (len(node.outputs), len(node.inputs)) if is_result else (len(node.inputs), 0)
+    props = node.metadata_props
+    noted = props.get(OPERAND_ORDERS_KEY, "").split(";")[start:] if props else []
+    return [*noted, *[""] * count][:count]
 
 
 def axis_numbers(noted_order: str, rank: int) -> str:

@@ -23,7 +23,7 @@ from relayout.candidates.fixed_node import port_axis_names
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
 from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
 from relayout.rewrite.operand_dims import base_dims, flat, present
@@ -44,12 +44,12 @@ class Wire(Struct, frozen=True):
 
 
 class Wiring(Struct, frozen=True):
-    """The inputs of a node, and its results, each with its port. `result_names`: for each result the names of its axes,
-    where the graph does not determine them."""
+    """The inputs of a node, and its results, each with its port. `result_orders`: the order of each result, as that of
+    an input."""
 
     inputs: tuple[Wire, ...]
     results: tuple[tuple[int, Laid], ...]
-    result_names: tuple[str, ...]
+    result_orders: tuple[str, ...]
 
 
 def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> Wiring:
@@ -69,26 +69,24 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
             dims = _constant_dims(rule, lowering, index) if value is not None else None
             if value is not None and index in planned.chosen.numbered_constants:
                 dims = dims or in_source(rank_of(value))
-                numbers = axis_numbers(noted[index], len(dims))
-                order = ",".join([numbers[group[0].axis] for group in dims if group is not None])
+                order = _in_numbers(noted[index], dims)
         if dims is not None:
             wires.append(Wire(index, place, dims, _most_dims(rule, lowering, index), order))
     results = list[tuple[int, Laid]]()
-    result_names = [""] * len(planned.node.outputs)
+    result_orders = [""] * len(planned.node.outputs)
     for place, (port, format_) in enumerate(zip(planned.ports, planned.formats, strict=True)):
         if port.is_result:
             given = present(lowering.operand_dims(port, rule))
             results.append((place, context.laid(port.operand, format_, given)))
-            order = _order(context, planned, place, given)
-            if port.index < len(result_names) and order[:1].isalpha():
-                result_names[port.index] = order
-    return Wiring(tuple(wires), tuple(results), tuple(result_names))
+            if port.index < len(result_orders):
+                result_orders[port.index] = _order(context, planned, place, given)
+    return Wiring(tuple(wires), tuple(results), tuple(result_orders))
 
 
 def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node, wiring: Wiring) -> None:
-    """Connect each input to its planned copy; constants are permuted. An order that a requirement by numbers is met in
-    is noted: readers behind different Transposes count the axes of a value otherwise. So are names that the graph does
-    not determine, those of results too."""
+    """Connect each input to its planned copy; constants are permuted. The orders of operands and results that a
+    requirement by numbers is met in are noted: readers behind different Transposes count the axes of a value otherwise.
+    So are names that the graph does not determine."""
     orders = [""] * len(node.inputs)
     for wire in wiring.inputs:
         value = node.inputs[wire.index]
@@ -99,15 +97,11 @@ def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Nod
         elif value is not None and context.tensors.is_constant(value):
             value = context.constants.relaid(value, wire.dims)
             context.replace_input(node, wire.index, value)
-        if value is None or not wire.order:
-            continue
-        # Without a note the order of the value counts, but not at a node that stands in place of another.
-        is_noted_on_value = ORDER_KEY in value.metadata_props and WRITTEN_FOR_KEY not in node.metadata_props
-        if is_noted_on_value or wire.order != ",".join(map(str, range(len(wire.dims)))):
+        if value is not None:
             orders[wire.index] = wire.order
     node.metadata_props.pop(OPERAND_ORDERS_KEY, None)
-    if any(wiring.result_names):
-        orders += wiring.result_names
+    if any(wiring.result_orders):
+        orders += wiring.result_orders
     if any(orders):
         node.metadata_props[OPERAND_ORDERS_KEY] = ";".join(orders)
 
@@ -122,16 +116,35 @@ def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Nod
 
 
 def _order(context: RewriteContext, planned: PlannedNode, place: int, own: Dims) -> str:
-    """The names or numbers of an operand's axes by which a layout of whole axes is required of it; empty where the
-    graph determines them."""
+    """The names or numbers of an operand's axes by which the node's layouts of whole axes are required; empty where the
+    graph determines them, and where the numbers are those of the axes as they lie."""
     port, text = planned.ports[place], planned.layouts[place]
-    is_named = not text or port_axis_names(planned.rule, (port,))[0] is not None
-    if is_named or not all(len(group) == 1 and group[0].is_whole for group in own):
+    if not all(len(group) == 1 and group[0].is_whole for group in own):
         return ""
-    layout, names = Layout.parse(text), context.plan.names
+    layout = Layout.parse(text) if text else None
+    if layout is None or layout.is_numbered:
+        return _in_numbers(port.noted_order, own) if _is_by_numbers(planned) else ""
+    names = context.plan.names
+    if port_axis_names(planned.rule, (port,))[0] is not None:
+        return ""
     found = port.names_for(layout, names.filled(port.operand, layout)) or ""
     order = [found[group[0].axis] for group in own] if found else []
     return ",".join(order) if "".join(order) != names.in_order(port.operand, flat(own)) else ""
+
+
+def _is_by_numbers(planned: PlannedNode) -> bool:
+    """Whether the chosen implementation requires a layout by the numbers of axes. These count in all operands alike."""
+    layouts = (Layout.parse(text) for text in planned.layouts if text)
+    return bool(planned.chosen.numbered_constants) or any(layout.is_numbered for layout in layouts)
+
+
+def _in_numbers(noted: str, own: OperandDims) -> str:
+    """The numbers of the source's axes in the order of these dimensions; empty where they are in the source's order,
+    and where a dimension is not one axis."""
+    numbers, in_source = axis_numbers(noted, len(own)), [*range(len(own))]
+    axes = [group[0].axis for group in own if group is not None and len(group) == 1]
+    order = [numbers[axis] for axis in axes]
+    return ",".join(order) if sorted(axes) == in_source and order != [*map(str, in_source)] else ""
 
 
 def _constant_dims(rule: Rule | None, lowering: Lowering, index: int) -> OperandDims | None:

@@ -215,31 +215,38 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
     """Yield a finding for each operand whose order, as the node notes it, is not the one that it has. The data of a
     constant shows its order (see `relayout.verification.constant_data`)."""
     noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
-    for n, (text, mine, theirs) in enumerate(zip(noted, node.inputs, other.inputs, strict=False)):
+    pairs = [*zip_longest(node.inputs, other.inputs), *zip(node.outputs, other.outputs, strict=False)]
+    for n, (text, (mine, theirs)) in enumerate(zip(noted, pairs, strict=False)):
         if not text[:1].isdecimal() or mine is None or theirs is None:
             continue
-        (root, axes), (wanted, counted) = _axes_at_root(mine), _axes_at_root(theirs)
+        # A result is no copy by a Transpose, for its producer is the node.
+        at = _axes_at_root if n < len(node.inputs) else _own_axes
+        (root, axes), (wanted, counted) = at(mine), at(theirs)
         earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(counted))))
         order = [earlier.index(axis) for axis in text.split(",") if axis in earlier]
-        had = (memory_format_of(root) or whole(range(len(axes)))).permutation or ()
-        is_known = source_name(root) == source_name(wanted) and len(had) == len(axes) == len(counted)
+        had, was = ((memory_format_of(v) or whole(range(len(axes)))).permutation or () for v in (root, wanted))
+        is_known = source_name(root) == source_name(wanted) and len(had) == len(was) == len(axes) == len(counted)
         is_known = is_known and mine not in constants
-        made = whole([had[axis] for axis in axes]) if is_known else None
+        made = whole([was.index(had[axis]) for axis in axes]) if is_known else None
         stated = whole([counted[axis] for axis in order if axis < len(counted)])
         if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
-                operand=n,
+                operand=n if n < len(node.inputs) else None,
                 expected=str(made),
                 found=str(stated),
                 message=f"the noted order of this operand ({mine.name}) is not the one that it has",
             )
 
 
+def _own_axes(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+    return value, tuple(range(len(value.shape or ())))
+
+
 def _axes_at_root(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     """The value before the Transposes that make this one, and which of its axes each axis of this one is."""
-    axes = tuple(range(len(value.shape or ())))
+    value, axes = _own_axes(value)
     while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain == "":
         source = node.inputs[0]
         perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()

@@ -16,7 +16,7 @@ from relayout.backend.noted_costs import noted_cost
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
@@ -191,7 +191,7 @@ def _unsatisfied(
     tensor = TensorType(element_size(value), _with_tiles(extents_of(value) or (), node, side, n))
     if required.is_numbered:
         # Numbers count the axes that the operand has in the source.
-        namings = [_order_of(value, node, n if side == "input" else None, known.index)]
+        namings = [_order_of(value, node, n if side == "input" else len(node.inputs) + n, known.index)]
     carried = known.boxes.get(value)
     if side == "result":
         # The backend provides the extensions of a result, so only the names can be wrong.
@@ -226,24 +226,19 @@ def _unsatisfied(
     )
 
 
-def noted_order(value: ir.Value, node: ir.Node, n: int | None) -> tuple[str, ...] | None:
-    """The source's axes in the order of input `n` of a node, or of a result (None), as the node or else the value notes
-    it; None without a note. A node that relayout has written in place of another is not in the source: its axes are
-    those of its operands."""
-    props = node.metadata_props
-    noted = props.get(OPERAND_ORDERS_KEY, "").split(";") if n is not None else []
-    text = noted[n] if n is not None and n < len(noted) else ""
-    if not text and (WRITTEN_FOR_KEY not in props or (n is None and OPERAND_ORDERS_KEY in props)):
-        text = value.metadata_props.get(ORDER_KEY, "")
-    order = tuple(text.split(","))
+def noted_order(value: ir.Value, node: ir.Node, place: int) -> tuple[str, ...] | None:
+    """The source's axes in the order of an input of a node, or of a result, as the node notes it; None without a note.
+    `place` counts the inputs, and then the results. The value's own annotation counts the axes of its producer."""
+    noted = node.metadata_props.get(OPERAND_ORDERS_KEY, "").split(";")
+    order = tuple(noted[place].split(",")) if place < len(noted) else ()
     return order if sorted(order) == [*map(str, range(len(value.shape or ())))] else None
 
 
-def _order_of(value: ir.Value, node: ir.Node, n: int | None, index: ModelIndex) -> AxisNames | None:
-    """The source's axes in the order of input `n` of a node, or of a result; None for a computed constant without a
+def _order_of(value: ir.Value, node: ir.Node, place: int, index: ModelIndex) -> AxisNames | None:
+    """The source's axes in the order of an input of a node, or of a result; None for a computed constant without a
     note, of which each reader has an order of its own."""
     is_unknown = value in index.made_ahead and WRITTEN_FOR_KEY not in node.metadata_props
-    return noted_order(value, node, n) or (None if is_unknown else tuple(map(str, range(len(value.shape or ())))))
+    return noted_order(value, node, place) or (None if is_unknown else tuple(map(str, range(len(value.shape or ())))))
 
 
 def _among(name: str | None, required: Layout) -> str | None:
