@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from relayout.backend.failures import guarded, shown, wrong_answer
 from relayout.backend.interface import (
@@ -103,6 +103,20 @@ def ask_order_cost(
     return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
+class _Conversion(NamedTuple):
+    """A conversion that a backend is asked about. Its text is for errors, and long to make."""
+
+    tensor: TensorType
+    source: Layout
+    target: Layout
+    value: str | None
+
+    def __str__(self) -> str:
+        shape = "x".join(str(extent if extent is not None else "?") for extent in self.tensor.shape)
+        name = f"tensor '{self.value}'" if self.value else "a tensor"
+        return f"{name} ({shape}, {self.tensor.element_size} bytes an element), {self.source} to {self.target}"
+
+
 def conversion_of(
     backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
 ) -> Reordering | None:
@@ -110,7 +124,7 @@ def conversion_of(
 
     Raises BackendError.
     """
-    where = _conversion_location(tensor, source, target, value)
+    where = _Conversion(tensor, source, target, value)
     with guarded(backend, "conversion", where):
         answer = backend.conversion(tensor, source, target)
     if answer is None:
@@ -126,7 +140,7 @@ def conversion_cost_of(
     backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
 ) -> int | None:
     """The backend's cost of a conversion, checked. `value`: the tensor's name, for errors. Raises BackendError."""
-    where = _conversion_location(tensor, source, target, value)
+    where = _Conversion(tensor, source, target, value)
     with guarded(backend, "conversion_cost", where):
         answer = backend.conversion_cost(tensor, source, target)
     return None if answer is None else _checked_cost(backend, "conversion_cost", where, answer)
@@ -323,7 +337,7 @@ class _NodeCheck:
         return wrong_answer(self.backend, self.hook, self.where, expected, found, operand=operand, hint=hint)
 
 
-def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:
+def _checked_cost(backend: Backend, hook: str, where: object, given: object) -> int:
     try:
         number = operator.index(given)  # type: ignore[arg-type]  # the type is what is checked
     except TypeError:
@@ -341,12 +355,6 @@ def _node_location(node: ir.Node) -> str:
     # Its type tells which node it is, or which ones: an answer may be about all nodes of a class.
     shapes = [value.shape for value in node.inputs if value is not None and value.shape is not None]
     return f"a node without a name ({kind} on {', '.join(map(str, shapes)) or 'no operands'})"
-
-
-def _conversion_location(tensor: TensorType, source: Layout, target: Layout, value: str | None) -> str:
-    shape = "x".join(str(extent if extent is not None else "?") for extent in tensor.shape)
-    name = f"tensor '{value}'" if value else "a tensor"
-    return f"{name} ({shape}, {tensor.element_size} bytes an element), {source} to {target}"
 
 
 def _rule_behind(backend: Backend, node: ir.Node) -> str:

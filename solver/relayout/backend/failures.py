@@ -15,10 +15,11 @@ __all__ = ["failure_text", "guarded", "shown", "shown_path", "wrong_answer"]
 
 
 @contextmanager
-def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") -> Iterator[None]:
+def guarded(backend: Backend, hook: str, where: object = "", expected: str = "") -> Iterator[None]:
     """Turn an exception of plugin code into a BackendError; relayout's own errors pass, as they name their cause.
 
-    `where` is the node or the tensor that the hook is called for, `expected` the answer that was due.
+    `where` is the node or the tensor that the hook is called for, and is made a text for an error alone; `expected` is
+    the answer that was due.
     """
     try:
         yield
@@ -46,7 +47,7 @@ def _asked(backend: Backend, hook: str, operand: str) -> str:
 
 
 def wrong_answer(
-    backend: Backend, hook: str, where: str, expected: str, found: str, *, operand: str = "", hint: str = ""
+    backend: Backend, hook: str, where: object, expected: str, found: str, *, operand: str = "", hint: str = ""
 ) -> BackendError:
     """The error for an answer of the wrong form. `operand`: the one that it is about, such as `input 0`."""
     hook = _asked(backend, hook, operand)
@@ -108,10 +109,10 @@ def shown_path(file: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(*path.parts[-2:]))
 
 
-def _location(backend: Backend, *places: str) -> str:
+def _location(backend: Backend, *places: object) -> str:
     try:
         name = backend.name
     except Exception:  # a plugin's property
         name = ""
     label = f"backend {name if isinstance(name, str) and name else type(backend).__name__}"
-    return ", ".join(filter(None, [label, *places]))
+    return ", ".join(filter(None, [label, *map(str, places)]))

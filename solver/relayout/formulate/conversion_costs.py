@@ -108,6 +108,26 @@ class _Size(NamedTuple):
     spellings: Spellings = ()
 
 
+class _Spelling(Struct, frozen=True, eq=False):
+    """A tensor in one format: what all conversions from it or to it have in common.
+
+    `asked` is the format as the backend is asked about it by names, and `assumed` with a size for each extent that is
+    not known; None where it cannot be asked so.
+    """
+
+    format: MemoryFormat
+    bytes: int
+    asked: ConversionEnd | None
+    assumed: ConversionEnd | None
+
+
+class _End(Struct, frozen=True, eq=False):
+    """A format that conversions lead from or to, in its own spelling, and in all: its own first."""
+
+    own: _Spelling
+    spellings: tuple[_Spelling, ...]
+
+
 class ConversionCosts:
     """The costs of one graph's conversions and transfers, computed once per size of tensor.
 
@@ -128,9 +148,10 @@ class ConversionCosts:
         self._spellings = stated_spellings(requirements) if converts else {}
         self._sizes: dict[Tensor, _Size] = {}
         self._distinct_sizes: dict[_Size, _Size] = {}
-        self._bytes: dict[tuple[_Size, MemoryFormat], int] = {}
-        # A table of n formats has n squared conversions, which have n ends and few different Transposes.
-        self._query_ends: dict[tuple[_Size, MemoryFormat, bool], ConversionEnd | None] = {}
+        # A table of n formats has n squared conversions, which have n ends and few different Transposes. An end that is
+        # the same object is found without a look into its format.
+        self._spelled: dict[_Size, dict[MemoryFormat, _Spelling]] = {}
+        self._ends: dict[_Size, dict[MemoryFormat, _End]] = {}
         self._turns: dict[tuple[str, int, Transposition], int | None] = {}
         self._tables: dict[object, CostTable] = {}
         # By size and device: tables of one size have most of their formats in common. Where no backend states costs of
@@ -148,12 +169,7 @@ class ConversionCosts:
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""
-        key = self._size_of(tensor), format_
-        known = self._bytes.get(key)
-        if known is None:
-            elements = padded_elements(key[0].elements, format_, tensor.extents)
-            known = self._bytes[key] = tensor_bytes(elements, tensor.base.dtype)
-        return known
+        return self._spelling(tensor, format_).bytes
 
     def table(self, tensor: Tensor, device: str, formats: tuple[MemoryFormat, ...]) -> CostTable:
         """The costs of all conversions between these formats at a device."""
@@ -165,56 +181,53 @@ class ConversionCosts:
 
     def _rows(self, tensor: Tensor, device: str, formats: Sequence[MemoryFormat]) -> Iterator[_Row]:
         pairs = self._pairs.setdefault((self._size_of(tensor), device), {})
+        ends = [self._end(tensor, each) for each in formats]
         tilings = [None if device in self._own else tiling_of(each, tensor.extents) for each in formats]
-        alike: Sequence[object] = formats if None in tilings else tilings
+        alike: Sequence[object] = ends if None in tilings else tilings
         # Alike formats have rows of equal costs, but for the zeros.
         known: dict[object, _Row] = {}
-        for place, (f, source) in enumerate(zip(formats, alike, strict=True)):
+        for place, (f, source) in enumerate(zip(ends, alike, strict=True)):
             row = known.get(source)
             if row is None:
-                for g, target in zip(formats, alike, strict=True):
-                    if f != g and (source, target) not in pairs:
+                for g, target in zip(ends, alike, strict=True):
+                    if f is not g and (source, target) not in pairs:
                         pairs[source, target] = self._conversion(tensor, device, f, g)
                 row = known[source] = tuple([pairs.get((source, target), _NOTHING) for target in alike])
             yield (*row[:place], _NOTHING, *row[place + 1 :])
 
-    def _conversion(
-        self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
-    ) -> ConversionCost | None:
+    def _conversion(self, tensor: Tensor, device: str, source: _End, target: _End) -> ConversionCost | None:
         """The cheapest way to convert. A backend's native operator stands in for ONNX's where the backend is asked
         about the formats as they are; of others it is taken where it costs less. The first of equal ones is taken."""
         if device not in self._own:
-            return self._by_onnx(tensor, device, source, target)
-        given, wanted = ([each, *self._spelled(tensor, each)] for each in (source, target))
-        plain, *spelled = [self._native(tensor, device, f, g) for f in given for g in wanted]
-        plain = plain or self._by_onnx(tensor, device, source, target)
-        return min(filter(None, (plain, *spelled)), key=lambda each: each.cost, default=None)
+            return self._by_onnx(tensor, device, source.own, target.own)
+        plain, *spelled = [self._native(tensor, device, f, g) for f in source.spellings for g in target.spellings]
+        plain = plain or self._by_onnx(tensor, device, source.own, target.own)
+        return min(filter(None, (plain, *spelled)), key=lambda each: each.cost, default=None) if spelled else plain
 
-    def _spelled(self, tensor: Tensor, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """The further spellings of a format."""
-        return dict(self._size_of(tensor).spellings).get(format_, ())
-
-    def _native(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> ConversionCost | None:
+    def _native(self, tensor: Tensor, device: str, source: _Spelling, target: _Spelling) -> ConversionCost | None:
         """The cost of the backend's native operator between two formats in these spellings; None where it has none."""
-        if native_conversion(self._at[device], self._query(tensor, source, target)) is None:
+        if native_conversion(self._at[device], _query(source.asked, target.asked)) is None:
             return None
-        ends, stated = self._ends(tensor, source, target), self._stated(device, tensor, source, target)
-        return ConversionCost(ends if stated is None else stated, ends, 0, 1, (source, target))
+        ends, stated = source.bytes + target.bytes, self._stated(device, tensor, source, target)
+        return ConversionCost(ends if stated is None else stated, ends, 0, 1, (source.format, target.format))
 
-    def _by_onnx(
-        self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
-    ) -> ConversionCost | None:
+    def _by_onnx(self, tensor: Tensor, device: str, source: _Spelling, target: _Spelling) -> ConversionCost | None:
         """The cost of a conversion by ONNX's operators; None where they cannot write it."""
         # float8 and smaller types came after Transpose.
-        if not takes_type("Transpose", self._opset, tensor.base.dtype) or not _can_be_written(tensor, source, target):
+        if not takes_type("Transpose", self._opset, tensor.base.dtype):
             return None
-        is_own, ends = device in self._own, self._ends(tensor, source, target)
-        each = moves(source, target, tensor.extents)
-        sizes = [ends] if len(each) == 1 else [self._ends(tensor, before, after) for _, before, after in each]
+        if not _can_be_written(tensor, source.format, target.format):
+            return None
+        ends = source.bytes + target.bytes
+        each = [
+            (kind, self._spelling(tensor, before), self._spelling(tensor, after))
+            for kind, before, after in moves(source.format, target.format, tensor.extents)
+        ]
+        sizes = [ends] if len(each) == 1 else [before.bytes + after.bytes for _, before, after in each]
         transposed = [size for (kind, _, _), size in zip(each, sizes, strict=True) if kind == "transpose"]
         traffic = max(ends, sum(sizes))
         padding, cost = traffic - sum(transposed), traffic
-        if is_own:
+        if device in self._own:
             by_number = len(transposed) > 1
             turns = [self._stated(device, tensor, f, g, by_number) for kind, f, g in each if kind == "transpose"]
             priced = zip(turns, transposed, strict=True)
@@ -247,35 +260,41 @@ class ConversionCosts:
         dims = shape.dims if shape is not None else ()
         return tuple([self._elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(dims)])
 
-    def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
-        """The tensor read in one format and written in another."""
-        return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
-
-    def _query(
-        self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, *, assumed: bool = False
-    ) -> ConversionQuery | None:
-        """The query for the backend. `assumed`: with a size for each extent that is not known."""
-        given, wanted = (self._query_end(tensor, order, assumed) for order in (source, target))
-        return None if given is None or wanted is None else ConversionQuery(*given, wanted.layout)
-
-    def _query_end(self, tensor: Tensor, order: MemoryFormat, assumed: bool) -> ConversionEnd | None:
+    def _end(self, tensor: Tensor, format_: MemoryFormat) -> _End:
         size = self._size_of(tensor)
-        key = size, order, assumed
-        if key not in self._query_ends:
-            sizes = size.sizes if size.rank == len(size.sizes) else self._sizes_of(tensor.base.shape)
-            operand = self._operands[tensor.base]
-            self._query_ends[key] = conversion_end(self._names, operand, order, sizes if assumed else None)
-        return self._query_ends[key]
+        found = self._ends.setdefault(size, {})
+        if format_ not in found:
+            every = [format_, *dict(size.spellings).get(format_, ())]
+            spellings = tuple([self._spelling(tensor, each) for each in every])
+            found[format_] = _End(spellings[0], spellings)
+        return found[format_]
+
+    def _spelling(self, tensor: Tensor, format_: MemoryFormat) -> _Spelling:
+        found = self._spelled.setdefault(self._size_of(tensor), {})
+        known = found.get(format_)
+        if known is None:
+            elements = padded_elements(self._size_of(tensor).elements, format_, tensor.extents)
+            nbytes = tensor_bytes(elements, tensor.base.dtype)
+            asked, assumed = (self._asked(tensor, format_, assumed) if self._own else None for assumed in (False, True))
+            known = found[format_] = _Spelling(format_, nbytes, asked, assumed)
+        return known
+
+    def _asked(self, tensor: Tensor, format_: MemoryFormat, assumed: bool) -> ConversionEnd | None:
+        """The format as the backend is asked about it by names. `assumed`: with a size for each unknown extent."""
+        size, operand = self._size_of(tensor), self._operands[tensor.base]
+        sizes = size.sizes if size.rank == len(size.sizes) else self._sizes_of(tensor.base.shape)
+        end = conversion_end(self._names, operand, format_, sizes if assumed else None)
+        return None if end is None or end.layout.is_any else end
 
     def _stated(
-        self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, by_number: bool = False
+        self, device: str, tensor: Tensor, source: _Spelling, target: _Spelling, by_number: bool = False
     ) -> int | None:
         """The backend's stated cost of one transpose, or of a conversion by its own operator. It is asked by the names
         of the axes and then by their numbers: a model whose axes have lost their names costs the same. A format may
         have too many dimensions for a layout, and its Transpose may not. `by_number`: it is one of several Transposes,
         between which no layout has names. None: the cost is the traffic."""
-        query = None if by_number else self._query(tensor, source, target, assumed=True)
-        if query is not None and not query.is_nameless:
+        query = None if by_number else _query(source.assumed, target.assumed)
+        if query is not None:
             backend = self._at[device]
             own = conversion_of(backend, *query, tensor.base.name)
             if own is not None and own.cost is not None:
@@ -286,7 +305,7 @@ class ConversionCosts:
         operand = self._operands[tensor.base]
         if operand is None:
             return None
-        turn = transposition(tensor.extents, self._size_of(tensor).sizes, source, target)
+        turn = transposition(tensor.extents, self._size_of(tensor).sizes, source.format, target.format)
         return None if turn is None else self._cost_of_turn(device, element_size(operand.value), turn, tensor)
 
     def _cost_of_turn(self, device: str, element: int, turn: Transposition, tensor: Tensor) -> int | None:
@@ -295,6 +314,11 @@ class ConversionCosts:
         if key not in self._turns:
             self._turns[key] = conversion_cost_of(self._at[device], *turn.query(element), tensor.base.name)
         return self._turns[key]
+
+
+def _query(source: ConversionEnd | None, target: ConversionEnd | None) -> ConversionQuery | None:
+    """The query for the backend; None where one end cannot be asked about by names."""
+    return None if source is None or target is None else ConversionQuery(*source, target.layout)
 
 
 def _prices_itself(backend: Backend) -> bool:
@@ -310,6 +334,8 @@ def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) 
     """
     if boxes_of(source) or boxes_of(target):
         return False  # only the backend understands a black box
+    if all(isinstance(extent, int) and extent for extent in tensor.extents):
+        return True
     if is_whole(source) and is_whole(target):
         return True
     if 0 in tensor.extents:

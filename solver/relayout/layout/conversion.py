@@ -8,7 +8,7 @@ transposes: the first fuses the axis, the second splits it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from itertools import chain, combinations, pairwise
 from math import prod
@@ -60,7 +60,7 @@ class Stage(Struct, frozen=True):
 
 def one_each(order: MemoryFormat) -> Dims:
     """One dimension for each atom."""
-    return tuple((atom,) for atom in order)
+    return tuple(zip(order, strict=True))
 
 
 def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
@@ -381,26 +381,32 @@ def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tup
     Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.
     """
     left, right = tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))
-    ends = _cuts_of(left) | _cuts_of(right)
+    ends, others = _cuts_of(left), _cuts_of(right)
+    ends = ends if ends == others else ends | others
     fine_left, fine_right = _split(left, ends, extents), _split(right, ends, extents)
-    follower = dict(pairwise(fine_right))
-    joint = set(chain.from_iterable(map(pairwise, source))) & set(chain.from_iterable(map(pairwise, target)))
+    place = {atom: n for n, atom in enumerate(fine_right)}
+    is_known = all(isinstance(extent, int) for extent in extents)
+    # A Reshape can infer only one product of unknown extents. These are fused only where both sides have them so.
+    joint: set[tuple[Atom, Atom]] = set()
+    if not is_known:
+        joint = set(chain.from_iterable(map(pairwise, source))) & set(chain.from_iterable(map(pairwise, target)))
     groups: list[list[Atom]] = []
-    before: Atom | None = None
+    after = -1
     for atom in fine_left:
-        # A Reshape can infer only one product of unknown extents. These are fused only where both sides have them so.
-        if (
-            before is not None
-            and follower.get(before) == atom
-            and (
-                before.axis == atom.axis
-                or (before, atom) in joint
-                or all(isinstance(atom_extent(a, extents), int) for a in (before, atom))
-            )
-        ):
+        here = place.get(atom, -1)
+        if here == after > 0 and (is_known or _may_fuse(groups[-1][-1], atom, joint, extents)):
             groups[-1].append(atom)
         else:
             groups.append([atom])
-        before = atom
-    joined = {group[0]: normal_form(tuple(group), extents) for group in groups}
-    return tuple(joined[g[0]] for g in groups), tuple(joined[a] for a in fine_right if a in joined)
+        after = here + 1
+    joined = {
+        group[0]: tuple(group) if len(group) == 1 and group[0].is_whole else normal_form(tuple(group), extents)
+        for group in groups
+    }
+    return tuple(joined.values()), tuple([joined[atom] for atom in fine_right if atom in joined])
+
+
+def _may_fuse(before: Atom, atom: Atom, joint: Set[tuple[Atom, Atom]], extents: tuple[Extent, ...]) -> bool:
+    """Whether a Reshape can make one dimension of two neighbours, some of unknown extent."""
+    is_known = all(isinstance(atom_extent(each, extents), int) for each in (before, atom))
+    return is_known or before.axis == atom.axis or (before, atom) in joint
