@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import relayout
-from relayout.cli.commands import app
+from relayout.cli.commands import VERBS as NAMES
+from relayout.cli.commands import verb_named
 from relayout.cli.options import SHARED, Request, with_options
 from relayout.errors import UsageError, option_text
 from relayout.options import Option, Options, given_options, in_flags, options_of
 from relayout.solve.solver import ENGINES
 from relayout_api import query, schemas
 
-COMMANDS: dict[str, Any] = {each.callback.__name__: each.callback for each in app.registered_commands if each.callback}
+DECLARED = ((name, verb_named(name)) for name in NAMES)
+COMMANDS: dict[str, Any] = {name: verb for name, verb in DECLARED if not isinstance(verb, typer.Typer)}
 VERBS = [verb for verb in COMMANDS if options_of(verb)]
 SERVED = [verb for verb in VERBS if hasattr(schemas, f"{verb.title()}Options")]
 CASES = [pytest.param(verb, option, id=f"{verb}-{option.name}") for verb in VERBS for option in options_of(verb)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by, warnings_about
 from relayout.backend.interface import Backend
@@ -55,8 +56,7 @@ __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize",
 BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The legal model, its report, whether it differs from the source, and with `certify` the solution written out.
     `choices` are the alternatives of every node by its label, if they were asked for. `written` is the model as the
     verification wrote it, whose constants may lack data (see `relayout.model.io.write_model`)."""
@@ -65,7 +65,7 @@ class Outcome:
     report: Report
     changed: bool
     certificate: Mapping[str, Any] | None = None
-    choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
+    choices: Mapping[str, DrawnChoice] = {}
     written: Encoded | None = None
 
 

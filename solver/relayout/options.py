@@ -10,6 +10,8 @@ from inspect import Parameter, signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
+
 from relayout.errors import LayoutSyntaxError, UsageError, did_you_mean, option_text
 from relayout.formulate.objective import OBJECTIVES
 
@@ -128,8 +130,7 @@ class Options:
                 option.check(each, option_text(option.name, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """A field of `Options`. `type` is the type of its value or, for a mapping, of the mapping's values.
 
     `verbs` are the verbs with the option, and `default` is their default. A number is at least `least` or above

@@ -39,6 +39,17 @@ print(status, [name for name in ('ortools', 'pandas', 'fastapi', 'onnxruntime', 
     assert done.stdout == "0 []\n", done.stderr
 
 
+def test_a_verb_is_run_without_an_import_of_the_others(model: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from relayout.cli import main
+status = main(['legalize', {str(model)!r}, '-o', {str(tmp_path / "legal.onnx")!r}])
+print(status, [verb for verb in ('verify', 'batch', 'backends', 'serve') if f'relayout.cli.{{verb}}' in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "0 []\n", done.stderr
+
+
 def test_sympy_is_imported_when_a_dim_needs_it() -> None:
     code = """
 import relayout, sys

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from relayout.backend.failures import guarded, shown, wrong_answer
 from relayout.backend.interface import (
@@ -274,8 +275,7 @@ def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], 
         yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeCheck:
+class _NodeCheck(Struct, frozen=True):
     """The checks of a hook's answer about a node. `rank`: the rank of a tensor in a layout."""
 
     backend: Backend

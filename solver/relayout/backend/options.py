@@ -13,8 +13,9 @@ import json
 import re
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from relayout.errors import BackendError, UnknownOptionError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
@@ -25,8 +26,7 @@ _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
 
-@dataclass(frozen=True, slots=True)
-class BackendOption:
+class BackendOption(Struct, frozen=True):
     """One option: its name, its annotated type (None: anything), its default, and its description."""
 
     name: str

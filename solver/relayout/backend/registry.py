@@ -11,10 +11,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping, Sized
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from typing import Any
+
+from msgspec import Struct
 
 from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
@@ -27,8 +28,7 @@ __all__ = ["Plugin", "find_backends", "find_plugin", "given_options", "instantia
 GROUP = "relayout.backends"
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """A backend that is installed but not yet imported: its name, its import path, and where it comes from."""
 
     name: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import chain, islice
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.memory_format import Extent
@@ -22,8 +22,7 @@ from relayout.ops import Free, Relabel, Rule
 __all__ = ["SplitAxes"]
 
 
-@dataclass(eq=False, slots=True)
-class SplitAxes:
+class SplitAxes(Struct, eq=False):
     """The axes split so far, while `graph` is walked: `tensors`, `operands` and `rules` are those found so far, and a
     split replaces the tensor and the operands that are views of it."""
 
@@ -32,12 +31,12 @@ class SplitAxes:
     operands: dict[ir.Value, Operand | None]
     rules: Mapping[ir.Node, Rule | None]
     # The extents that are read for the factors of a tensor, each with the index of the tensor.
-    _factors: list[tuple[str, int]] = field(default_factory=list)
+    _factors: list[tuple[str, int]] = []
     # For each extent, the index of the first tensor of the main graph that has it, among those seen.
-    _first: dict[Extent, int] = field(default_factory=dict)
+    _first: dict[Extent, int] = {}
     _seen: int = 0
     # Replaced operands live on, so that no other view gets the identity of one of theirs.
-    _replaced: list[Operand] = field(default_factory=list)
+    _replaced: list[Operand] = []
 
     def may_split(self, tensor: Tensor, factors: Mapping[int, Sequence[Extent]]) -> bool:
         """Whether these axes of a tensor may become one for each factor, whose extents have to be read off earlier

@@ -16,9 +16,7 @@ from relayout.cli.model_files import check_no_folder
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
-from relayout.cli.remote import legalize_remotely
 from relayout.cli.terminal import print_bytes, print_data, print_status, results_stream
-from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
 
@@ -100,6 +98,8 @@ def legalize(
             read.append(source)
             if backend is None:
                 assert server is not None
+                from relayout.cli.remote import legalize_remotely
+
                 outcome = legalize_remotely(server, model, source, request, bar)
             else:
                 outcome = legalize_file(
@@ -145,6 +145,8 @@ def legalize(
                 print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
+            from relayout.cli.verify import finding_lines
+
             print_status("\n".join(finding_lines(done)))
         lost = f", and {output} was not written" if output is not None else ""
         print_status(f"relayout: error: the verification failed{lost}")

@@ -11,17 +11,17 @@ from relayout.cli.exit_status import BAD_INPUT, DONE
 from relayout.cli.terminal import print_data, print_status
 from relayout.report.text_table import aligned
 
-__all__ = ["service"]
+__all__ = ["serve"]
 
-service = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+serve = typer.Typer(invoke_without_command=True, add_completion=False, rich_markup_mode=None)
 keys = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
-service.add_typer(keys, name="keys")
+serve.add_typer(keys, name="keys")
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="A name for the key.", show_default=False)]
 
 
-@service.callback()
-def serve(
+@serve.callback()
+def start(
     context: typer.Context,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[

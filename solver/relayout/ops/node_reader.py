@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -85,14 +84,13 @@ class NodeSnapshot(Struct, frozen=True):
         return cls(node.domain, node.op_type, tuple(node.inputs), tuple(node.outputs), dict(node.attributes))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, eq=False):
     """A node under one opset. Methods raise `NoRuleError` for an unknown rank or number. `reads`: the constants
     read."""
 
     node: NodeSnapshot
     opset: int
-    reads: set[int] = field(default_factory=set, compare=False)
+    reads: set[int] = set()
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and self.node.inputs[index] is not None

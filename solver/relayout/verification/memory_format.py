@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 
@@ -46,8 +46,7 @@ class Atom(NamedTuple):
         return str(self.axis) if self.is_whole else f"{self.axis}:{self.inner}:{self.outer}"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFormat:
+class MemoryFormat(Struct, frozen=True):
     """A value's dimensions, each a group of atoms, outermost first; a dimension of no atoms has extent 1."""
 
     dims: tuple[tuple[Atom, ...], ...]

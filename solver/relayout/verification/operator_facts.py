@@ -7,10 +7,10 @@ operator without facts is unknown to the verifier, and never leads to a finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import operator_layouts_of
 from relayout.backend.interface import Backend, Implementation
@@ -53,8 +53,7 @@ AxisNames = tuple[str | None, ...]
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """An operator that reads axes by name: its data operands, its data results, and the index of its kernel.
 
     With `spatial` the data is batch, channels, then spatial axes; without, only the channels at axis 1 have a name.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import is_met_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
@@ -35,8 +35,7 @@ Charges = dict[ir.Node, tuple[int, int]]
 """The least and the most that the implementation of a node costs, in bytes: its operands may meet several."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """The known layouts of a model's values; `boxes` are their black boxes."""
 
     index: ModelIndex
@@ -77,8 +76,7 @@ class _Known:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True):
     """The implementations that a node meets, the least and the most that they cost, and whether any has black boxes."""
 
     met: Sequence[Implementation]

@@ -8,12 +8,12 @@ that have names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx import helper, numpy_helper
 
 from relayout.model.operator_schema import since
@@ -99,8 +99,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
     replace_entries(graph.node, nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     """The declared types of a graph's values, by name: ranks, types of elements, and extents of `stored` constants."""
 
     ranks: Mapping[str, int]

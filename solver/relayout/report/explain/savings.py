@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.formulation import Formulation
@@ -22,8 +23,7 @@ LIMIT = 1000
 _Kind = tuple[str, Part, int | None, str]
 
 
-@dataclass(slots=True)
-class _Savings:
+class _Savings(Struct):
     """The relaxed problems of one model, solved and cached within the limits."""
 
     relaxation: Relaxation
@@ -31,8 +31,8 @@ class _Savings:
     base: Spent
     limit: int
     deadline: Deadline
-    solved: dict[frozenset[TensorUse], tuple[Saving, Spent]] = field(default_factory=dict)
-    unsolved: set[frozenset[TensorUse]] = field(default_factory=set)
+    solved: dict[frozenset[TensorUse], tuple[Saving, Spent]] = {}
+    unsolved: set[frozenset[TensorUse]] = set()
 
     def of(self, uses: Iterable[TensorUse]) -> Saving | None:
         """The saving without these requirements; None beyond the limits, or if they cannot be relaxed."""

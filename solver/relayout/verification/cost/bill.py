@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import conversion_operators_of, transfer_cost_of
 from relayout.backend.interface import Backend
@@ -29,8 +29,7 @@ from relayout.verification.requirements import Charges, node_label
 __all__ = ["Bill", "Part"]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """One part of the account as the model has it. The cost may depend on the names of axes; `unpriced` says why it is
     not known."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.report.schema import Charge, Conversion
@@ -19,8 +19,7 @@ __all__ = ["ConversionSearch", "FoundConversion", "converting_nodes"]
 _FILLERS = ("Concat", "Pad")
 
 
-@dataclass(frozen=True, eq=False)
-class FoundConversion:
+class FoundConversion(Struct, frozen=True, eq=False):
     """One conversion: the nodes that convert, in order, the tensor that the first reads, and the bytes by kind.
     `listed` is the conversion of the report that names these nodes; None where a node was found by itself."""
 
