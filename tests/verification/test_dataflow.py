@@ -164,3 +164,65 @@ def test_another_version_of_onnxs_operators_is_a_warning() -> None:
     legal.opset_import[0].version = 17
     found = verify(legal, "onnx", against=original, run=False).findings
     assert [(each.severity, each.expected, each.found) for each in found] == [("warning", "18", "17")]
+
+
+# The original is itself a legal model.
+
+REDUCED = """<ir_version: 8, opset_import: ["" : 18]>
+tiles (float[1,3,5,5] x) => (float[1,1,6,1] y) {
+    a = Transpose<perm = [0, 3, 1, 2]> (x)
+    s = Constant<value_ints = [1, 1, 25, 3]> ()
+    b = Reshape (a, s)
+    c = Concat<axis = 1> (b, b, b, b)
+    d = DepthToSpace<blocksize = 2> (c)
+    k = Constant<value_ints = [2]> ()
+    e = ReduceProd (d, k)
+    f = Transpose<perm = [0, 2, 3, 1]> (e)
+    y = Abs (f) }"""
+BLOCKS = """<ir_version: 8, opset_import: ["" : 18]>
+blocks (float[3,4,5,6] x) => (float[3,5,6,16] y) {
+    a = Concat<axis = 2> (x, x)
+    b = Concat<axis = 3> (a, a)
+    c = SpaceToDepth<blocksize = 2> (b)
+    y = Transpose<perm = [0, 2, 3, 1]> (c) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"), [(REDUCED, "x86-nchwc", "x86-nchwc"), (BLOCKS, "nhwc", "xla-cpu")]
+)
+def test_a_legal_model_may_be_the_original(text: str, first: str, second: str) -> None:
+    """Both tiles of an axis may be reduced to 1, and relayout's own SpaceToDepth may become a Reshape."""
+    legal, _ = legalize(onnx.parser.parse_model(text), first)
+    again, _ = legalize(legal, second)
+    verification = verify(again, second, against=legal)
+    assert not verification.findings
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+@pytest.mark.parametrize(("order", "is_right"), [("0,3,1,2", True), ("3,0,2,1", False)])
+def test_the_order_of_a_copy_counts_the_axes_of_the_first_source(order: str, is_right: bool) -> None:
+    """`a` lies as 3,2,1,0 of its source, and the copy is made from a Transpose of it that the original has."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["y"], perm=[3, 1, 0, 2]),
+        helper.make_node("Transpose", ["y"], ["a_laid"], perm=[0, 2, 3, 1]),
+        helper.make_node("Neg", ["a_laid"], ["z"]),
+    ]
+    given, made = [2, 4, 4, 4], [4, 2, 4, 4]
+    infos = {
+        name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in {"x": given, "y": [4, 4, 2, 4], "z": made, "a": given, "a_laid": made}.items()
+    }
+    infos["a"].metadata_props.add(key="relayout.order", value="3,2,1,0")
+    infos["a_laid"].metadata_props.add(key="relayout.order", value=order)
+
+    def model(operators: list[onnx.NodeProto], *inner: str) -> ModelProto:
+        ends = [infos["x"]], [infos["y"], infos["z"]]
+        graph = helper.make_graph(operators, "copies", *ends, value_info=[infos[name] for name in inner])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+    direct = helper.make_node("Transpose", ["a"], ["turned"], perm=[3, 0, 2, 1])
+    original = model([*nodes[:2], direct, helper.make_node("Neg", ["turned"], ["z"])], "a")
+    verification = verify(model(nodes, "a", "a_laid"), "onnx", against=original)
+    assert [each.rule for each in verification.findings] == ([] if is_right else ["layout-annotation"])

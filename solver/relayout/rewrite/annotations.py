@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import prod
 
@@ -22,15 +22,18 @@ __all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "note
 _ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
 
-def annotation_of(own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> dict[str, str]:
-    """The annotation of a value with these dimensions, in atoms of the source's `rank` axes, by metadata key. It is
-    composed with `earlier`, that of the source's value by an earlier run."""
+def annotation_of(
+    own: Dims, extents: Sequence[Extent], earlier: View | None, layout: Layout | None
+) -> dict[str, str]:
+    """The annotation of a value with these dimensions, in atoms of the source's axes of these extents, by metadata key.
+    It is composed with `earlier`, that of the source's value by an earlier run."""
+    own = _with_whole_units(own, extents)
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in composed if group is not None]
     if len(groups) < len(composed):
         return {}
     found: dict[str, str] = {}
-    if composed == in_source(rank if earlier is None else len(earlier.base_extents)):
+    if composed == in_source(len(extents) if earlier is None else len(earlier.base_extents)):
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
             return {}
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
@@ -42,6 +45,17 @@ def annotation_of(own: Dims, rank: int, earlier: View | None, layout: Layout | N
     if layout is not None and layout.rank == len(own):
         found[LAYOUT_KEY] = str(layout)
     return found
+
+
+def _with_whole_units(own: Dims, extents: Sequence[Extent]) -> Dims:
+    """The dimensions in which an axis of extent 1 is one whole: where both tiles of an axis are reduced, each is 1."""
+    seen: set[int] = set()
+    found: list[MemoryFormat] = []
+    for group in own:
+        kept = [atom for atom in group if extents[atom.axis] != 1 or atom.axis not in seen]
+        seen.update(atom.axis for atom in group)
+        found.append(tuple([atom if extents[atom.axis] != 1 else Atom(atom.axis) for atom in kept]))
+    return tuple(found)
 
 
 def forget(value: ir.Value) -> None:

@@ -135,7 +135,7 @@ class RewriteContext:
         layout = self.plan.names.layout(operand, order)
         if layout is None and boxes and len(order) == len(own):
             layout = carrying(Layout.any(len(own)), order)
-        return annotation_of(own, len(operand.view.axes), earlier, layout)
+        return annotation_of(own, operand.view.extents, earlier, layout)
 
     def shared(self, alternative: Alternative, of: Hashable, compute: Callable[[], _T]) -> _T:
         """The result of `compute`, which is the same for all nodes that share this alternative and have `of`."""

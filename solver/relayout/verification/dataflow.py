@@ -149,7 +149,7 @@ def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
 def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
     """The value and those before it, as far back as operators only move elements."""
     found = [value]
-    while (node := value.producer()) is not None and node.domain == "" and node.op_type in passed:
+    while (node := value.producer()) is not None and node.domain in ("", OURS) and node.op_type in passed:
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
@@ -194,9 +194,10 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
         if frames[0][0] is not frames[1][0]:
             continue  # their axes are counted in different values
         rank = len(before.shape)
-        had = memory_format_of(before) or whole(range(rank))
+        had = _counted_in(read, memory_format_of(before) or whole(range(rank)))
+        stated = _counted_in(stands_for, stated)
         perm = node.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ()
-        if sorted(perm) != list(range(len(had.dims))):
+        if had is None or stated is None or sorted(perm) != list(range(len(had.dims))):
             continue
         made = MemoryFormat(tuple(had.dims[axis] for axis in perm))
         made, stated = _renamed(made, frames[0][1]), _renamed(stated, frames[1][1])
@@ -264,6 +265,17 @@ def _renamed(format_: MemoryFormat, axes: Sequence[int]) -> MemoryFormat:
             for group in format_.dims
         )
     )
+
+
+def _counted_in(source: ir.Value, format_: MemoryFormat) -> MemoryFormat | None:
+    """The annotated format with its axes counted as they lie in the original's value. If the original is itself a legal
+    model, annotations are relative to that one's source. None where the order of the value's axes is not known."""
+    earlier = memory_format_of(source)
+    if earlier is None:
+        return format_
+    places = {axis: place for place, axis in enumerate(earlier.permutation or ())}
+    axes = {atom.axis for group in format_.dims for atom in group}
+    return _renamed(format_, [places[axis] for axis in range(len(places))]) if axes <= places.keys() else None
 
 
 def _moving(format_: MemoryFormat, value: ir.Value) -> list[object]:
