@@ -8,21 +8,22 @@ from relayout.layout.view import View
 from relayout.rewrite.annotations import annotation_of
 from relayout.verification.memory_format import parse_atoms
 
-POOLED = View.of(((Atom(0),), (Atom(2),), (Atom(3),), (Atom(1),)), ("n", 1, 1, 8), ("n", 8, 1, 1))
+EXTENTS = ("n", 1, 1, 8)
+POOLED = View.of(((Atom(0),), (Atom(2),), (Atom(3),), (Atom(1),)), EXTENTS, ("n", 8, 1, 1))
 """An image of one pixel, channels last since an earlier run."""
 
 
 def test_an_annotation_is_composed_with_that_of_an_earlier_run() -> None:
     channels_first = ((Atom(0),), (Atom(3),), (Atom(1),), (Atom(2),))
-    assert annotation_of(channels_first, 4, None, None) == {ORDER_KEY: "0,3,1,2"}
-    assert annotation_of(channels_first, 4, POOLED, None) == {}
+    assert annotation_of(channels_first, EXTENTS, None, None) == {ORDER_KEY: "0,3,1,2"}
+    assert annotation_of(channels_first, EXTENTS, POOLED, None) == {}
 
 
 def test_the_tiles_of_an_axis_of_one_element_are_that_axis_once() -> None:
     """The mean over windows of 7 x 7 leaves one element of each row and column, in two dimensions each."""
     rows, columns = (Atom(1, 7), Atom(1, 1, 7)), (Atom(2, 7), Atom(2, 1, 7))
     dims = ((Atom(0),), rows[:1], columns[:1], rows[1:], columns[1:], (Atom(3),))
-    found = annotation_of(dims, 4, POOLED, None)
+    found = annotation_of(dims, EXTENTS, POOLED, None)
     assert found == {ATOMS_KEY: "0,2,3,,,1"}
     read = parse_atoms(found[ATOMS_KEY])
     assert read is not None

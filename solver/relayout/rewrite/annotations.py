@@ -48,13 +48,18 @@ def annotation_of(
 
 
 def _with_whole_units(own: Dims, extents: Sequence[Extent]) -> Dims:
-    """The dimensions in which an axis of extent 1 is one whole: where both tiles of an axis are reduced, each is 1."""
+    """The dimensions in which an axis of extent 1 is one whole: of its tiles, all of one element, the first stands for
+    the axis."""
     seen: set[int] = set()
     found: list[MemoryFormat] = []
     for group in own:
-        kept = [atom for atom in group if extents[atom.axis] != 1 or atom.axis not in seen]
-        seen.update(atom.axis for atom in group)
-        found.append(tuple([atom if extents[atom.axis] != 1 else Atom(atom.axis) for atom in kept]))
+        kept: list[Atom] = []
+        for atom in group:
+            is_unit = extents[atom.axis] == 1
+            if not is_unit or atom.axis not in seen:
+                kept.append(Atom(atom.axis) if is_unit else atom)
+            seen.add(atom.axis)
+        found.append(tuple(kept))
     return tuple(found)
 
 
@@ -148,8 +153,7 @@ def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:
     """A group of a value's atoms in the axes of the earlier source; None where they do not nest."""
     if len(group) == 1 and group[0].is_whole:
         return earlier.axes[group[0].axis]
-    # Of the tiles of an axis of one element, all of one element, the outermost stands for the axis.
-    units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1 and not atom.outer]
+    units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]
     rest = earlier.to_base(tuple(atom for atom in group if earlier.extents[atom.axis] != 1))
     return (*rest, *chain.from_iterable(units)) if rest is not None else None
 
