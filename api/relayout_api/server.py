@@ -55,6 +55,8 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
             host=host,
             port=port,
             http=Protocol,
+            # uvicorn would take uvloop where it is installed, which cannot send files.
+            loop="asyncio",
             ws="none",
             server_header=False,
             # Logs are configured above, and an answer is logged by our own middleware.

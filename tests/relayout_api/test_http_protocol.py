@@ -9,9 +9,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
+from pathlib import Path
 
+import onnx
 import pytest
 import uvicorn
+from http_bodies import onnx_bytes
+from http_server import client_of, serving
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -168,3 +172,13 @@ def test_a_request_to_upgrade_is_answered_as_one_without(caplog: pytest.LogCaptu
     found = refused(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
     assert found.startswith(b"HTTP/1.1 200 ")
     assert caplog.text == ""
+
+
+def test_an_installed_uvloop_is_not_used(tmp_path: Path) -> None:
+    """uvicorn takes it by itself where it is installed, and it cannot send files."""
+    (tmp_path / "uvloop.py").write_text("def new_event_loop():\n    raise NotImplementedError\n")
+    with serving(tmp_path, PYTHONPATH=str(tmp_path)) as server, client_of(server) as client:
+        types = {"Content-Type": ONNX, "Accept": ONNX}
+        found = client.post("/v1/legalize?backend=nhwc", content=onnx_bytes(), headers=types)
+        assert found.status_code == 200
+        onnx.load_model_from_string(found.content)
