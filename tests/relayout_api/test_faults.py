@@ -141,7 +141,10 @@ def test_a_store_that_never_answers_holds_neither_probes_nor_requests(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = {"RELAYOUT_STORE_URL": "s3://bucket", "AWS_ENDPOINT_URL": "http://{}:{}".format(*silent.getsockname())}
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-        with serving(tmp_path, until="/healthz", **url, **keys) as server, client_of(server) as client:
+        with (
+            serving(tmp_path, until="/healthz", impatient=True, **url, **keys) as server,
+            client_of(server) as client,
+        ):
             client.timeout = httpx.Timeout(20)
             wait_for(lambda: client.get("/readyz").json().get("detail") == "the store cannot be used")
             assert client.get("/readyz").json()["found"] == "the service of the store does not answer"

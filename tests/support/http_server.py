@@ -69,12 +69,15 @@ class Server:
         return True
 
 
-# The command `relayout` with other seconds between the looks at the job database than its users have.
+# The command `relayout` with other seconds between the looks at the job database, and for an answer of the store, than
+# its users have.
 _IMPATIENT = """
 import sys
 from relayout.cli import run
+from relayout_api import store
 from relayout_api.jobs import jobs
 jobs._REOPEN_SECONDS, jobs._TAKE_OVER_SECONDS = 0.3, 0.5
+store._Remote._ask.__kwdefaults__["seconds"] = store._ANSWER_SECONDS = 1.0
 sys.exit(run())
 """
 
@@ -86,8 +89,8 @@ def serving(
     """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
 
     `prefix` is a command that runs the server's, and `until` the path that answers 200 when it runs. An `impatient` one
-    soon finds that the job database is back or that another server is gone. `settings` are variables of its
-    environment.
+    soon finds that the job database is back, that another server is gone, or that the store does not answer. `settings`
+    are variables of its environment.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
