@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from pathlib import Path
 
@@ -113,10 +114,13 @@ RETIRED = {
 }
 
 
-def names_in(path: Path) -> set[str]:
-    """The identifiers of a Python file."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-    return {token.string for token in tokens if token.type == tokenize.NAME}
+def retired_in(path: Path) -> set[str]:
+    """The retired identifiers of a Python file. Only a file that has them as words at all is read as Python."""
+    text = path.read_text()
+    if RETIRED.keys().isdisjoint(re.findall(r"\w+", text)):
+        return set()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME} & RETIRED.keys()
 
 
 @pytest.mark.parametrize("root", ["solver", "backends", "api", "tests", "benchmarks"])
@@ -124,6 +128,6 @@ def test_no_retired_identifier_is_used(root: str) -> None:
     used = {
         f"{path.relative_to(ROOT)}: {name} (use: {RETIRED[name]})"
         for path in sorted((ROOT / root).rglob("*.py"))
-        for name in names_in(path) & set(RETIRED)
+        for name in retired_in(path)
     }
     assert sorted(used) == []

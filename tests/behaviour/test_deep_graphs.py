@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from graphs import Net, assert_same_numbers
+from shallow_stack import shallow_stack
 
 from relayout import explain, legalize, verify
 from relayout.errors import InputError
 from relayout.model.io import read_model, to_json
 
 DEPTH = 220
+# Enough for what the stages and the libraries below them need, and not for a call for each node.
+ROOM = DEPTH - 50
 BACKENDS = ["canonical", "onnx", "tpu", "x86-nchwc", "xla-cpu"]
 UNARY = ["Relu", "Sigmoid", "Neg", "Tanh"]
-
-
-@contextmanager
-def shallow_stack() -> Iterator[None]:
-    """Room for what the stages and the libraries below them need, and not for a call for each node."""
-    depth, limit, frame = 0, sys.getrecursionlimit(), sys._getframe()
-    while frame is not None:
-        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
-    sys.setrecursionlimit(depth + DEPTH - 50)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def chain(net: Net, value: str, *operators: str, depth: int) -> str:
@@ -156,7 +144,7 @@ KINDS = [
 def test_a_graph_may_be_deeper_than_the_stack(kind: Callable[[int], Net], backend: str) -> None:
     legalize(kind(4).model(), backend)  # imports what it needs, which takes room of its own
     model = kind(DEPTH).model()
-    with shallow_stack():
+    with shallow_stack(ROOM):
         legal, _ = legalize(model, backend)
     assert_same_numbers(model, legal)
 
@@ -170,7 +158,7 @@ def test_a_deep_graph_is_written_as_json_legalized_again_verified_and_explained(
         explain(legal, "nhwc", limit=1)
 
     through(kind(4))
-    with shallow_stack():
+    with shallow_stack(ROOM):
         through(kind(DEPTH))
 
 
@@ -186,14 +174,14 @@ def calling(depth: int, *, last: str) -> onnx.ModelProto:
 
 def test_functions_may_call_each_other_to_any_depth() -> None:
     legalize(calling(2, last="Neg"))
-    with shallow_stack():
+    with shallow_stack(ROOM):
         legal, report = legalize(calling(DEPTH, last="Neg"))
     assert report.after.nodes == DEPTH + 1
     assert not legal.functions
 
 
 def test_a_circle_of_many_functions_is_a_fault_of_the_model() -> None:
-    with shallow_stack(), pytest.raises(InputError, match="a function calls itself") as caught:
+    with shallow_stack(ROOM), pytest.raises(InputError, match="a function calls itself") as caught:
         legalize(calling(DEPTH, last="own.F7"))
     assert caught.value.where == "function 'own::F7'"
     assert caught.value.found.startswith("F210 -> F211")
@@ -208,7 +196,7 @@ def test_a_long_way_between_blocked_convolutions_is_walked_once(is_joined: bool)
     for _ in range(60 if is_joined else DEPTH):
         value = net.node("Mul", value, net.node("Sigmoid", value)) if is_joined else net.node("Sigmoid", value)
     net.output(net.conv(value, 32, 32))
-    with shallow_stack():
+    with shallow_stack(ROOM):
         legal, first = legalize(net.model(), "x86-nchwc")
         _, second = legalize(legal, "x86-nchwc")
     assert {node.domain for node in legal.graph.node} >= {"com.microsoft.nchwc"}

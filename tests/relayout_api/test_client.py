@@ -262,7 +262,7 @@ class Other(BaseHTTPRequestHandler):
 def test_a_server_of_another_kind_is_an_error(answer: bytes, model: Path, run: Run) -> None:
     handler = type("Handler", (Other,), {"answer": answer})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
-        thread = Thread(target=other.serve_forever)
+        thread = Thread(target=other.serve_forever, args=(0.01,))
         thread.start()
         try:
             address = f"http://127.0.0.1:{other.server_port}"

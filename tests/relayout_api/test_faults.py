@@ -18,15 +18,15 @@ import httpx
 import pytest
 from http_bodies import GRAPH
 from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
-from http_server import Server, client_of, is_running, serving, wait_for, workers_of
+from http_server import Server, children, client_of, has_ended, is_running, serving, wait_for, workers_of
 
 from relayout_api.access.keys import Keys
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
-# A quarter to half of a second of work.
-LOOP = 200_000
+# A fifth to a third of a second of work.
+LOOP = 140_000
 
 
 def wait_until_running(server: Server, client: httpx.Client, job: str) -> None:
@@ -42,7 +42,7 @@ def test_jobs_outlive_workers_and_servers(tmp_path: Path) -> None:
         left = [running, submit_loop(client, LOOP), submit_loop(other, LOOP + 1), submit(client, BODY)["id"]]
         workers = workers_of(server)
         server.process.kill()
-        wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+        wait_for(lambda: all(map(has_ended, workers)))
     with serving(tmp_path) as server, client_of(server) as client:
         states = [wait_until_ended(client, job)["state"] for job in left]
         assert states == ["succeeded"] * 4, server.log()
@@ -99,13 +99,13 @@ def test_a_database_that_is_none_is_told_and_the_server_goes_on_when_it_is_mende
     data = tmp_path / "data"
     data.mkdir()
     (data / "jobs.sqlite").write_text("garbage" * 100)
-    with serving(tmp_path, until="/healthz") as server, client_of(server) as client:
+    with serving(tmp_path, until="/healthz", impatient=True) as server, client_of(server) as client:
         wait_for(lambda: client.get("/readyz").json()["detail"] == "the job database cannot be opened")
         assert "jobs.sqlite: file is not a database" in client.get("/readyz").json()["found"]
         refused = client.get("/v1/jobs")
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
         # It is tried again, and said once.
-        sleep(2.5)
+        sleep(1.0)
         assert server.log().count("the job database cannot be opened") == 1
         assert "Traceback" not in server.log(), server.log()
         (data / "jobs.sqlite").unlink()
@@ -141,7 +141,10 @@ def test_a_store_that_never_answers_holds_neither_probes_nor_requests(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = {"RELAYOUT_STORE_URL": "s3://bucket", "AWS_ENDPOINT_URL": "http://{}:{}".format(*silent.getsockname())}
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-        with serving(tmp_path, until="/healthz", **url, **keys) as server, client_of(server) as client:
+        with (
+            serving(tmp_path, until="/healthz", impatient=True, **url, **keys) as server,
+            client_of(server) as client,
+        ):
             client.timeout = httpx.Timeout(20)
             wait_for(lambda: client.get("/readyz").json().get("detail") == "the store cannot be used")
             assert client.get("/readyz").json()["found"] == "the service of the store does not answer"
@@ -200,7 +203,7 @@ def test_a_full_disk_accepts_no_job_and_loses_none(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SMALL_DISK.format(data=data), "sh"]
-    with serving(tmp_path, prefix) as server, client_of(server) as client:
+    with serving(tmp_path, prefix, impatient=True) as server, client_of(server) as client:
         seen = Path(f"/proc/{server.process.pid}/root") / data.relative_to("/")
         running = submit_loop(client, LOOP * 2)
         wait_until_running(server, client, running)
@@ -225,33 +228,47 @@ def fill(path: Path) -> None:
 
 
 class Postgres:
-    """A PostgreSQL server of this test, which refuses to run as root."""
+    """A PostgreSQL server of this test, which refuses to run as root. It is a child of this process: the process 1 of a
+    container takes seconds to notice that an adopted one has ended, and meanwhile no other may start."""
 
     def __init__(self, folder: Path) -> None:
         self._binaries = postgres_binaries()
         self._folder = folder / "postgres"
         self._folder.mkdir()
-        self._user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+        self._user = "postgres" if os.getuid() == 0 else None
         if self._user:
-            shutil.chown(self._folder, "postgres")
-        self._run("initdb", "--no-sync", "-A", "trust", "-U", "relayout", "-D", f"{self._folder}/data")
+            shutil.chown(self._folder, self._user)
+        made = self._start("initdb", "--no-sync", "-A", "trust", "-U", "relayout", "-D", f"{self._folder}/data")
+        assert made.wait() == 0, (self._folder / "log").read_text()
         self.url = f"postgresql://relayout@/postgres?host={self._folder}&port=5432"
 
     def start(self) -> None:
-        options = f"-k {self._folder} -c listen_addresses= -c fsync=off"
-        self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
+        options = ["-k", str(self._folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+        self._server = self._start("postgres", "-D", f"{self._folder}/data", *options)
+        wait_for(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        """By the file in which the server writes its process and its state; one that was killed leaves it behind."""
+        file = self._folder / "data" / "postmaster.pid"
+        words = file.read_text().split() if file.exists() else []
+        assert self._server.poll() is None, (self._folder / "log").read_text()
+        return str(self._server.pid) in words and "ready" in words
 
     def kill(self) -> None:
-        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{pid}").exists())
+        """Kill it. The processes of its connections end when they notice, and none starts before."""
+        connections = children(self._server.pid)
+        self._server.kill()
+        self._server.wait()
+        wait_for(lambda: all(map(has_ended, connections)))
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "stop", check=False)
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait()
 
-    def _run(self, program: str, *arguments: str, check: bool = True) -> None:
-        command = [*self._user, f"{self._binaries}/{program}", *arguments]
-        subprocess.run(command, check=check, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            command = [f"{self._binaries}/{program}", *arguments]
+            return subprocess.Popen(command, cwd=self._folder, user=self._user, stdout=log, stderr=log)
 
 
 def postgres_binaries() -> Path | None:
@@ -279,7 +296,7 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
     folders = [tmp_path / "a", tmp_path / "b"]
     for each in folders:
         each.mkdir()
-    with serving(folders[0], **shared) as server, client_of(server) as client:
+    with serving(folders[0], impatient=True, **shared) as server, client_of(server) as client:
         job = submit_loop(client, LOOP * 2)
         wait_until_running(server, client, job)
         postgres.kill()
@@ -301,7 +318,7 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
         assert sum("psycopg" in line and of_jobs not in line for line in lines) == 1, server.log()
         assert sum("the job database" in line for line in lines) == 2, server.log()
         assert "Traceback" not in server.log()
-        with serving(folders[1], **shared) as second, client_of(second) as other:
+        with serving(folders[1], impatient=True, **shared) as second, client_of(second) as other:
             lost = submit_loop(client, LOOP * 3)
             wait_for(lambda: state_of(client, lost) == "running")
             # The one that runs it is killed; the other takes it over.

@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +21,53 @@ from http_bodies import onnx_bytes
 from http_server import Server, serving
 from hypothesis import settings
 from schemathesis.checks import load_all_checks
+from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation.hypothesis import builder
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from schemathesis.specs.openapi.coverage import _operation as coverage
 
 from relayout_api.app import create_app
 from relayout_api.problems import KINDS
 from relayout_api.settings import Settings
 
 load_all_checks()
-builder_order = builder.content_type_probes_first
+builder_order, case_of_body = builder.content_type_probes_first, coverage._emit_body_case
 
 DOCUMENT = create_app(Settings()).openapi()
 # Beyond it the server hangs up.
 LONGEST_URL = 60_000
-# The boundary cases of an operation are up to 13,000, in a fixed order, alike in long rows. All of them go to an
-# operation with few; beyond these, one in so many does.
-ALL_UP_TO = 100
+# The boundary cases of an operation are up to 13,000, in a fixed order, alike in long rows: nearly all of them bodies
+# in JSON, and some hundred others. The first so many of each go to the operation; beyond these, one in so many does.
+FIRST_BODIES, FIRST_OTHERS = 20, 100
 THEN_ONE_IN = 61
 
 
 def sampled(cases: Iterable[schemathesis.Case]) -> list[schemathesis.Case]:
-    """The boundary cases of one operation, without most of very many that are alike. The last one runs first."""
-    every = builder_order(cases)[::-1]
-    return [case for n, case in enumerate(every, 1) if n <= ALL_UP_TO or n % THEN_ONE_IN == 0][::-1]
+    """The boundary cases of one operation, without most of very many that are alike. The last one runs first. Those
+    with a body are few already."""
+    every, others = builder_order(cases)[::-1], count(1)
+    return [case for case in every if has_own_body(case) or is_sampled(next(others), FIRST_OTHERS)][::-1]
+
+
+def has_own_body(case: schemathesis.Case) -> bool:
+    return case.meta.phase.data.parameter_location == ParameterLocation.BODY
+
+
+def is_sampled(n: int, first: int) -> bool:
+    return n <= first or n % THEN_ONE_IN == 0
+
+
+def sample_of_bodies() -> Callable[..., schemathesis.Case | None]:
+    """In the place of schemathesis's function that makes a case of a body: one that makes few of them. The cases take
+    longer to make than the service takes to answer those that are sent."""
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def made(run: Any, value: Any, media_type: str, elapsed: float) -> schemathesis.Case | None:
+        kind = run.operation.label, media_type
+        seen[kind] += 1
+        return case_of_body(run, value, media_type, elapsed) if is_sampled(seen[kind], FIRST_BODIES) else None
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +81,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> schemathesis.BaseSchema:
     """The operations of one path. Their cases are generated when the test runs: generated while tests are collected,
     every worker of a parallel run would generate all of them."""
+    monkeypatch.setattr(coverage, "_emit_body_case", sample_of_bodies())
     monkeypatch.setattr(builder, "content_type_probes_first", sampled)
     request.node._nodeid = request.node.nodeid  # schemathesis 4.32 reads it, and pytest 9.2 has it no more
     return schemathesis.openapi.from_dict({**DOCUMENT, "paths": {request.param: DOCUMENT["paths"][request.param]}})

@@ -15,6 +15,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+import relayout_api.store as store_module
 from relayout.errors import UsageError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
@@ -139,6 +140,8 @@ def test_a_store_whose_client_waits_without_end_is_away(tmp_path: Path, monkeypa
             is_mended.wait()
 
     monkeypatch.setattr("relayout_api.store._ANSWER_SECONDS", 0.1)
+    # A default is the constant as it was when the function was made.
+    monkeypatch.setitem(store_module._Remote._ask.__kwdefaults__, "seconds", 0.1)
     monkeypatch.setattr("relayout_api.store._AWAY_SECONDS", 0.0)
     monkeypatch.setattr("relayout_api.store._MOST_CALLS", 3)
     fsspec.register_implementation("silent", Silent, clobber=True)

@@ -23,6 +23,7 @@ __all__ = [
     "Server",
     "children",
     "client_of",
+    "has_ended",
     "is_running",
     "serving",
     "wait_for",
@@ -68,17 +69,34 @@ class Server:
         return True
 
 
+# The command `relayout` with other seconds between the looks at the job database, and for an answer of the store, than
+# its users have.
+_IMPATIENT = """
+import sys
+from relayout.cli import run
+from relayout_api import store
+from relayout_api.jobs import jobs
+jobs._REOPEN_SECONDS, jobs._TAKE_OVER_SECONDS = 0.3, 0.5
+store._Remote._ask.__kwdefaults__["seconds"] = store._ANSWER_SECONDS = 1.0
+sys.exit(run())
+"""
+
+
 @contextmanager
-def serving(folder: Path, prefix: Sequence[str] = (), until: str = "/readyz", **settings: str) -> Iterator[Server]:
+def serving(
+    folder: Path, prefix: Sequence[str] = (), until: str = "/readyz", *, impatient: bool = False, **settings: str
+) -> Iterator[Server]:
     """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
 
-    `prefix` is a command that runs the server's, and `until` the path that answers 200 when it runs. `settings` are
-    variables of its environment.
+    `prefix` is a command that runs the server's, and `until` the path that answers 200 when it runs. An `impatient` one
+    soon finds that the job database is back, that another server is gone, or that the store does not answer. `settings`
+    are variables of its environment.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*prefix, sys.executable, "-m", "relayout", "serve", "--port", str(port)]
+    program = ["-c", _IMPATIENT] if impatient else ["-m", "relayout"]
+    command = [*prefix, sys.executable, *program, "serve", "--port", str(port)]
     (folder / "home").mkdir(exist_ok=True)
     home, data = str(folder / "home"), str(folder / "data")
     environment = {**os.environ, **LIMITS, "HOME": home, "RELAYOUT_DATA": data, **settings}
@@ -125,9 +143,19 @@ def children(process: int) -> list[int]:
 
 
 def is_running(process: int) -> bool:
+    return _state(process) == "R"
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process is gone, or has ended and its parent has not asked for its status yet."""
+    return _state(process) in ("", "X", "Z")
+
+
+def _state(process: int) -> str:
+    """The state that Linux gives as a letter; empty where there is no such process."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is being read
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
-    return False
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 def cpu_seconds(process: int) -> float:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from graphs import session
+from onnx import AttributeProto, ModelProto, helper, numpy_helper
 
 from relayout.layout.layout import Layout
 
@@ -16,31 +18,29 @@ from relayout.layout.layout import Layout
 @dataclass
 class Mutant:
     name: str
-    model: ir.Model
+    model: ModelProto
     states_layout: bool
 
 
 def mutants(model: ir.Model, original: ir.Model) -> Iterator[Mutant]:
-    """All mutants of a legal model, of the kinds below."""
+    """All mutants of a legal model, of the kinds below. They are protobufs, which are copied in no time."""
+    legal = ir.to_proto(model)
     known = {key for node in original.graph for key in (node.name, *(value.name for value in node.outputs))}
     for mutations in (transpose_mutations, attribute_mutations, constant_mutations, weight_mutations, body_mutations):
         for name, change in mutations(model):
-            yield Mutant(name, changed(model, change), states_layout=False)
+            yield Mutant(name, changed(legal, change), states_layout=False)
     for name, change in (*layout_mutations(model), *annotation_mutations(model, known)):
-        yield Mutant(name, changed(model, change), states_layout=True)
+        yield Mutant(name, changed(legal, change), states_layout=True)
 
 
-Change = Callable[[ir.Model], None]
+Change = Callable[[ModelProto], None]
 
 
-def changed(model: ir.Model, change: Change) -> ir.Model:
-    mutant = model.clone()
+def changed(model: ModelProto, change: Change) -> ModelProto:
+    mutant = ModelProto()
+    mutant.CopyFrom(model)
     change(mutant)
     return mutant
-
-
-def nth_node(model: ir.Model, n: int) -> ir.Node:
-    return next(itertools.islice(model.graph, n, None))
 
 
 def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -54,48 +54,58 @@ def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
     return sorted({inverse, *swapped} - {perm})
 
 
-def set_attribute(n: int, attribute: ir.Attr) -> Change:
-    return lambda model: nth_node(model, n).attributes.add(attribute)
+def attribute_of(node: onnx.NodeProto, name: str) -> AttributeProto:
+    return next(attribute for attribute in node.attribute if attribute.name == name)
 
 
-def set_in_body(key: ir.OperatorIdentifier, n: int, attribute: ir.Attr) -> Change:
-    return lambda model: list(model.functions[key])[n].attributes.add(attribute)
+def set_attribute(n: int, attribute: AttributeProto) -> Change:
+    return lambda model: attribute_of(model.graph.node[n], attribute.name).CopyFrom(attribute)
+
+
+def set_in_body(key: ir.OperatorIdentifier, n: int, attribute: AttributeProto) -> Change:
+    def change(model: ModelProto) -> None:
+        body = next(each for each in model.functions if (each.domain, each.name, each.overload) == key)
+        attribute_of(body.node[n], attribute.name).CopyFrom(attribute)
+
+    return change
 
 
 def transpose_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
     """Transposes dropped, inverted, or with two axes exchanged; and Transposes inserted."""
     for n, node in enumerate(model.graph):
         if node.op_type == "Transpose":
-            yield f"{node.name} dropped", lambda model, n=n: drop(model, nth_node(model, n))  # type: ignore[misc]
+            yield f"{node.name} dropped", lambda model, n=n: drop(model, n)  # type: ignore[misc]
             perm = tuple(node.attributes["perm"].as_ints())
             for other in other_perms(perm):
-                yield f"{node.name} {perm} -> {other}", set_attribute(n, ir.AttrInt64s("perm", other))
+                yield f"{node.name} {perm} -> {other}", set_attribute(n, helper.make_attribute("perm", other))
         elif node.outputs[0].shape is not None and len(node.outputs[0].shape) in (3, 4) and node.op_type != "Constant":
             rank = len(node.outputs[0].shape)
             perm = (*range(rank - 2), rank - 1, rank - 2)
             yield f"Transpose after {node.name}", lambda model, n=n, perm=perm: insert(model, n, perm)  # type: ignore[misc]
 
 
-def drop(model: ir.Model, node: ir.Node) -> None:
-    source, result = node.inputs[0], node.outputs[0]
-    assert source is not None
-    if result.is_graph_output():
+def drop(model: ModelProto, n: int) -> None:
+    graph, node = model.graph, model.graph.node[n]
+    source, result = node.input[0], node.output[0]
+    if result in {value.name for value in graph.output}:
         node.op_type = "Identity"
-        node.attributes.clear()
+        del node.attribute[:]
         return
-    result.replace_all_uses_with(source)
-    model.graph.remove(node, safe=True)
+    for reader in graph.node:
+        reader.input[:] = [source if name == result else name for name in reader.input]
+    del graph.node[n]
+    for value in [each for each in graph.value_info if each.name == result]:
+        graph.value_info.remove(value)
 
 
-def insert(model: ir.Model, n: int, perm: tuple[int, ...]) -> None:
+def insert(model: ModelProto, n: int, perm: tuple[int, ...]) -> None:
     """Insert a Transpose before the first consumer of the node's result."""
-    node = nth_node(model, n)
-    uses = list(node.outputs[0].uses())
-    transpose = ir.Node("", "Transpose", [node.outputs[0]], [ir.AttrInt64s("perm", perm)], name=f"{node.name}_odd")
-    transpose.outputs[0].name = f"{node.outputs[0].name}_odd"
-    model.graph.insert_after(node, transpose)
-    for use, operand in uses[:1]:
-        use.replace_input_with(operand, transpose.outputs[0])
+    graph, node = model.graph, model.graph.node[n]
+    result = node.output[0]
+    uses = [(reader, k) for reader in graph.node for k, name in enumerate(reader.input) if name == result]
+    for reader, k in uses[:1]:
+        reader.input[k] = f"{result}_odd"
+    graph.node.insert(n + 1, helper.make_node("Transpose", [result], [f"{result}_odd"], f"{node.name}_odd", perm=perm))
 
 
 def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
@@ -106,14 +116,14 @@ def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
                 value = node.attributes[name].as_int()
                 is_flag = name in ("keepdims", "channels_last")
                 other = 1 - value if is_flag else value - 1 if value > 0 else value + 1
-                yield f"{node.name} {name} {value} -> {other}", set_attribute(n, ir.AttrInt64(name, other))
+                yield f"{node.name} {name} {value} -> {other}", set_attribute(n, helper.make_attribute(name, other))
         for name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
             if name in node.attributes:
                 values = tuple(node.attributes[name].as_ints())
                 for other_values in sorted({values[::-1], (*values[1:], values[0])} - {values}):
                     yield (
                         f"{node.name} {name} {values} -> {other_values}",
-                        set_attribute(n, ir.AttrInt64s(name, other_values)),
+                        set_attribute(n, helper.make_attribute(name, other_values)),
                     )
 
 
@@ -132,14 +142,17 @@ def constant_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
         if node.op_type == "Constant" and "value" in node.attributes:
             data = node.attributes["value"].as_tensor().numpy()
             if data.dtype == np.int64 and not np.array_equal(data, np.roll(data, 1)):
-                rotated = ir.AttrTensor("value", ir.tensor(np.roll(data, 1)))
+                rotated = helper.make_attribute("value", numpy_helper.from_array(np.roll(data, 1)))
                 yield f"{node.name} rotated", set_attribute(n, rotated)
 
 
 def replace_constant(name: str, data: np.ndarray) -> Change:
-    def change(model: ir.Model) -> None:
-        model.graph.initializers[name].const_value = ir.tensor(data, name=name)
-        model.graph.initializers[name].shape = ir.Shape(data.shape)
+    def change(model: ModelProto) -> None:
+        tensor = next(each for each in model.graph.initializer if each.name == name)
+        tensor.CopyFrom(numpy_helper.from_array(data, name))
+        for value in model.graph.value_info:
+            if value.name == name:
+                value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, data.shape))
 
     return change
 
@@ -169,12 +182,12 @@ def body_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
             if node.op_type == "Transpose":
                 perm = tuple(node.attributes["perm"].as_ints())
                 for other in other_perms(perm):
-                    yield f"body of {key} {perm} -> {other}", set_in_body(key, n, ir.AttrInt64s("perm", other))
+                    yield f"body of {key} {perm} -> {other}", set_in_body(key, n, helper.make_attribute("perm", other))
             elif node.op_type == "Constant":
                 data = node.attributes["value"].as_tensor().numpy()
                 wrong = np.roll(data, 1) if data.size > 1 else data - 1
                 if not np.array_equal(wrong, data):
-                    value = ir.AttrTensor("value", ir.tensor(np.ascontiguousarray(wrong)))
+                    value = helper.make_attribute("value", numpy_helper.from_array(np.ascontiguousarray(wrong)))
                     text = f"{data.tolist()} -> {wrong.tolist()}"
                     yield f"body of {key}, {node.outputs[0].name} {text}", set_in_body(key, n, value)
 
@@ -191,7 +204,8 @@ def layout_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
                 for other in dict.fromkeys(others):
                     if other == letters:
                         continue
-                    yield f"{node.name} {name} {letters} -> {other}", set_attribute(n, ir.AttrString(name, other))
+                    attribute = helper.make_attribute(name, other)
+                    yield f"{node.name} {name} {letters} -> {other}", set_attribute(n, attribute)
 
 
 def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
@@ -199,8 +213,8 @@ def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tu
 
     Only values that the original also has: an intermediate value of a backend has no counterpart to check against.
     """
-    for n, node in enumerate(model.graph):
-        for m, value in enumerate(node.outputs):
+    for node in model.graph:
+        for value in node.outputs:
             extents = value.shape or ()
             if node.name not in known and value.name not in known:
                 continue
@@ -213,7 +227,7 @@ def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tu
                     if "+" in part:
                         atoms = "+".join(reversed(part.split("+")))
                         changed_text = ",".join([*parts[:position], atoms, *parts[position + 1 :]])
-                        yield f"{value.name} {key} {text} -> {changed_text}", annotate(n, m, key, changed_text)
+                        yield f"{value.name} {key} {text} -> {changed_text}", annotate(value.name, key, changed_text)
                 for i, j in itertools.combinations(range(len(parts)), 2):
                     if extents[i] == 1 or extents[j] == 1:
                         continue  # the position of an axis of extent 1 does not matter
@@ -221,20 +235,24 @@ def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tu
                     other[i], other[j] = other[j], other[i]
                     yield (
                         f"{value.name} {key} {text} -> {separator.join(other)}",
-                        annotate(n, m, key, separator.join(other)),
+                        annotate(value.name, key, separator.join(other)),
                     )
 
 
-def annotate(n: int, m: int, key: str, text: str) -> Change:
-    return lambda model: nth_node(model, n).outputs[m].metadata_props.update({key: text})
+def annotate(name: str | None, key: str, text: str) -> Change:
+    def change(model: ModelProto) -> None:
+        value = next(each for each in (*model.graph.value_info, *model.graph.output) if each.name == name)
+        next(entry for entry in value.metadata_props if entry.key == key).value = text
+
+    return change
 
 
-def is_sound(mutant: ir.Model, original: ir.Model) -> bool:
+def is_sound(mutant: ModelProto, original: ModelProto) -> bool:
     """Whether both compute the same on inputs that the verifier never uses. False if the mutant does not run."""
     sessions = []
     for model in (original, mutant):
         try:
-            sessions.append(session(ir.to_proto(model)))
+            sessions.append(session(model))
         except Exception:
             return False
     generator = np.random.default_rng(12345)

@@ -54,7 +54,7 @@ def issuer() -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
         address = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield address
         server.shutdown()
 
@@ -152,7 +152,7 @@ def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callab
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         tokens = Tokens(address, "relayout")
         for _ in range(3):

@@ -124,7 +124,7 @@ def test_a_database_that_never_answers_holds_nobody(
 ) -> None:
     settings, is_back = Settings(data=tmp_path), Event()
     jobs = Jobs(settings, Pool(settings, Metrics()), Results(settings, store_of(settings)))
-    monkeypatch.setattr("relayout_api.jobs.jobs._ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("relayout_api.jobs.jobs._ANSWER_SECONDS", 0.02)
     monkeypatch.setattr(engine, "check", is_back.wait)
     monkeypatch.setattr(jobs, "_engine", engine)
 
@@ -140,5 +140,5 @@ def test_a_database_that_never_answers_holds_nobody(
 
     anyio.run(main)
     assert [record.getMessage() for record in caplog.records] == [
-        "the job database cannot be used, and is asked again: no answer within 0.1 s"
+        "the job database cannot be used, and is asked again: no answer within 0.02 s"
     ]
