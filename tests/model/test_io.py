@@ -131,7 +131,7 @@ def test_a_graph_without_standard_operators_gets_an_opset() -> None:
 def test_an_old_exporters_minus_one_is_an_unknown_extent() -> None:
     model = parse("g (float[2,3] x) => (y) { y = Relu (x) }")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert shapes(read_model(model)) == {"y": ["unk__0", 3]}
+    assert shapes(read_model(model)) == {"y": ["x_dim_0", 3]}
 
 
 # --- constants without data ------------------------------------------------------------------------------------------
@@ -314,12 +314,18 @@ def test_constants_of_strings_survive(tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "model.onnx").graph.initializer[0].string_data == [b"a", "ä".encode()]
 
 
+def test_a_dim_of_an_input_without_a_name_gets_one_that_no_other_has() -> None:
+    model = parse("""g (float[?,3] x, float["2*x_dim_0",?] y) => (a, b, c) {
+        a = Relu (x)  b = Relu (y)  c = Transpose (x) }""")
+    assert shapes(read_model(model)) == {"a": ["x_dim_0_1", 3], "b": ["2*x_dim_0", "y_dim_1"], "c": [3, "x_dim_0_1"]}
+
+
 def test_a_symbol_without_a_name_is_an_unknown_extent() -> None:
     model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = ""
     read = read_model(model)
-    assert to_json(read)["inputs"][0]["shape"] == [None, 3]
+    assert to_json(read)["inputs"][0]["shape"] == ["x_dim_0", 3]
     assert same(read, read_model(to_json(read)))
 
 
