@@ -342,12 +342,12 @@ def test_an_inferred_map_is_rejected_by_name() -> None:
 @pytest.mark.parametrize(
     ("convolution", "data", "result"),
     [
-        ("Conv <group = 2> (a, w)", (None, 8, None, None), ("unk__0", 6, "unk__1", "unk__2")),
-        ("ConvTranspose <group = 2> (a, w)", (None, 6, None, None), ("unk__0", 8, "unk__1", "unk__2")),
+        ("Conv <group = 2> (a, w)", ("unk__3", 8, "unk__4", "unk__5"), ("unk__0", 6, "unk__4", "unk__5")),
+        ("ConvTranspose <group = 2> (a, w)", ("unk__3", 6, "unk__4", "unk__5"), ("unk__0", 8, "unk__1", "unk__2")),
     ],
 )
 def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels_of_its_kernel(
-    convolution: str, data: tuple[int | None, ...], result: tuple[int | str, ...]
+    convolution: str, data: tuple[int | str, ...], result: tuple[int | str, ...]
 ) -> None:
     source = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
@@ -371,7 +371,7 @@ def test_a_pool_before_a_convolution_has_the_channels_of_its_kernel() -> None:
             y = Conv (b, w)
         }""")
     a = next(iter(read_model(source).graph)).outputs[0]
-    assert extents_of(a) == (None, 4, None, None)
+    assert extents_of(a) == ("unk__3", 4, "unk__4", "unk__5")
 
 
 @pytest.mark.parametrize(

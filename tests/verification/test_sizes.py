@@ -82,3 +82,16 @@ def test_a_legal_model_that_is_read_again_shows_no_other_sizes(model: object) ->
     assert report.cost
     assert findings(legal, report, against=model, run=False) == []
     assert relayout.verify(legal, "nhwc").findings == ()
+
+
+def test_a_dim_that_inference_leaves_open_counts_as_it_does_in_the_legal_model() -> None:
+    """A Squeeze of each axis of extent 1: which they are is not known."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[n,2,t,1] x) => (float[?,?,?] y, float[?,?,?] z) { r = Relu (x)  y = Squeeze (r)  z = Neg (y) }"""
+    )
+    way = {"inputs": ["{0,1,2}"], "results": ["*"]}
+    table = {"name": "turned", "rule": [{"op": "Neg", "implementation": [way]}]}
+    legal, report = relayout.legalize(model, table)
+    assert report.after.transposes == 2
+    assert relayout.verify(legal, table, against=model, report=report, run=False).findings == ()
