@@ -159,15 +159,18 @@ def test_a_legal_model_costs_any_backend_the_same_in_the_next_run(
         assert (other.graph, report.cost) == (legal.graph, first.cost)
 
 
-def test_an_operator_on_tiles_costs_what_it_costs_in_the_rank_of_the_source() -> None:
+@pytest.mark.parametrize(("rank", "cost"), [(4, 100), (5, 0)])
+def test_an_operator_on_tiles_costs_what_it_costs_in_the_rank_of_the_source(rank: int, cost: int) -> None:
     net = Net()
     value = net.node("Concat", *[net.input("x", (3, 6, 4, 1))] * 2, axis=2)
     value = net.node("Reshape", value, net.constant([3, 6, 4, 2, 1]))
     net.output(net.node("Reshape", net.transpose(value, 0, 1, 3, 2, 4), net.constant([3, 12, 4, 1])))
-    rule = {"op": "Concat", "when": {"rank": 4}, "inputs": ["*"], "results": ["*"], "cost": 100}
+    rule = {"op": "Concat", "when": {"rank": rank}, "inputs": ["*"], "results": ["*"], "cost": 100}
     table = {"name": "ranked", "extends": "onnx", "rule": [rule]}
     legal, first = relayout.legalize(net.model(), table)
     assert [p.key for node in legal.graph.node for p in node.metadata_props] == [NODE_COST_KEY]
     assert first.verification is not None
     assert first.verification.passed
+    assert first.account is not None
+    assert first.account.operators.cost == cost
     assert relayout.legalize(legal, table)[1].cost == first.cost

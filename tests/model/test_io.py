@@ -131,7 +131,7 @@ def test_a_graph_without_standard_operators_gets_an_opset() -> None:
 def test_an_old_exporters_minus_one_is_an_unknown_extent() -> None:
     model = parse("g (float[2,3] x) => (y) { y = Relu (x) }")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert shapes(read_model(model)) == {"y": ["unk__0", 3]}
+    assert shapes(read_model(model)) == {"y": ["x_dim_0", 3]}
 
 
 # --- constants without data ------------------------------------------------------------------------------------------
@@ -317,12 +317,18 @@ def test_constants_of_strings_survive(tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "model.onnx").graph.initializer[0].string_data == [b"a", "ä".encode()]
 
 
+def test_a_dim_of_an_input_without_a_name_gets_one_that_no_other_has() -> None:
+    model = parse("""g (float[?,3] x, float["2*x_dim_0",?] y) => (a, b, c) {
+        a = Relu (x)  b = Relu (y)  c = Transpose (x) }""")
+    assert shapes(read_model(model)) == {"a": ["x_dim_0_1", 3], "b": ["2*x_dim_0", "y_dim_1"], "c": [3, "x_dim_0_1"]}
+
+
 def test_a_symbol_without_a_name_is_an_unknown_extent() -> None:
     model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = ""
     read = read_model(model)
-    assert to_json(read)["inputs"][0]["shape"] == [None, 3]
+    assert to_json(read)["inputs"][0]["shape"] == ["x_dim_0", 3]
     assert same(read, read_model(to_json(read)))
 
 
@@ -339,12 +345,12 @@ def test_an_inferred_map_is_rejected_by_name() -> None:
 @pytest.mark.parametrize(
     ("convolution", "data", "result"),
     [
-        ("Conv <group = 2> (a, w)", (None, 8, None, None), ("unk__0", 6, "unk__1", "unk__2")),
-        ("ConvTranspose <group = 2> (a, w)", (None, 6, None, None), ("unk__0", 8, "unk__1", "unk__2")),
+        ("Conv <group = 2> (a, w)", ("unk__3", 8, "unk__4", "unk__5"), ("unk__0", 6, "unk__4", "unk__5")),
+        ("ConvTranspose <group = 2> (a, w)", ("unk__3", 6, "unk__4", "unk__5"), ("unk__0", 8, "unk__1", "unk__2")),
     ],
 )
 def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels_of_its_kernel(
-    convolution: str, data: tuple[int | None, ...], result: tuple[int | str, ...]
+    convolution: str, data: tuple[int | str, ...], result: tuple[int | str, ...]
 ) -> None:
     source = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
@@ -368,7 +374,7 @@ def test_a_pool_before_a_convolution_has_the_channels_of_its_kernel() -> None:
             y = Conv (b, w)
         }""")
     a = next(iter(read_model(source).graph)).outputs[0]
-    assert extents_of(a) == (None, 4, None, None)
+    assert extents_of(a) == ("unk__3", 4, "unk__4", "unk__5")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,17 @@ FORCED = parser.parse_model(
        t = Transpose <perm = [0,2,1,3]> (z)  v = Sub (t, c)  f = Flatten (v)  y = Reshape (f, k)
        w = Transpose <perm = [0,3,2,1]> (v)  u = Neg (w) }"""
 )
+FORCED_UNNAMED = parser.parse_model(
+    """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[1,2,?] x) => (float[1,?] m, float[1,2,1,1,2] y) <int64[5] s = {1,1,1,2,2}> {
+       m = ReduceMin <axes = [1], keepdims = 0> (x)  v = Reshape (x, s)  y = Transpose <perm = [1,4,2,0,3]> (v) }"""
+)
+UNPOOLED = parser.parse_model(
+    """<ir_version: 10, opset_import: ["" : 22]>
+    g (float[1,2,2,2] x) => (float[?,?,?,?] y) <int64[4] s = {1,2,4,4}> {
+       p, i = MaxPool <kernel_shape = [2,2]> (x)
+       u = MaxUnpool <kernel_shape = [2,2], strides = [2,2]> (p, i, s)  y = Dropout (u) }"""
+)
 UNNAMED = parser.parse_model(
     """<ir_version: 10, opset_import: ["" : 17]>
     g (float[4,3,?,3] x) => (float[3,4,3,2,2] y) <int64[5] s = {3,4,3,2,2}> {
@@ -65,9 +76,22 @@ def test_a_size_with_which_the_model_does_not_run_is_said() -> None:
     assert relayout.verify(legal, "nhwc", report=report).passed
 
 
-@pytest.mark.parametrize("model", [FORCED, UNNAMED])
+@pytest.mark.parametrize("model", [FORCED, FORCED_UNNAMED, UNNAMED, UNPOOLED])
 def test_a_legal_model_that_is_read_again_shows_no_other_sizes(model: object) -> None:
     legal, report = relayout.legalize(model, "nhwc")
     assert report.cost
     assert findings(legal, report, against=model, run=False) == []
     assert relayout.verify(legal, "nhwc").findings == ()
+
+
+def test_a_dim_that_inference_leaves_open_counts_as_it_does_in_the_legal_model() -> None:
+    """A Squeeze of each axis of extent 1: which they are is not known."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[n,2,t,1] x) => (float[?,?,?] y, float[?,?,?] z) { r = Relu (x)  y = Squeeze (r)  z = Neg (y) }"""
+    )
+    way = {"inputs": ["{0,1,2}"], "results": ["*"]}
+    table = {"name": "turned", "rule": [{"op": "Neg", "implementation": [way]}]}
+    legal, report = relayout.legalize(model, table)
+    assert report.after.transposes == 2
+    assert relayout.verify(legal, table, against=model, report=report, run=False).findings == ()

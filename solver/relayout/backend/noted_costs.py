@@ -30,13 +30,14 @@ _VIEWS = MOVES - {"Constant", "Pad", "Slice"}
 _LARGEST = len(str(MAX_COST))
 
 
-def note_cost(written: Sequence[ir.Node], cost: int) -> None:
-    """Note the cost of a rewrite, in bytes of memory traffic, on the last of the nodes that it wrote; none if it is 0.
+def note_cost(written: Sequence[ir.Node], cost: int, *, is_told: bool = False) -> None:
+    """Note the cost of a rewrite, in bytes of memory traffic, on the last of the nodes that it wrote; one of 0 only if
+    it `is_told`, where the backend would charge for the node.
 
     If a second run charges nothing for any of them, as for views, there is no note.
     """
     last = next((node for node in reversed(written) if node.domain or node.op_type not in _VIEWS), None)
-    if cost and last is not None:
+    if (cost or is_told) and last is not None:
         last.metadata_props[NODE_COST_KEY] = f"{cost} {_subject(last, len(last.inputs))}"
 
 

@@ -71,12 +71,11 @@ class DimSizes:
     def __init__(self, model: ir.Model, given: Mapping[str, int], nodes: Sequence[ir.Node] | None = None) -> None:
         """`nodes` are the model's `all_nodes`, where the caller has them."""
         first = [_first_dim(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
-        batches = [dim.value for dim in first if not isinstance(dim, int)]
+        batches = {dim.value for dim in first if not isinstance(dim, int) and dim.value is not None}
         self.assumed: dict[str, int] = {}
         self.counted: dict[str, int] = {}
-        self._unnamed_batch = BATCH if None in batches else DYNAMIC
         forced = forced_sizes(model)
-        self._batches = {name for name in batches if name is not None} - given.keys() - forced.keys()
+        self._batches = batches - given.keys() - forced.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
         self._usual = _usual_sizes(model, self._sizes)
         self._formulas: dict[tuple[str, int], int] = {}
@@ -90,8 +89,8 @@ class DimSizes:
         if shape is None:
             return DYNAMIC
         count = 1
-        for axis, dim in enumerate(shape.dims):
-            count *= dim if isinstance(dim, int) else self._extent(dim, axis)
+        for dim in shape.dims:
+            count *= dim if isinstance(dim, int) else self._extent(dim)
         return count
 
     def bounds(self, dim: int | ir.SymbolicDim) -> Bounds | None:
@@ -117,14 +116,14 @@ class DimSizes:
             bounds = self.bounds(dim)
             if bounds is not None and not isinstance(dim, int):
                 name = dim.value if dim.value is not None else f"?{id(shape)}.{axis}"
-                found.append(OpenExtent(name, self(ir.Shape([*[1] * axis, dim])), *bounds))
+                found.append(OpenExtent(name, self(ir.Shape([dim])), *bounds))
         return tuple(sorted(found))
 
-    def _extent(self, dim: ir.SymbolicDim, axis: int) -> int:
+    def _extent(self, dim: ir.SymbolicDim) -> int:
         name = dim.value
         if name is None:
-            size = self.assumed["?"] = self._unnamed_batch if axis == 0 else DYNAMIC
-            return size
+            self.assumed["?"] = DYNAMIC
+            return DYNAMIC
         if name in self._sizes or name.isidentifier():
             return self._size(name)
         # Sizes are added while reshapes are gone through.
@@ -147,7 +146,7 @@ class DimSizes:
         a factor may be a formula that has a size of its own."""
         term = term_of(name)
         if term.names != (name,):
-            return int(term.factor * prod(self._extent(ir.SymbolicDim(each), 1) for each in term.names))
+            return int(term.factor * prod(self._extent(ir.SymbolicDim(each)) for each in term.names))
         try:
             names = symbols_of(dim)
             result = evaluated(dim, {each: self._of_symbol(each) for each in names})
@@ -328,7 +327,7 @@ def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: Dim
         bounds = Bounds(1, None)
         if node.op_type in _WINDOWS and dim is not None:
             known = elements.bounds(dim)
-            size = elements(ir.Shape([*[1] * axis, dim]))
+            size = elements(ir.Shape([dim]))
             bounds = _after_window(node, axis, known or Bounds(size, size), len(made))
         yield name, bounds
 

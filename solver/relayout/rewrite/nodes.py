@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from relayout.backend.calls import ask, supported_by
 from relayout.backend.noted_costs import note_cost
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, Lowering, in_source
 from relayout.candidates.elision import elision_of
@@ -80,11 +81,18 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     # A backend may charge for the rank that the source has, which a tiled operator does not show.
     is_tiled = isinstance(lowering, FreeLowering) and not is_whole(flat(lowering.dims))
     if is_tiled or NODE_COST_KEY in node.metadata_props:
-        note_cost([node], planned.chosen.cost)
+        note_cost([node], planned.chosen.cost, is_told=is_tiled and _is_charged(context, planned, node))
     context.insert_before(node)
     if edit is not None and edit.gather is not None:
         _gather(context, planned, node, edit.gather)
     convert_results(context, node, planned)
+
+
+def _is_charged(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> bool:
+    """Whether the backend charges for a node as it is written."""
+    backend = context.backend
+    stated = ask(backend, node) if supported_by(backend, node) else ()
+    return any(each.cost for each in stated if each.device == planned.device)
 
 
 def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> _Form:

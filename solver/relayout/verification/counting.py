@@ -30,8 +30,8 @@ _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _KEEP_PLACES = ("AveragePool", "LpPool", "MaxPool", "Pad", "Slice")
 
 Dim = int | ir.SymbolicDim
-ExtentOf = Callable[[Dim, int], int]
-"""The size of a dim at this index of a shape."""
+ExtentOf = Callable[[Dim], int]
+"""The size of a dim."""
 
 
 def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()) -> Totals:
@@ -83,7 +83,7 @@ def _through(node: ir.Node, extent_of: ExtentOf) -> int:
 
 def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
     """The bytes of a value; an element of unknown type, or a string, counts four."""
-    elements = _UNKNOWN if value.shape is None else math.prod(map(extent_of, value.shape, range(len(value.shape))))
+    elements = _UNKNOWN if value.shape is None else math.prod(map(extent_of, value.shape))
     is_sized = value.dtype is not None and value.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
     return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
 
@@ -92,23 +92,23 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
     """The sizes of the extents of a model; `dims` has sizes by name. `nodes` are its nodes, each before those inside
     it, where the caller has them."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
-    batches = [dim.value for dim in first if not isinstance(dim, int)]
+    batches = [dim.value for dim in first if not isinstance(dim, int) and dim.value is not None]
     nodes = list(model.graph.all_nodes() if nodes is None else nodes)
-    sizes = {name: 1 for name in batches if name is not None} | determined_sizes(model.graph.inputs, nodes) | {**dims}
+    sizes = dict.fromkeys(batches, 1) | determined_sizes(model.graph.inputs, nodes) | {**dims}
     sizes |= _raised(model.graph.inputs, nodes, sizes)
     formulas: dict[str, int] = {}
 
-    def extent_of(dim: Dim, place: int) -> int:
+    def extent_of(dim: Dim) -> int:
         if isinstance(dim, int):
             return dim
         if dim.value is None:
-            return 1 if place == 0 and None in batches else _UNKNOWN
+            return _UNKNOWN
         if dim.value in sizes:
             return sizes[dim.value]
         if dim.value not in formulas:
             factor, names = term_of(dim.value)
             is_product = names != (dim.value,)
-            each = [extent_of(ir.SymbolicDim(name), 1) for name in names] if is_product else []
+            each = [extent_of(ir.SymbolicDim(name)) for name in names] if is_product else []
             formulas[dim.value] = int(factor * math.prod(each)) if is_product else _evaluated(dim, sizes)
         return formulas[dim.value]
 
@@ -135,11 +135,11 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
                 continue
             # A formula of names that were met has their size.
             open_ = sorted(name for name in new if name.isidentifier())
-            others = [(dim, place) for place, dim in enumerate(value.shape) if _name(dim) not in open_]
+            others = [dim for dim in value.shape if _name(dim) not in open_]
             if not open_ or len(others) + len(open_) != len(value.shape):
                 continue
-            whole = math.prod(map(extent_of, read.shape, range(len(read.shape))))
-            rest = math.prod(extent_of(dim, place) for dim, place in others)
+            whole = math.prod(map(extent_of, read.shape))
+            rest = math.prod(map(extent_of, others))
             if rest and whole % rest == 0:
                 sizes.update(zip(open_, factors_of(whole // rest, len(open_)), strict=True))
             formulas.clear()
@@ -199,7 +199,7 @@ def _copied(read: ir.Value | None, made: ir.Value, new: set[str], extent_of: Ext
     for before, after in zip(read.shape, made.shape, strict=True):
         name = _name(after)
         if name in new and name is not None:
-            found[name] = extent_of(before, 0)
+            found[name] = extent_of(before)
     return found
 
 

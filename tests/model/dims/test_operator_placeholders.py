@@ -63,6 +63,19 @@ def test_names_of_dims_pass_through_quantized_operators() -> None:
     assert shapes["v"] == "[a,b,3,6]", "an output keeps the names that the model declares"
 
 
+@pytest.mark.parametrize("opset", [11, 22])
+def test_an_unpool_that_is_told_its_shape_has_it(opset: int) -> None:
+    """The shape may be computed. onnx infers none."""
+    net = Net(opset)
+    pooled, places = net.node("MaxPool", net.input("x", ("n", 3, 4, 4)), results=2, kernel_shape=[2, 2])
+    shape = net.node("Concat", net.constant([2, 3]), net.constant([5, 6]), axis=0)
+    unpooled = net.node("MaxUnpool", pooled, places, shape, kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.node("Relu", unpooled))
+    results = {str(value.name): value for node in read_model(net.model()).graph for value in node.outputs}
+    assert str(results[unpooled].shape) == "[2,3,5,6]"
+    assert results[unpooled].dtype == ir.DataType.FLOAT
+
+
 @pytest.mark.parametrize("opset", [17, 20, 21])
 def test_weights_of_four_bits_are_dequantized_before_onnx_has_the_type(opset: int) -> None:
     """onnxruntime's quantizer writes them so: ONNX's own operators have the type since opset 21."""

@@ -25,7 +25,7 @@ from relayout.model.dims.dim_unification import (
     without_made_up_outputs,
 )
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
-from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in, shaped_values
+from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, replace_entries
@@ -76,7 +76,6 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     """
     _spell_formulas(proto.graph)
     proto, made_up = without_made_up_outputs(proto)
-    stated = shaped_values(proto.graph, has_graphs=has_graphs) - {value for value, _ in made_up}
     inferred = infer(proto)
     computing = _computing(proto.graph)
     known = _stored(proto.graph, computing)
@@ -88,7 +87,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         if not enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
         inferred = infer(proto)
-    name_open_dims(inferred.graph, stated)
+    name_open_dims(inferred.graph)
     hints: dict[str, onnx.ValueInfoProto] = {}
     learned: dict[str, onnx.ValueInfoProto] = {}
     rounds_without_values = 0
@@ -109,7 +108,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     enter_scan_inputs(inferred.graph, {})
     # The dims of values that had no rank before.
-    name_open_dims(inferred.graph, stated)
+    name_open_dims(inferred.graph)
     for _ in range(ROUNDS):
         is_unified = _unify(inferred.graph, known)
         if not name_spatial_dims(inferred.graph, known) and not is_unified:

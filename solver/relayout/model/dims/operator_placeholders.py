@@ -2,7 +2,7 @@
 
 ONNX infers nothing for an operator that it does not define. For a quantized operator the placeholder is ONNX's own
 operator between DequantizeLinear and QuantizeLinear, so that shapes follow from ONNX's rules: broadcasts, pads, dims
-that have names.
+that have names. A MaxUnpool with an operand `output_shape` has a placeholder too: onnx infers no shape for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "repl
 PREFIX = "relayout.operator."
 _STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
 """Those that onnxruntime has in ONNX's own domain, in every opset."""
-_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", "Scan"})
+_UNPOOL = "MaxUnpool"
+_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", _UNPOOL, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
@@ -47,7 +48,7 @@ _OWN_ATTRIBUTES = ("activation", "channels_last", "opset")
 
 
 def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.NodeProto]:
-    """Replace the contributed operators of a model in place. The result is for `remove_operator_placeholders`."""
+    """Replace the operators that need one, in place. The result is for `remove_operator_placeholders`."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     replaced: dict[str, onnx.NodeProto] = {}
     opset = versions.get("", 0)
@@ -79,7 +80,7 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
 def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
     for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced)
-    if not any(_is_contributed(node, opset) for node in graph.node):
+    if not any(_needs_one(node, opset) for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -92,7 +93,7 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
     )
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        written = _Writer(node, opset, numbers).written(declared) if _is_contributed(node, opset) else ()
+        written = _Writer(node, opset, numbers).written(declared) if _needs_one(node, opset) else ()
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
@@ -140,6 +141,10 @@ class _Writer:
             extents = helper.make_attribute("value_ints", [self._integer("K"), self._integer("N")])
             weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
             self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
+        elif operator == _UNPOOL:
+            # A scalar of the operand's type takes any shape.
+            scalar = self._add("ReduceMax", [self._read(0)], attributes=[helper.make_attribute("keepdims", 0)])
+            self._add("Expand", [scalar, self._read(2)], self._result(0))
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]
@@ -231,7 +236,9 @@ class _Writer:
         return result or unique
 
 
-def _is_contributed(node: onnx.NodeProto, opset: int) -> bool:
+def _needs_one(node: onnx.NodeProto, opset: int) -> bool:
+    if node.op_type == _UNPOOL and node.domain == "":
+        return len(node.input) > 2
     if node.op_type in _STANDARD and node.domain == "":
         return since(node.op_type, "", opset) is None
     return node.domain == CONTRIBUTED

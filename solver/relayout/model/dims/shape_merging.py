@@ -6,16 +6,17 @@ dim than the same name of the first, and the places where both have a dim show w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import onnx
 
-from relayout.layout.terms import GENERATED
+from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
 
-__all__ = ["merge_shapes", "name_open_dims", "names_in", "shaped_values"]
+__all__ = ["merge_shapes", "name_input_dims", "name_open_dims", "names_in"]
 
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
@@ -55,21 +56,32 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
     return learned
 
 
-def shaped_values(graph: onnx.GraphProto, *, has_graphs: bool) -> set[str]:
-    """The names of the values with a shape, in the graph and those inside it, if it `has_graphs`."""
-    graphs = subgraphs_of(graph) if has_graphs else [graph]
-    return {value.name for each in graphs for value in _values(each) if value.type.tensor_type.HasField("shape")}
-
-
-def name_open_dims(graph: onnx.GraphProto, stated: Set[str]) -> None:
-    """Give each dim without a number and a name a generated name, in the graph and those inside it, but for the values
-    `stated`, whose shapes the model declares."""
+def name_open_dims(graph: onnx.GraphProto) -> None:
+    """Give each dim of a result that has neither a number nor a name a generated name, in the graph and those inside
+    it: the legal model may have names for such dims, and counts them by their names."""
     unused = _unused(names_in(graph))
     for each in subgraphs_of(graph):
         for value in _values(each):
-            for dim in value.type.tensor_type.shape.dim if value.name not in stated else ():
+            for dim in value.type.tensor_type.shape.dim:
                 if not dim.HasField("dim_value") and not dim.dim_param:
                     dim.dim_param = next(unused)
+
+
+def name_input_dims(graph: onnx.GraphProto) -> None:
+    """Give each dim of an input that has neither a number nor a name a name of its own, after the input and the index
+    of the dim: values inside that have the same extent are then known to, and a report can state its size."""
+    open_ = [
+        (re.sub(r"\W|^(?=\d)", "_", f"{value.name}_dim_{place}", flags=re.ASCII), dim)
+        for value in graph.input
+        for place, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.WhichOneof("value") is None
+    ]
+    if not open_:
+        return
+    taken = set(chain.from_iterable(map(NAME.findall, names_in(graph))))
+    for stem, dim in open_:
+        dim.dim_param = next(name for name in chain([stem], (f"{stem}_{n}" for n in count(1))) if name not in taken)
+        taken.add(dim.dim_param)
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:

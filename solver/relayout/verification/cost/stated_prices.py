@@ -111,7 +111,7 @@ def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iter
     if len(moved) > MAX_RANK:
         return
     dims = sorted(moved)
-    extents = tuple([prod(extent_of(shape[axis], axis) or 1 for axis in group) for group in dims])
+    extents = tuple([prod(extent_of(shape[axis]) or 1 for axis in group) for group in dims])
     given, wanted = ("".join(str(dims.index(group)) for group in each) for each in (dims, moved))
     tensor = TensorType(element_size(source), extents)
     yield conversion_cost_of(backend, tensor, Layout.from_names(given), Layout.from_names(wanted), source.name)
@@ -135,7 +135,7 @@ def _readings(values: Iterator[ir.Value], layout: Layout, extent_of: ExtentOf) -
     whole = [i for i in range(layout.rank) if layout.outer(i) is None]
     in_onnx = sorted(whole, key=lambda place: _ONNX_ORDER.find(layout.names[place]))
     for value in values:
-        known = tuple(map(extent_of, value.shape, range(len(value.shape)))) if value.shape is not None else ()
+        known = tuple(map(extent_of, value.shape)) if value.shape is not None else ()
         if len(known) == layout.rank:
             yield known
         for order in (whole, in_onnx) if len(known) == len(whole) else ():
