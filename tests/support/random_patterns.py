@@ -111,8 +111,16 @@ def attention(b: Builder) -> Any:
     x = floats(b, 3, 3)
     n, s, c = x.shape
     heads = b.draw.choice([f for f in range(1, c + 1) if c % f == 0])
-    split = b.ints([n, s, heads, c // heads] if b.chance(0.5) else [0, 0, heads, -1])
-    q, k, v = (b.node("Reshape", [b.node("MatMul", [x, kernel(b, (c, c))]), split]) for _ in range(3))
+    is_joint, width = b.chance(0.4), c // heads
+    split = b.ints([n, s, heads, (3 if is_joint else 1) * width] if b.chance(0.5) else [0, 0, heads, -1])
+    if is_joint:
+        joint = b.node("Reshape", [b.node("MatMul", [x, kernel(b, (c, 3 * c))]), split])
+        q, k, v = (
+            b.node("Slice", [joint, b.ints([at]), b.ints([at + width]), b.ints([3])])
+            for at in range(0, 3 * width, width)
+        )
+    else:
+        q, k, v = (b.node("Reshape", [b.node("MatMul", [x, kernel(b, (c, c))]), split]) for _ in range(3))
     q, v = (b.node("Transpose", [t], perm=(0, 2, 1, 3)) for t in (q, v))
     k = b.node("Transpose", [k], perm=(0, 2, 3, 1))
     scores = b.node("Mul", [b.node("MatMul", [q, k]), b.constant(0.5, b.real)])
