@@ -207,9 +207,6 @@ def test_weights_beyond_one_protobuf_go_beside_the_model(tmp_path: Path, monkeyp
 def test_one_weight_is_in_memory_at_a_time(tmp_path: Path) -> None:
     model = read_model(large(4))
     alive: list[weakref.ref[np.ndarray]] = []
-    # What other tests left is not searched for garbage again and again.
-    gc.collect()
-    gc.freeze()
 
     def draw() -> ir.TensorProtocol:
         gc.collect()
