@@ -38,7 +38,8 @@ LATE = {
     ),
     "relayout.verification.verifier": (
         "relayout.verification.against_original relayout.verification.constant_data "
-        "relayout.verification.cost.certificate_findings relayout.verification.numeric.compare",
+        "relayout.verification.cost.certificate_findings relayout.verification.numeric.compare "
+        "relayout.verification.numeric.in_pieces",
         "only --against compares and runs models, and only --certificate reads a file",
     ),
     "relayout.verification.cost.stated_prices": (

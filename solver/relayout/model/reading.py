@@ -107,17 +107,20 @@ def normalized(light: Light, *, bodies: bool) -> Light:
 
 
 def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Light:
-    """A copy of the model with these shapes for its inputs, by name, and without those declared for other values."""
+    """A copy of the model with these shapes for its inputs, by name, and without those declared for other values, whose
+    annotations stay."""
     proto = copied(light.proto)
     graph = proto.graph
-    for value in graph.input:
+    for value in (*graph.input, *graph.value_info, *graph.output):
         if value.name in shapes:
             del value.type.tensor_type.shape.dim[:]
             for extent in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = extent
-    del graph.value_info[:]
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
+    inputs = {value.name for value in graph.input}
+    for value in (*graph.value_info, *graph.output):
+        # An input may be an output as well.
+        if value.name not in inputs and value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
     return replace(light, proto=proto)
 
 

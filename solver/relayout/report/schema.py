@@ -323,7 +323,8 @@ class Numeric(Record, frozen=True, kw_only=True):
     `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
     reason. `untried` says what the runs could not vary, such as a dim that the original takes one size of. `float64` is
     the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None without such a
-    difference.
+    difference. `pieces` is the number of values that were compared one by one, each computed from those before it; None
+    where the models ran as a whole.
     """
 
     status: Literal["compared", "skipped"]
@@ -335,6 +336,7 @@ class Numeric(Record, frozen=True, kw_only=True):
     not_compared: tuple[NotCompared, ...] = ()
     untried: tuple[str, ...] = ()
     float64: str | None = None
+    pieces: int | None = None
 
 
 class Price(Record, frozen=True, kw_only=True):

@@ -22,9 +22,7 @@ __all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "note
 _ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
 
-def annotation_of(
-    own: Dims, extents: Sequence[Extent], earlier: View | None, layout: Layout | None
-) -> dict[str, str]:
+def annotation_of(own: Dims, extents: Sequence[Extent], earlier: View | None, layout: Layout | None) -> dict[str, str]:
     """The annotation of a value with these dimensions, in atoms of the source's axes of these extents, by metadata key.
     It is composed with `earlier`, that of the source's value by an earlier run."""
     own = _with_whole_units(own, extents)

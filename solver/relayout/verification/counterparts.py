@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -24,8 +26,10 @@ __all__ = [
     "OriginalIndex",
     "ancestors",
     "behind_views",
+    "counterpart",
     "paired_graphs",
     "paired_nodes",
+    "scopes_of",
     "source_name",
 ]
 
@@ -77,6 +81,24 @@ class Original:
 def source_name(value: ir.Value) -> str:
     """The name in the original of the value that this one stands for."""
     return value.metadata_props.get(SOURCE_KEY) or str(value.name)
+
+
+def scopes_of(graph: ir.Graph, outer: ChainMap[str, ir.Value] | None = None) -> dict[object, ChainMap[str, ir.Value]]:
+    """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
+    values."""
+    made = (value for node in graph for value in node.outputs)
+    own = {str(value.name): value for value in (*graph.inputs, *made)}
+    scopes: dict[object, ChainMap[str, ir.Value]] = {graph: ChainMap(own) if outer is None else outer.new_child(own)}
+    for inner in chain.from_iterable(map(graphs_of, graph)):
+        scopes |= scopes_of(inner, scopes[graph])
+    return scopes
+
+
+def counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | None:
+    """The value of the original that this one stands for, among those of a scope. If the original is a legal model, its
+    values have notes of an earlier run, and then the value's own name counts."""
+    own = scope.get(str(value.name))
+    return own if own is not None and source_name(own) == source_name(value) else scope.get(source_name(value))
 
 
 def paired_nodes(

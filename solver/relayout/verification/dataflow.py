@@ -7,21 +7,28 @@ permutation.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from itertools import chain, zip_longest
+from itertools import zip_longest
 
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes, source_name
+from relayout.verification.counterparts import (
+    COPY,
+    VIEWS,
+    counterpart,
+    paired_graphs,
+    paired_nodes,
+    scopes_of,
+    source_name,
+)
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_dataflow"]
 
@@ -34,7 +41,7 @@ def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool = Fal
 
     `fuses`: the backend has a post-pass, which may add operators.
     """
-    scopes = _scopes(original.model.graph, ChainMap())
+    scopes = scopes_of(original.model.graph)
     constants = model.constants | original.constants
     graphs = paired_graphs(model, original)
     kept = {
@@ -87,7 +94,7 @@ def _other_read(
     root = _root(mine, kept)
     if root is None:
         return None
-    read, node = _counterpart(root, scope), root.producer()
+    read, node = counterpart(root, scope), root.producer()
     if read is None and node is not None:
         if node in added:
             return f"{root.name}, of a {node.op_type} that the original does not have"
@@ -105,25 +112,6 @@ def _added(model: ModelIndex, original: ModelIndex, kept: Mapping[ir.Node, ir.No
     new = [node for node in new if node.op_type not in MOVES and WRITTEN_FOR_KEY not in node.metadata_props]
     counts = Counter(node.op_type for node in new)
     return {node for node in new if counts[node.op_type] > gone[node.op_type]}
-
-
-def _scopes(graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> dict[object, ChainMap[str, ir.Value]]:
-    """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
-    values."""
-    made = (value for node in graph for value in node.outputs)
-    scopes: dict[object, ChainMap[str, ir.Value]] = {
-        graph: outer.new_child({str(value.name): value for value in (*graph.inputs, *made)})
-    }
-    for inner in chain.from_iterable(map(graphs_of, graph)):
-        scopes |= _scopes(inner, scopes[graph])
-    return scopes
-
-
-def _counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | None:
-    """The value of the original that this one stands for. If the original is a legal model, its values have notes of an
-    earlier run, and then the value's own name counts."""
-    own = scope.get(str(value.name))
-    return own if own is not None and source_name(own) == source_name(value) else scope.get(source_name(value))
 
 
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:

@@ -133,9 +133,11 @@ def verify(
         ]
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
-    if theirs is not None and not faults and (numeric is None or numeric.status != "compared"):
+    is_compared = numeric is not None and numeric.status == "compared"
+    has_run_whole = is_compared and numeric is not None and numeric.pieces is None
+    if theirs is not None and not faults and not has_run_whole:
         findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
-        findings += _against(index, theirs, chosen, run=False) if run else ()
+        findings += _against(index, theirs, chosen, run=False) if run and not is_compared else ()
     return verification_of(findings, numeric, price)
 
 
@@ -292,8 +294,14 @@ def _numeric(
     given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
     from relayout.verification.numeric.compare import compare
+    from relayout.verification.numeric.in_pieces import compare_in_pieces
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
     opaque = opaque_values_of(backend, model)
-    return compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)
+    found, numeric = compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)
+    if numeric.status == "compared" or any(finding.severity == "error" for finding in (*findings, *found)):
+        return found, numeric
+    reason = str(numeric.reason)
+    more, numeric = compare_in_pieces(model, original, opaque, samples=samples, seed=seed, dims=dims, reason=reason)
+    return [*found, *more], numeric

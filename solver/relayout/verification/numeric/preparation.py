@@ -17,7 +17,7 @@ from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds,
 from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Prepared", "in_format", "prepare", "values_of"]
+__all__ = ["Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
 
 _MOST_CUTS = 4
 
@@ -110,13 +110,13 @@ def prepare(
         needed = {name for name in supplied.values() if name in results}
         asked = tuple(dict.fromkeys((*sorted(needed), *inner.values())))
         if not asked and not right.model.graph.outputs:
-            return fault or f"nothing is left of it without {_shown(theirs)}"
+            return fault or f"nothing is left of it without {shown(theirs)}"
         baseline = baseline_of(right.model, asked, samples, seed, dims, needed)
         if isinstance(baseline, Baseline):
             asked = baseline.inner
             inner = {name: other for name, other in inner.items() if other in asked}
-            left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {_shown(theirs | own)}")
-            notes = tuple(_notes(theirs, own, len(inner)))
+            left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {shown(theirs | own)}")
+            notes = tuple(cut_notes(theirs, own, len(inner)))
             return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
         fault = fault or "; ".join(baseline)
         more = lacking(right.model, baseline[0])
@@ -126,15 +126,16 @@ def prepare(
     return fault
 
 
-def _notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
+def cut_notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
+    """A note for the operators that no runtime has, of the original and of the model; `pairs` values are compared."""
     values = f"{pairs} value{'' if pairs == 1 else 's'}"
     for names in (theirs, own - theirs):
         if names:
             message = f"no runtime has these operators: what lies around them was run, and {values} compared"
-            yield Finding(rule="cut", severity="note", found=_shown(names), message=message)
+            yield Finding(rule="cut", severity="note", found=shown(names), message=message)
 
 
-def _shown(operators: Operators) -> str:
+def shown(operators: Operators) -> str:
     return ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name in operators))
 
 
@@ -145,7 +146,7 @@ def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
         str(value.name)
         for node in model.graph
         for value in node.outputs
-        if value.name not in opaque and (source := known.get(source_name(value))) and _fits(value, source)
+        if value.name not in opaque and (source := known.get(source_name(value))) and fits(value, source)
     }
 
 
@@ -161,7 +162,7 @@ def _operands(
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
             if mine is None or theirs is None or mine.name in opaque:
                 continue
-            if mine.name in left.asked and theirs.name in right.asked and _fits(mine, theirs):
+            if mine.name in left.asked and theirs.name in right.asked and fits(mine, theirs):
                 yield str(mine.name), str(theirs.name)
 
 
@@ -206,10 +207,10 @@ def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
     """Whether both are the same inside the graph; integers may be of another meaning unless they are annotated."""
     if value.is_graph_output() or value.dtype is None:
         return False
-    return (memory_format_of(value) is not None or value.dtype.is_floating_point()) and _fits(value, source)
+    return (memory_format_of(value) is not None or value.dtype.is_floating_point()) and fits(value, source)
 
 
-def _fits(value: ir.Value, source: ir.Value) -> bool:
+def fits(value: ir.Value, source: ir.Value) -> bool:
     """Whether both are tensors of the same type, and one has the other's extents in its format."""
     if value.dtype is None or value.dtype != source.dtype or value.shape is None or source.shape is None:
         return False

@@ -6,7 +6,7 @@ size alone. So the dims of inputs get sizes, and all shapes are inferred again f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
 
@@ -19,16 +19,19 @@ from relayout.model.io import reader_at_sizes
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_inner_shapes, check_side
-from relayout.verification.numeric.symbolic_sizes import open_dims, plans, symbol_of
+from relayout.verification.numeric.symbolic_sizes import Plan, open_dims, other_plans, plans, symbol_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["check_shapes_at_sizes"]
+__all__ = ["check_shapes_at_sizes", "is_as_declared", "sized_reader"]
 
 _SHAPED = frozenset({"Expand", "Reshape"})
 """The operators that legalization gives a shape. A model without them has no shape of its making."""
 
 _READING = frozenset({"Shape", "Size"})
 """The operators that read extents: of a tensor in tiles, those of the tiles and their padding."""
+
+SizedReader = Callable[[Mapping[str, int]], ir.Model | InputError]
+"""The model at sizes for its open dims, or the contradiction between its shapes there."""
 
 _MOST_SIZES = 8
 """So many sets of sizes are tried where the original fits none of those before."""
@@ -54,26 +57,49 @@ def check_shapes_at_sizes(
     )
     if not (reads_tiles or any(node.op_type in _SHAPED for node in nodes)):
         return
-    at = _reader(model)
+    at = sized_reader(model)
     source: ir.Model | None = None
+    fits: Plan | None = None
     for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
         sized = at(plan.extents)
-        is_declared = is_fresh and isinstance(sized, ir.Model) and _is_as_declared(model, sized, plan.extents)
+        is_declared = is_fresh and isinstance(sized, ir.Model) and is_as_declared(model, sized, plan.extents)
         if is_declared and not reads_tiles:
             return
         if source is None:
             source = original()
-            source_at = _reader(source)
-        wanted = source_at(plan.extents)
-        # Where inference loses an extent of the original, it may have missed that the original does not fit either.
-        if isinstance(wanted, ir.Model) and all(a == b for a, b in _declared(source, wanted, plan.extents)):
-            sizes = ", ".join(f"{name}={size}" for name, size in plan.extents.items())
-            for each in _differences(sized, wanted):
-                yield each.model_copy(update={"message": f"{each.message}, at {sizes}"})
+            source_at = sized_reader(source)
+        if (wanted := _fitting(source, source_at, plan)) is not None:
+            found = _named_by(plan, _differences(sized, wanted))
+            if found:
+                yield from found
+                return
+            fits = plan
+            break
+    if fits is None or source is None or is_fresh:
+        return
+    # A number in place of an open dim may be the size that was tried.
+    for plan in islice(other_plans(source, fed(source), dims, fits), _MOST_SIZES):
+        if (wanted := _fitting(source, source_at, plan)) is not None:
+            yield from _named_by(plan, _differences(at(plan.extents), wanted))
             return
 
 
-def _reader(model: ir.Model) -> Callable[[Mapping[str, int]], ir.Model | InputError]:
+def _fitting(source: ir.Model, at: SizedReader, plan: Plan) -> ir.Model | None:
+    """The original at these sizes, where its shapes fit together. Where inference loses an extent of the original, it
+    may have missed that the original does not fit either."""
+    wanted = at(plan.extents)
+    if not isinstance(wanted, ir.Model) or any(a != b for a, b in _declared(source, wanted, plan.extents)):
+        return None
+    return wanted
+
+
+def _named_by(plan: Plan, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, with the sizes at which they show."""
+    sizes = ", ".join(f"{name}={size}" for name, size in plan.extents.items())
+    return [each.model_copy(update={"message": f"{each.message}, at {sizes}"}) for each in findings]
+
+
+def sized_reader(model: ir.Model) -> SizedReader:
     """A function that gives the model at the sizes that it is given, or the contradiction between its shapes there."""
     reader = cache(partial(reader_at_sizes, model))
 
@@ -95,7 +121,8 @@ def _reader(model: ir.Model) -> Callable[[Mapping[str, int]], ir.Model | InputEr
     return at
 
 
-def _is_as_declared(model: ir.Model, sized: ir.Model, extents: Mapping[str, int]) -> bool:
+def is_as_declared(model: ir.Model, sized: ir.Model, extents: Mapping[str, int]) -> bool:
+    """Whether no extent that is inferred at these sizes contradicts the one that the model declares."""
     return all(found in (None, wanted) for wanted, found in _declared(model, sized, extents))
 
 

@@ -1,0 +1,155 @@
+"""The judgement of two models that were run: the differences of their values, and the findings on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import onnx_ir as ir
+
+from relayout.report.schema import Finding, OutputDifference
+from relayout.verification.numeric.baseline import Feeds, run, variant
+from relayout.verification.numeric.float64 import Samples, Side, in_float64
+from relayout.verification.numeric.inputs import with_noise
+from relayout.verification.numeric.preparation import Prepared, in_format, values_of
+from relayout.verification.numeric.tolerance import Arrays, difference
+
+__all__ = [
+    "RANDOM_RESULT",
+    "Runs",
+    "findings_of",
+    "judged",
+    "left_out_findings",
+    "quantizes",
+    "results_of",
+    "vacuous",
+]
+
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
+_QUANTIZED = "QLinear"
+"""The names of all others begin so."""
+RANDOM_RESULT = "it depends on numbers drawn without a seed"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Both models and their runs: `feeds` are the model's inputs in each trial, `found` its results for every sample.
+
+    `sources` are the values of the model that are compared, each with the original's name; `quantized` are values of
+    the original behind a quantization.
+    """
+
+    prepared: Prepared
+    feeds: Sequence[Feeds]
+    found: Samples
+    sources: Mapping[str, str]
+    quantized: Set[str]
+
+    @property
+    def expected(self) -> Samples:
+        """The original's results for every sample."""
+        return [sample for trial in self.prepared.baseline.trials for sample in trial.results]
+
+
+def results_of(prepared: Prepared, feeds: Sequence[Feeds]) -> Samples:
+    """The model's results for every sample of all trials. Raises whatever the runtime does."""
+    trials, runtime = prepared.baseline.trials, prepared.baseline.runtime
+    inner = sorted(prepared.inner)
+    runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
+    return [*chain.from_iterable(runs)]
+
+
+def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
+    """The difference of each value, and the verdict of float64 where that was needed.
+
+    A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
+    those in float64 only after one that is larger.
+    """
+    prepared, baseline = runs.prepared, runs.prepared.baseline
+    judge = partial(_differences, prepared.model, prepared.original)
+    differences = list(judge(runs.sources, runs.expected, runs.found, quantized=runs.quantized))
+    if all(each.passed for each in differences):
+        return differences, None
+    noisy: list[dict[str, Arrays]] = []
+    for trial in baseline.trials:
+        disturbed = [with_noise(feed) for feed in trial.feeds]
+        noisy += run(variant(prepared.original, trial), baseline.runtime, prepared.asked, disturbed)
+    differences = list(judge(runs.sources, runs.expected, runs.found, noisy, quantized=runs.quantized))
+    failed = {each.name: runs.sources[each.name] for each in differences if not each.passed}
+    if not failed:
+        return differences, None
+    pairs = [
+        (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
+        for trial, feed in zip(baseline.trials, runs.feeds, strict=True)
+    ]
+    return in_float64(differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True))
+
+
+def quantizes(node: ir.Node) -> bool:
+    return node.op_type in _QUANTIZERS or node.op_type.startswith(_QUANTIZED)
+
+
+def left_out_findings(reasons: Mapping[str, str]) -> Iterator[Finding]:
+    drawn = sorted(name for name, reason in reasons.items() if reason == RANDOM_RESULT)
+    if drawn:
+        message = "outputs that depend on numbers drawn without a seed are not compared"
+        yield Finding(rule="random", severity="note", found=", ".join(drawn), message=message)
+    for name, reason in reasons.items():
+        if reason != RANDOM_RESULT:
+            message = f"output {name} is not compared; with --static (options.static) the other checks are enough"
+            yield Finding(rule="not-compared", severity="warning", node=name, found=reason, message=message)
+
+
+def _differences(
+    model: ir.Model,
+    original: ir.Model,
+    sources: Mapping[str, str],
+    right: Samples,
+    found: Samples,
+    noisy: Samples = (),
+    *,
+    quantized: Set[str],
+    exact: bool = False,
+) -> Iterator[OutputDifference]:
+    """Compare each of `sources`, names in the model with those in the original, in the model's format."""
+    values, known = values_of(model), values_of(original)
+    for name, source in sources.items():
+        expected = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in right]
+        noise = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in noisy]
+        mine = [sample[name] for sample in found]
+        yield difference(name, expected, mine, noise, quantized=source in quantized, exact=exact)
+
+
+def findings_of(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:
+    for each in differences:
+        if each.max_rel > each.tolerance:
+            place = f"{'output' if each.name in outputs else 'value'} {each.name}"
+            verdict = "differs from the original's by rounding alone" if each.passed else "differs from the original's"
+            yield Finding(
+                rule="rounding" if each.passed else "numeric",
+                severity="note" if each.passed else "error",
+                node=each.name,
+                expected=f"a relative difference of at most {each.tolerance:.3g}",
+                found=f"{each.max_rel:.3g} (absolute {each.max_abs:.3g}){_wider(each, float64)}",
+                message=f"{place} {verdict}",
+            )
+
+
+def vacuous(differences: Iterable[OutputDifference]) -> Iterator[Finding]:
+    """A finding where no value depends on what is drawn."""
+    if not any(each.sensitivity > 2 * each.tolerance for each in differences):
+        yield Finding(
+            rule="vacuous",
+            severity="warning",
+            expected="a value that changes from one sample of the inputs to the next, in two samples or more",
+            found="none",
+            message="no compared value was seen to depend on the inputs, so the comparison proves nothing",
+        )
+
+
+def _wider(difference: OutputDifference, float64: str | None) -> str:
+    if difference.in_float64 is not None:
+        return f"; in float64 {difference.in_float64:.3g}, of at most {difference.tolerance_in_float64:.3g}"
+    return f"; in float64 {float64}"
