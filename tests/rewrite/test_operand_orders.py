@@ -123,3 +123,39 @@ def test_a_reader_counts_its_own_axes_and_not_those_of_an_annotated_value(first:
     assert not second.verification.findings
     if first == "x86-nchwc":
         assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+
+
+def product_of(left: list[int], right: list[int], result: list[int], shape: tuple[int, ...]) -> onnx.ModelProto:
+    """A MatMul of two operands of this shape, each behind a Transpose, and a Transpose of its result."""
+    net = Net()
+    before = [[shape[perm.index(axis)] for axis in range(len(shape))] for perm in (left, right)]
+    operands = [net.input(name, given) for name, given in zip("xw", before, strict=True)]
+    turned = [net.transpose(value, *perm) for value, perm in zip(operands, (left, right), strict=True)]
+    net.output(net.transpose(str(net.node("MatMul", *turned)), *result))
+    return net.model()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "note"),
+    [
+        # A MatMul with a permuted batch.
+        ([1, 0, 2, 3, 4], [4, 3, 1, 2, 0], [3, 0, 1, 2, 4], "1,0,2,3,4;1,0,2,3,4;1,0,2,3,4"),
+        ([1, 3, 0, 2], [1, 0, 2, 3], [1, 0, 3, 2], "1,0,2,3;1,0,2,3;1,0,2,3"),
+        # The product of the transposes with a permuted batch: the first input is the source's second.
+        ([0, 2, 3, 1], [3, 2, 0, 1], [1, 0, 3, 2], "1,0,2,3;1,0,2,3;1,0,2,3"),
+        # FusedMatMul then has another order of the batch than the MatMul in whose place it stands.
+        ([1, 3, 0, 4, 2], [0, 4, 3, 2, 1], [1, 0, 2, 3, 4], "1,0,2,3,4;1,0,2,3,4;1,0,2,3,4"),
+    ],
+)
+def test_a_product_notes_its_batch_where_another_implementation_is_by_numbers(
+    left: list[int], right: list[int], result: list[int], note: str
+) -> None:
+    shape = (2, 3, 4, 8, 8) if len(left) == 5 else (2, 4, 8, 8)
+    legal, report = relayout.legalize(product_of(left, right, result, shape), "x86-nchwc", check=True)
+    assert report.verification is not None
+    assert not report.verification.findings
+    assert note in [p.value for node in legal.graph.node for p in node.metadata_props if p.key == OPERAND_ORDERS_KEY]
+    again, second = relayout.legalize(legal, "x86-nchwc", check=True)
+    assert second.verification is not None
+    assert not second.verification.findings
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)

@@ -116,6 +116,11 @@ class Implementation:
     device: str = ""
     any_order: bool = False
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it requires a layout by axis numbers."""
+        return any(layout.is_numbered for layout in (*self.inputs, *self.results))
+
 
 @dataclass(frozen=True, slots=True)
 class Reordering:

@@ -242,8 +242,8 @@ class Alternative(Struct, frozen=True):
 
     `elidable_bytes`: the bytes that an elidable operator reads and writes; they are not conversions and only break
     ties. `implementation_index`: which implementation of the backend it is, for a region op and its region edges.
-    `other_devices`: the further devices of an elided node. `numbered_constants`: the constant inputs of which the
-    backend requires an order by axis numbers."""
+    `other_devices`: the further devices of an elided node. `is_numbered`: the node is written so that layouts by
+    axis numbers count the source's axes, and this implementation or another has such layouts."""
 
     formats: tuple[MemoryFormat, ...]
     lowering: Lowering
@@ -254,7 +254,7 @@ class Alternative(Struct, frozen=True):
     elidable_bytes: int = 0
     implementation_index: int = 0
     other_devices: tuple[str, ...] = ()
-    numbered_constants: tuple[int, ...] = ()
+    is_numbered: bool = False
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, is_met_by, supported_by
 from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering
+from relayout.candidates.alternatives import FreeLowering, axis_numbers, noted_orders
 from relayout.layout.conversion import dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -46,6 +46,11 @@ class ChosenOrder:
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._lowering.positions_of(axis, self._rule.extents[axis])
 
+    def numbered(self, order: Axes) -> Axes:
+        """An order of the axes of the node's result by the numbers that they have in the source."""
+        numbers = axis_numbers(noted_orders(self.node, is_result=True)[0], len(order))
+        return tuple([int(numbers[axis]) for axis in order])
+
 
 class DryRun(ChosenOrder):
     """The decomposition of one node in a scratch graph (see `relayout.ops.DecompositionWriter`).
@@ -57,6 +62,7 @@ class DryRun(ChosenOrder):
         super().__init__(node, rule, lowering)
         self.opset, self._letters = opset, axis_names
         self._nodes: list[ir.Node] = []
+        self._orders: dict[ir.Node, Axes] = {}
         self._layouts: dict[ir.Value, Layout] = {}
         assert lowering.rewritten is not None
         lowering.rewritten.write(self)
@@ -82,11 +88,14 @@ class DryRun(ChosenOrder):
         dims: Places,
         *,
         like: ir.Value | None = None,
+        order: Axes = (),
     ) -> ir.Value:
         kind = next((value.type for value in (like, *inputs) if value is not None), None)
         result = self._value(f"{self.node.outputs[0].name}_{operator}", kind, dims)
         made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-        self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self.node.name))
+        node = ir.Node("", operator, inputs, made, outputs=[result], name=self.node.name)
+        self._nodes.append(node)
+        self._orders[node] = self.numbered(order)
         return result
 
     def set_result(self, index: int, value: ir.Value, dims: Places) -> None:
@@ -109,8 +118,9 @@ class DryRun(ChosenOrder):
             if value.const_value is not None and not required.is_numbered:
                 continue
             shape = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
-            # Numbers count the axes of the operator that is written, whose operands have them in order.
-            numbers = "".join(map(str, range(len(shape))))
+            # Numbers count the axes of the operator that is written.
+            order = self._orders[node]
+            numbers = "".join(map(str, order if len(order) == len(shape) else range(len(shape))))
             current = Layout.from_names(numbers) if required.is_numbered else self._layouts[value]
             if not is_met_by(backend, TensorType(element_size(value), shape), required, current):
                 return False

@@ -108,7 +108,8 @@ def rewritten_lowering(
     dims: dict[tuple[bool, int], Dims] = {(False, n): each for n, each in of_constants.items()}
     for port, layout, own in zip(choice.ports, requirement.layouts, port_axis_names(rule, choice.ports), strict=True):
         if layout is None:
-            layout = _onnx_order(choice.node, port, own)
+            numbers = _source_numbers(implementation, port.noted_order, len(port.operand.view.axes))
+            layout = _onnx_order(choice.node, port, own) or numbers
         if layout is None:
             continue
         extents = port.operand.view.extents
@@ -134,8 +135,10 @@ def _constant_dims(choice: NodePorts, rule: Rule | None, implementation: Impleme
     axis_names, noted = _axis_names(rule)[0], noted_orders(node, is_result=False)
     dims: dict[int, Dims] = {}
     for n, (value, layout) in enumerate(zip(node.inputs, implementation.inputs, strict=True)):
-        extents = extents_of(value) if value is not None and n not in in_problem and has_requirement(layout) else None
-        if extents is None:
+        extents = extents_of(value) if value is not None and n not in in_problem else None
+        if extents is not None and not has_requirement(layout):
+            layout = _source_numbers(implementation, noted[n], len(extents)) or layout
+        if extents is None or not has_requirement(layout):
             continue
         rank = len(extents)
         own = axis_names[n] if n < len(axis_names) else None
@@ -145,6 +148,14 @@ def _constant_dims(choice: NodePorts, rule: Rule | None, implementation: Impleme
             return None
         dims[n] = one_each(order)
     return dims
+
+
+def _source_numbers(implementation: Implementation, noted_order: str, rank: int) -> Layout | None:
+    """The source's layout, by numbers, of an operand that lies otherwise; None where it lies so. A rewrite that
+    requires an order by numbers reads the other operands as in the source, too."""
+    in_source = "".join(map(str, range(rank)))
+    is_turned = implementation.is_numbered and axis_numbers(noted_order, rank) != in_source
+    return Layout.from_names(in_source) if is_turned else None
 
 
 def _onnx_order(node: ir.Node, port: Port, own: str | None) -> Layout | None:

@@ -55,7 +55,7 @@ from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
 from relayout.model.tensor_sizes import tensor_bytes
-from relayout.ops import Axes, Fixed, Free, Listed, RegionEdge, Relabel, graphs_of
+from relayout.ops import NO_EDIT, Axes, Fixed, Free, Listed, RegionEdge, Relabel, Rule, graphs_of
 from relayout.ops.named_axes import operand_by_operand
 
 __all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
@@ -116,6 +116,8 @@ class NodeSeed(Struct, frozen=True, eq=False):
     has_boxes: bool = False
     is_partial: bool = False
     """Whether there are lowerings in which no port's tensor has a format."""
+    is_numbered: bool = False
+    """Whether an implementation requires a layout by axis numbers."""
     prototype: NodeSeed | None = None
 
     @property
@@ -137,7 +139,8 @@ class NodeSeed(Struct, frozen=True, eq=False):
             space = IterationSpace(own.space.maps, operands_on(node, own.axes), own.space.accepts, own.space.suggests)
             spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
-        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
+        is_numbered = self.is_numbered
+        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, is_numbered=is_numbered, prototype=self)
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
@@ -223,7 +226,7 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> tuple[Alternative, 
             device=own.device,
             elidable_bytes=elidable_bytes,
             implementation_index=met.implementation_index,
-            numbered_constants=() if own.rewrite is not None else met.numbered_constants(),
+            is_numbered=own.is_numbered or (seed.is_numbered and _is_kept(seed.node.rule, lowering)),
         )
 
     found = [alternative(*each) for each in seed.fixed]
@@ -241,6 +244,15 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> tuple[Alternative, 
                 if boxed is not None:
                     found.append(alternative(requirement, lowering, boxed, extra, own.elidable_bytes))
     return best_alternatives(found)
+
+
+def _is_kept(rule: Rule | None, lowering: FreeLowering | FixedLowering) -> bool:
+    """Whether the node keeps its attributes, which then count the source's axes too, or is decomposed."""
+    if lowering.changes_nothing:
+        return True
+    if not isinstance(rule, Free) or not isinstance(lowering, FreeLowering):
+        return False
+    return lowering.rewritten is not None or (not rule.axis_names and rule.edit(lowering.axes) is NO_EDIT)
 
 
 def _port_dims(
@@ -278,7 +290,7 @@ def _refused(
         cause = "no node, no input of the graph and no `conversion` of the backend gives the black box"
     elif context.tensors.rules.get(node) is None and node not in context.tensors.region_edges:
         cause = f"relayout does not know {node.op_type}, which stays in the source's order without a `rewrite`"
-    elif any(layout.is_numbered for each in stated for layout in (*each.inputs, *each.results)):
+    elif any(each.is_numbered for each in stated):
         cause = f"{node.op_type} has no form with its operands in these orders; a `rewrite` can write another operator"
     return unmet(seed.node, stated, trial, context.names, cause)
 
@@ -354,12 +366,14 @@ def _seed(
     rule = own.rule
     stated = [Requirement(each, own.ports, index if is_region_op else 0) for index, each in enumerate(implementations)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
+    is_numbered = any(each.is_numbered for each in implementations)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
     by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
     written = [(each, lowering) for each, lowering in by_backend if lowering is not None]
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
-        return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
+        seed = _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
+        return replace_fields(seed, is_numbered=is_numbered)
     axis_names = port_axis_names(rule, own.ports)
     lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
     placed = _placed(context, own, written, lowerings, axis_names)
@@ -373,6 +387,7 @@ def _seed(
         blocking=placed.blocking,
         has_boxes=has_boxes,
         is_partial=not placed.are_all,
+        is_numbered=is_numbered,
     )
 
 

@@ -37,9 +37,10 @@ ORDER_KEY = "relayout.order"
 """On a value that is permuted: the source's axes in the value's order, `0,2,3,1`."""
 
 OPERAND_ORDERS_KEY = "relayout.operand_orders"
-"""On a node of which layouts are required by numbers: the order of each input and then of each result, `;0,2,3,1`, in
-the axes that it has in the source, where these are not in the source's order. The order noted on a value is another:
-readers behind different Transposes share a value. By names that the graph does not determine: the names, `W,H,N,C`."""
+"""On a node of which an implementation has layouts by numbers: the order of each input and then of each result,
+`;0,2,3,1`, in the axes that it has in the source, where these are not in the source's order. The order noted on a value
+is another: readers behind different Transposes share a value. By names that the graph does not determine: the names,
+`W,H,N,C`."""
 
 ATOMS_KEY = "relayout.atoms"
 """On a value whose dimensions are not whole axes: the atoms of each dimension."""

@@ -137,7 +137,11 @@ class _Product(Struct, frozen=True):
         data = writing.read(0, [*batch, (at,), *inner])
         other = writing.read(1, [*(batch if self.batched else []), (at - 1,), (at,)])
         dims = [*batch, (at - 1,), *inner]
-        writing.set_result(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
+        axes = writing.axes[: at - 1]
+        order = (*[sorted(axes).index(axis) for axis in axes], at - 1, at)
+        is_whole = self.batched and len({*axes}) == len(axes)
+        made = writing.emit_dims("MatMul", [other, data], {}, dims, order=order if is_whole else ())
+        writing.set_result(0, made, dims)
 
     def extra(self, order: Axes) -> Traffic:
         """The extra traffic: a matrix shared by the whole batch is read once for each product of the batch."""

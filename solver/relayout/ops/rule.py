@@ -109,8 +109,12 @@ class DecompositionWriter(Protocol):
         dims: Sequence[Axes],
         *,
         like: ir.Value | None = None,
+        order: Axes = (),
     ) -> ir.Value:
-        """A new node of ONNX with one result of these dimensions, of the type of `like` (default: the first input)."""
+        """A new node of ONNX with one result of these dimensions, of the type of `like` (default: the first input).
+
+        `order`: the axes of the result, and of the operands of its rank, in the order of their dimensions, by the
+        numbers that layouts by numbers count; none where they count the dimensions as they lie."""
 
     def set_result(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """Define result `index` as `value`, which has these dimensions."""

@@ -13,6 +13,7 @@ from relayout.candidates.alternatives import (
     FreeLowering,
     Lowering,
     OperandDims,
+    Port,
     axis_numbers,
     in_source,
     input_dims,
@@ -57,7 +58,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
     assert planned.node is not None
     rule, wires = planned.rule, list[Wire]()
     places = {port.index: place for place, port in enumerate(planned.ports) if not port.is_result}
-    noted = noted_orders(planned.node, is_result=False) if planned.chosen.numbered_constants else []
+    noted = noted_orders(planned.node, is_result=False) if planned.chosen.is_numbered else []
     for index, value in enumerate(planned.node.inputs):
         place, order = places.get(index), ""
         if place is not None:
@@ -67,7 +68,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
             order = _order(context, planned, place, present(own))
         else:
             dims = _constant_dims(rule, lowering, index) if value is not None else None
-            if value is not None and index in planned.chosen.numbered_constants:
+            if value is not None and planned.chosen.is_numbered:
                 dims = dims or in_source(rank_of(value))
                 order = _in_numbers(noted[index], dims)
         if dims is not None:
@@ -122,20 +123,21 @@ def _order(context: RewriteContext, planned: PlannedNode, place: int, own: Dims)
     if not all(len(group) == 1 and group[0].is_whole for group in own):
         return ""
     layout = Layout.parse(text) if text else None
-    if layout is None or layout.is_numbered:
-        return _in_numbers(port.noted_order, own) if _is_by_numbers(planned) else ""
+    if layout is not None and not layout.is_numbered and (order := _in_names(context, planned.rule, port, layout, own)):
+        return order
+    # The next run counts as this one does, whichever implementation is chosen.
+    return _in_numbers(port.noted_order, own) if planned.chosen.is_numbered else ""
+
+
+def _in_names(context: RewriteContext, rule: Rule | None, port: Port, layout: Layout, own: Dims) -> str:
+    """The names by which a layout is required, in the order of these dimensions; empty where the graph determines
+    them."""
     names = context.plan.names
-    if port_axis_names(planned.rule, (port,))[0] is not None:
+    if port_axis_names(rule, (port,))[0] is not None:
         return ""
     found = port.names_for(layout, names.filled(port.operand, layout)) or ""
     order = [found[group[0].axis] for group in own] if found else []
     return ",".join(order) if "".join(order) != names.in_order(port.operand, flat(own)) else ""
-
-
-def _is_by_numbers(planned: PlannedNode) -> bool:
-    """Whether the chosen implementation requires a layout by the numbers of axes. These count in all operands alike."""
-    layouts = (Layout.parse(text) for text in planned.layouts if text)
-    return bool(planned.chosen.numbered_constants) or any(layout.is_numbered for layout in layouts)
 
 
 def _in_numbers(noted: str, own: OperandDims) -> str:

@@ -20,7 +20,7 @@ from relayout.errors import BackendError
 from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
-from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
 from relayout.layout.relaid_constant import fault_of
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
@@ -267,10 +267,18 @@ class SpaceWriter(ChosenOrder, _Writer):
         dims: Sequence[Axes],
         *,
         like: ir.Value | None = None,
+        order: Axes = (),
     ) -> ir.Value:
         every = tuple(range(len(self._rule.extents)))
         shape = self._named(dims, dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents))
-        return self.emit(operator, inputs, attributes, shape=shape, like=like)
+        made = self.emit(operator, inputs, attributes, shape=shape, like=like)
+        node = made.producer()
+        assert node is not None
+        if self._planned.chosen.is_numbered and [*order] != [*range(len(order))]:
+            counted = ",".join(map(str, self.numbered(order)))
+            ranks = [rank_of(value) for value in (*node.inputs, *node.outputs)]
+            node.metadata_props[OPERAND_ORDERS_KEY] = ";".join([counted * (rank == len(order)) for rank in ranks])
+        return made
 
     def set_result(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         axes = self._rule.outputs[index]
