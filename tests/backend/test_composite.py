@@ -391,6 +391,24 @@ def test_legalizing_a_legal_model_keeps_every_node_on_its_device() -> None:
     assert nodes[0] == nodes[1]
 
 
+def test_a_noted_cost_is_that_of_the_device_on_which_the_node_is() -> None:
+    """The Concat of tiles costs what is noted on it, on the CPU alone: a second run does not move it to the GPU."""
+    net = Net()
+    joined = net.node("Concat", *[net.input("x", (2, 3, 4))] * 2, axis=2)
+    halves = net.transpose(net.node("Reshape", joined, net.constant([2, 3, 4, 2])), 0, 3, 1, 2)
+    net.output(net.node("Tan", net.node("Reshape", halves, net.constant([2, 6, 4]))))
+    assigned = [
+        {"op": "Concat", "devices": {"cpu": 200, "gpu": 1000}},
+        {"op": "Tan", "devices": {"cpu": 200, "gpu": 0}},
+    ]
+    two = {"name": "two", "device": [{"name": "cpu"}, {"name": "gpu"}], "assign": assigned}
+    legal, report = legalize(net.model(), two)
+    assert "relayout.node_cost" in [entry.key for node in legal.graph.node for entry in node.metadata_props]
+    assert devices_of(legal)["n0"] == "cpu"
+    twice, again = legalize(legal, two)
+    assert (twice.SerializeToString(), again.cost) == (legal.SerializeToString(), report.cost)
+
+
 def test_an_operator_that_one_device_has_in_a_layout_is_not_offered_so_to_another() -> None:
     """The CPU leaves a Conv in the layout that it has, and that is ONNX's."""
     net = Net()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from relayout.backend.calls import MAX_COST
 from relayout.backend.interface import MOVES
-from relayout.layout.metadata_keys import NODE_COST_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, NODE_COST_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -41,10 +41,11 @@ def note_cost(written: Sequence[ir.Node], cost: int, *, is_told: bool = False) -
         last.metadata_props[NODE_COST_KEY] = f"{cost} {_subject(last, len(last.inputs))}"
 
 
-def noted_cost(node: ir.Node) -> int | None:
-    """The noted cost of `node`, in bytes of memory traffic; None without a note, or if it is for another node."""
+def noted_cost(node: ir.Node, device: str = "") -> int | None:
+    """The noted cost of `node`, in bytes of memory traffic; None without a note, or if it is for another node, or for
+    another device than `device`, where one is given."""
     note = node.metadata_props.get(NODE_COST_KEY)
-    if note is None:
+    if note is None or (device and node.metadata_props.get(DEVICE_KEY, device) != device):
         return None
     cost, _, subject = note.partition(" ")
     operands = len(subject.partition(" -> ")[0].split()) - 1

@@ -127,9 +127,9 @@ class RequirementChecker:
     ) -> int | None:
         """The cost of an order of the node's axes on `device`, in bytes; None where the device does not support it.
 
-        The noted cost of a node that an earlier run has written is that of the order in which it is.
+        The noted cost of a node that an earlier run has written is that of the order in which it is, on its device.
         """
-        if noted_cost(node) is not None:
+        if noted_cost(node, device) is not None:
             return traffic
         return ask_order_cost(self.backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 

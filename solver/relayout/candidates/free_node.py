@@ -263,18 +263,19 @@ class FreeNode:
 
     def _cost(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
         """The node's cost in this lowering beyond its best order; None where the device does not support it."""
-        traffic, own = self._traffic(lowering, extra), self._rule.outputs[0]
+        device, own = requirement.implementation.device, self._rule.outputs[0]
+        traffic = self._traffic(lowering, extra, device)
         if own is None:
             return traffic
         assert self._choice.node is not None
         axes = tuple([own.index(axis) for axis in lowering.axes if axis in own])
-        device, is_rewritten = requirement.implementation.device, lowering.rewritten is not None
+        is_rewritten = lowering.rewritten is not None
         return self._checker.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
-    def _traffic(self, lowering: FreeLowering, traffic: Traffic) -> int:
+    def _traffic(self, lowering: FreeLowering, traffic: Traffic, device: str) -> int:
         """The bytes read and written, by `Traffic`, and how much more a noted cost is where tiles are padded."""
         assert self._choice.node is not None
-        size, noted = element_size(self._choice.node.outputs[0]), noted_cost(self._choice.node)
+        size, noted = element_size(self._choice.node.outputs[0]), noted_cost(self._choice.node, device)
         shape = dims_shape(lowering.dims, self._rule.extents) if traffic or noted else []
         added = sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
         if noted:

@@ -54,6 +54,7 @@ from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import NO_EDIT, Axes, Fixed, Free, Listed, RegionEdge, Relabel, Rule, graphs_of
 from relayout.ops.named_axes import operand_by_operand
@@ -172,12 +173,14 @@ def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
     """The backend's implementations of a node.
 
     A legal model costs what it cost when it was made: a node that an earlier run has written costs what is noted on it,
-    and a conversion that the model has already its traffic, like one that is added.
+    on the device where it is, and a conversion that the model has already its traffic, like one that is added.
     """
     stated = context.checker.implementations(node, context.tensors.classes[node])
-    noted = noted_cost(node)
-    if noted is not None:
-        return tuple([each if each.rewrite is not None else replace(each, cost=noted) for each in stated])
+    if noted_cost(node) is not None:
+        noted = [noted_cost(node, each.device) if each.rewrite is None else None for each in stated]
+        return tuple(
+            [each if cost is None else replace(each, cost=cost) for each, cost in zip(stated, noted, strict=True)]
+        )
     if not context.checker.is_conversion(node):
         return stated
     ends = [(v.shape, v.dtype) for v in (node.inputs[0], node.outputs[0]) if v is not None]
@@ -315,7 +318,7 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
         return _seed_node(context, node, stated)
     own = NodePorts(label_of(node), node, ports_of(node, tensors), rule)
-    likeness = noted_cost(node) if stated is None else stated
+    likeness = _noted(node) if stated is None else stated
     key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
     if prototype is not None:
@@ -329,6 +332,12 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     if made.is_shared:
         context.prototypes[key] = made
     return made
+
+
+def _noted(node: ir.Node) -> tuple[int, str | None] | None:
+    """The cost that is noted on a node, and the device that it is for."""
+    cost = noted_cost(node)
+    return (cost, node.metadata_props.get(DEVICE_KEY)) if cost is not None else None
 
 
 def _kept_seed(context: SeedContext, own: NodePorts, stated: Sequence[Implementation]) -> NodeSeed | None:
