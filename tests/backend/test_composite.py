@@ -409,6 +409,22 @@ def test_a_noted_cost_is_that_of_the_device_on_which_the_node_is() -> None:
     assert (twice.SerializeToString(), again.cost) == (legal.SerializeToString(), report.cost)
 
 
+def test_an_operand_with_further_unit_dimensions_has_their_rank() -> None:
+    """In the reversed order, the Expand reads its operand with a trailing unit dimension: in rank 5, not 4."""
+    net = Net()
+    value = str(net.node("Expand", net.input("x", (3, 3, 4, 2)), net.constant([3, 3, 3, 4, 2])))
+    net.output(net.transpose(value, 4, 3, 2, 1, 0))
+    ranked = {"name": "gpu", "when": {"rank": 4}}
+    assigned = [{"op": "Expand", "devices": {"gpu": 0, "cpu": 200}}]
+    two = {"name": "two", "device": [ranked, {"name": "cpu"}], "assign": assigned}
+    legal, report = legalize(net.model(), two, objective="transposes", check=True)
+    assert report.verification is not None
+    assert report.verification.passed, report.verification.findings
+    (operand,) = [value for value in legal.graph.value_info if value.name == legal.graph.node[-1].input[0]]
+    assert len(operand.type.tensor_type.shape.dim) == 5
+    assert devices_of(legal)["n0"] == "cpu"
+
+
 def test_an_operator_that_one_device_has_in_a_layout_is_not_offered_so_to_another() -> None:
     """The CPU leaves a Conv in the layout that it has, and that is ONNX's."""
     net = Net()

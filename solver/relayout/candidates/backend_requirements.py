@@ -147,14 +147,14 @@ class RequirementChecker:
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return written.meets_requirements(self.backend, device)
 
-    def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims | None], device: str) -> bool:
-        """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
+    def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims], device: str) -> bool:
+        """Whether `device` runs the node with operands of these dimensions and requires no layout of them. A dimension
+        without factors has extent 1."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
         for port, dims in zip(choice.ports, port_dims, strict=True):
-            if dims is not None:
-                shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
+            shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
         inputs = [_placeholder(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
         outputs = [_placeholder(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()

@@ -194,11 +194,15 @@ class FreeNode:
         """Whether the backend requires nothing of the node in this lowering. It is asked anew, because the axis order
         of a permuted operand and the rank of a tiled one differ from the source's."""
         axis_names = self._rule.axis_names
-        port_dims = [operand_dims(axes, lowering.dims) for axes in self.axes]
+        ports = self._choice.ports
+        # An input that is broadcast has unit dimensions for axes that it lacks.
+        port_dims = [tuple([group or () for group in lowering.operand_dims(port, self._rule)]) for port in ports]
         is_native = not axis_names or lowering.axes == tuple(
             axis_names.index(letter) for letter in native_letters(len(axis_names))
         )
-        if is_native and all(d is None or len(d) == len(a) for d, a in zip(port_dims, self.axes, strict=True) if a):
+        if is_native and all(
+            len(dims) == len(port.operand.view.axes) for dims, port in zip(port_dims, ports, strict=True)
+        ):
             return True
         return self._checker.has_no_requirement(self._choice, port_dims, requirement.implementation.device)
 
