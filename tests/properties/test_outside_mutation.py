@@ -41,7 +41,7 @@ def test_every_wrong_model_from_outside_is_refused(name: str, backend: str) -> N
 def test_every_wrong_model_from_outside_is_refused_in_pieces(
     name: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relayout.verification.numeric.compare.LARGEST_MODEL", -1)
+    monkeypatch.setattr("relayout.verification.numeric.compare.largest_model", lambda: -1)
     original = model_of(CASES[name][0])
     legal, _ = relayout.legalize(original, backend)
     shared = Original(original)

@@ -223,7 +223,7 @@ def test_an_operator_may_make_the_result_of_view_operators_that_are_gone() -> No
 
 
 def test_another_operator_is_found_where_the_models_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "LARGEST_MODEL", -1)
+    monkeypatch.setattr(compare, "largest_model", lambda: -1)
     monkeypatch.setattr(in_pieces, "baseline_of", lambda *given: ["no runtime is installed"])
     original = _model(PLAIN)
     same = verify(original, "onnx", against=original, static=True)

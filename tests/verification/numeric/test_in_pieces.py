@@ -24,7 +24,7 @@ TURNED = """net (float[2,4,5,5] x, float[4,4,3,3] w, float[2,5] s) => (float[2,4
 
 @pytest.fixture(autouse=True)
 def _no_model_runs_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relayout.verification.numeric.compare.LARGEST_MODEL", -1)
+    monkeypatch.setattr("relayout.verification.numeric.compare.largest_model", lambda: -1)
 
 
 def _numeric(verification: Verification) -> Numeric:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +15,7 @@ import relayout
 from relayout.model.io import read_model
 from relayout.verification import verify
 from relayout.verification.numeric import compare, runtimes
-from relayout.verification.numeric.runtimes import Session, runtimes_for
+from relayout.verification.numeric.runtimes import Session, largest_model, runtimes_for
 
 pytest.importorskip("onnxruntime")
 
@@ -70,3 +74,18 @@ def test_models_with_more_weights_than_are_copied_are_compared_all_the_same(monk
     other.CopyFrom(original)
     other.graph.node[0].attribute[1].ints[:] = [2, 0, 2, 0]
     assert "numeric" in {each.rule for each in verify(other, "onnx", against=original).findings}
+
+
+def test_the_largest_model_is_a_quarter_of_what_the_process_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = largest_model()
+    assert 0 < whole <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr("relayout.verification.numeric.runtimes._CONTAINER", limit)
+    limit.write_text("4096\n")
+    assert largest_model() == 1024
+    limit.write_text("max\n")
+    assert largest_model() >= whole
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (8192, resource.RLIM_INFINITY))
+    assert largest_model() == 2048

@@ -23,7 +23,7 @@ from relayout.verification.numeric.judgement import (
     vacuous,
 )
 from relayout.verification.numeric.preparation import prepare
-from relayout.verification.numeric.runtimes import LARGEST_COPY, LARGEST_MODEL, weights_size
+from relayout.verification.numeric.runtimes import LARGEST_COPY, largest_model, weights_size
 from relayout.verification.numeric.tolerance import has_numbers
 
 __all__ = ["compare"]
@@ -44,9 +44,9 @@ def compare(
     `opaque` are values of the model whose memory is not in the order of their shape: they are not compared. `given` are
     the sources that the model and its original were read from: where they are files, bytes or protobufs, they run too.
     """
-    largest = max(weights_size(model), weights_size(original))
-    if largest > LARGEST_MODEL:
-        return [], _skipped(f"{largest} bytes of weights are more than the {LARGEST_MODEL} that are run")
+    size, most = max(weights_size(model), weights_size(original)), largest_model()
+    if size > most:
+        return [], _skipped(f"{size} bytes of weights are more than the {most} that are run")
     try:
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:

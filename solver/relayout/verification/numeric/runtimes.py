@@ -6,8 +6,11 @@ A model of a version that onnxruntime does not know yet runs under an older one 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +24,31 @@ from relayout.model.serialization import proto_of
 from relayout.verification.numeric.divisors import can_be_watched, check, watch, watched
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["LARGEST_COPY", "LARGEST_MODEL", "Session", "runtimes_for", "weights_size"]
+__all__ = ["LARGEST_COPY", "Session", "largest_model", "runtimes_for", "weights_size"]
 
 _OLD_IR_VERSION, _OLD_OPSET = 10, 13
 """Versions that every onnxruntime of the last years knows."""
 
-LARGEST_MODEL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-"""Bytes of weights above which a model is not run: a quarter of this machine's memory. Those of the original and those
-of the legal model may be in memory at a time."""
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
+"""The memory of the container, in bytes, or `max`."""
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+
 LARGEST_COPY = 1 << 30
 """Bytes of weights above which a model runs only where these need not be copied: in onnxruntime, after relayout has
 read it."""
 _LARGE = 1 << 20
 """Bytes of a weight from which on onnxruntime reads it where it is. A protobuf has at most 2 GiB."""
+
+
+def largest_model() -> int:
+    """Bytes of weights above which a model is not run as a whole: a quarter of the memory that this process may have,
+    by the machine, the container and its own limits. Those of the original and those of the legal model may be in
+    memory at a time."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    sizes += [size for size, _ in map(resource.getrlimit, _LIMITS) if size != resource.RLIM_INFINITY]
+    with suppress(OSError, ValueError):  # no Linux, or no limit
+        sizes.append(int(_CONTAINER.read_text()))
+    return min(sizes) // 4
 
 
 def weights_size(model: ir.Model) -> int:
