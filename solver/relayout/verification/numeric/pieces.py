@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -28,7 +29,7 @@ of a piece, and a large model may have nothing else."""
 
 @dataclass(frozen=True)
 class Part:
-    """What computes a value in one of the two models: the nodes in order, the values that they are given, and the
+    """The nodes that compute a value in one of the two models, in order; the values that they are given; and the
     constants that they read."""
 
     nodes: tuple[ir.Node, ...]
@@ -179,15 +180,14 @@ def _part(
 def _reads(node: ir.Node) -> Iterable[ir.Value]:
     """The values outside the node that it reads, by the graphs inside it too."""
     read = [value for value in node.inputs if value is not None]
-    if bodies := graphs_of(node):
-        nestings = [nesting_of(body) for body in bodies]
-        inside = {*bodies, *(graph for nesting in nestings for graphs in nesting.values() for graph in graphs)}
-        for graph in inside:
-            read += [
-                value for each in graph for value in each.inputs if value is not None and value.graph not in inside
-            ]
-            read += [value for value in graph.outputs if value.graph not in inside]
-    return read
+    bodies = graphs_of(node)
+    if not bodies:
+        return read
+    inside = set(bodies).union(*chain.from_iterable(nesting_of(body).values() for body in bodies))
+    for graph in inside:
+        read += [value for each in graph for value in each.inputs if value is not None]
+        read.extend(graph.outputs)
+    return [value for value in read if value.graph not in inside]
 
 
 def model_of(part: Part, value: ir.Value, owner: ir.Model) -> ir.Model:
