@@ -1,9 +1,10 @@
 """The whole command on one model: wall and CPU seconds and peak memory, start-up included.
 
-    python benchmarks/memory.py [--model FILE.onnx] [--backend onnx nhwc] [--repeat 3]
+    python benchmarks/memory.py [--model FILE.onnx] [--backend onnx nhwc] [--repeat 3] [--verify]
 
 Without a model it generates one with 2 GB of external weights in a temporary folder. `--weights` sets the size. The
 weights are a sparse file, so they take disk space only in the legal model. All files are deleted at the end.
+`--verify` compares each legal model with its source, too; models of more than a quarter of the memory run in pieces.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from measuring import machine, median_run, run
+from measuring import Run, machine, median_run, run
 
 RELAYOUT = str(Path(sys.executable).with_name("relayout"))
 CHANNELS = 1024
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", type=float, default=2.0, help="GB of external weights of the generated model")
     parser.add_argument("--backend", nargs="+", default=["onnx", "nhwc"])
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--verify", action="store_true", help="measure `relayout verify --against` too")
     parser.add_argument("--write", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.write:
@@ -72,24 +74,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if model is None:
             # In its own process: a child's peak memory starts at that of its parent.
             model = Path(folder) / "large.onnx"
-            made = run([sys.executable, __file__, "--write", str(model), "--weights", str(options.weights)])
-            if made.status:
-                raise SystemExit(made.errors)
+            written = run([sys.executable, __file__, "--write", str(model), "--weights", str(options.weights)])
+            if written.status:
+                raise SystemExit(written.errors)
         print(f"Medians of {options.repeat} runs. {machine('onnx', 'onnx-ir', 'ortools')}.\n")
         print("| command | wall s | CPU s | peak MB |\n|---|---|---|---|")
         for backend in options.backend:
             target = Path(folder) / "legal.onnx"
-            command = [RELAYOUT, "legalize", str(model), "--backend", backend, "-o", str(target)]
-            runs = []
+            made, checked = [], []
             for _ in range(options.repeat):
-                runs.append(run(command))
-                if runs[-1].status:
-                    raise SystemExit(runs[-1].errors)
-                for written in Path(folder).glob("legal.onnx*"):
-                    written.unlink()
-            seconds, cpu, peak = median_run(runs)
-            shown = f"relayout legalize {model.name} --backend {backend}"
-            print(f"| `{shown}` | {seconds:.2f} | {cpu:.2f} | {peak / 1e6:.0f} |", flush=True)
+                made.append(_run("legalize", str(model), "--backend", backend, "-o", str(target)))
+                if options.verify:
+                    checked.append(_run("verify", str(target), "--backend", backend, "--against", str(model)))
+                for file in Path(folder).glob("legal.onnx*"):
+                    file.unlink()
+            _tell(f"relayout legalize {model.name} --backend {backend}", made)
+            if checked:
+                _tell(f"relayout verify legal.onnx --backend {backend} --against {model.name}", checked)
+
+
+def _run(*arguments: str) -> Run:
+    done = run([RELAYOUT, *arguments])
+    if done.status:
+        raise SystemExit(done.errors)
+    return done
+
+
+def _tell(command: str, runs: Sequence[Run]) -> None:
+    seconds, cpu, peak = median_run(runs)
+    print(f"| `{command}` | {seconds:.2f} | {cpu:.2f} | {peak / 1e6:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

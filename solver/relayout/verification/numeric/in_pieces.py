@@ -84,7 +84,7 @@ def _judgement(
         seed=seed,
         outputs=tuple(each for each in outputs if each is not None),
         not_compared=tuple(NotCompared(name=name, reason=fault) for name, fault in left_out.items()),
-        untried=(f"to run the models as a whole, and not in {len(compared)} pieces: {reason}",),
+        untried=(f"to run the models as a whole ({reason}); they ran in {len(compared)} pieces",),
         pieces=len(compared),
     )
     if not outputs:
