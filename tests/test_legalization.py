@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from command_line import CHANNELS_LAST
 from graphs import Net
 
-from relayout import legalize, verify
+from relayout import UsageError, explain, legalize, verify
 from relayout.backend import load_backend
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.io import read_model, write_model
@@ -116,3 +116,46 @@ def test_the_verification_leaves_the_written_file_as_it_is(
         write_model(outcome.model, files[-1], outcome.written)
     assert files[0].read_bytes() == files[1].read_bytes()
     onnx.checker.check_model(onnx.load(files[0]), full_check=True)
+
+
+def open_model(dim: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[{dim},3,8,8] x) => (float[{dim},8,8,3] y) {{
+            a = Transpose <perm = [0, 2, 3, 1]> (x)
+            y = Relu (a)
+        }}"""
+    )
+
+
+CALLS: dict[str, Callable[[Mapping[str, int]], object]] = {
+    "legalize": lambda dims: legalize(open_model("batch"), dims=dims),
+    "explain": lambda dims: explain(open_model("batch"), dims=dims),
+    "verify": lambda dims: verify(open_model("batch"), "onnx", dims=dims),
+    "verify against an original": lambda dims: verify(open_model("1"), "onnx", open_model("batch"), dims=dims),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_size_is_for_a_dim_that_a_model_has(call: Callable[[Mapping[str, int]], object]) -> None:
+    call({"batch": 2})
+    with pytest.raises(UsageError, match=r"options\.dims\[bach\]: the model has no symbolic dim .*\n.*batch") as caught:
+        call({"batch": 2, "bach": 2})
+    assert "did you mean batch?" in str(caught.value)
+
+
+def test_a_size_may_be_for_a_dim_that_an_inlined_model_lacks() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[N,8,H,6] x, float[8,8,3,3] w, bool[K] rows) => (y) <float[N,8,some,6] b> {
+            t = Transpose <perm = [0, 2, 3, 1]> (x)
+            a = Compress <axis = 1> (t, rows)
+            b = Transpose <perm = [0, 3, 1, 2]> (a)
+            c = Conv (b, w)
+            y = Relu (c)
+        }"""
+    )
+    legal, report = legalize(model, "nhwc", dims={"some": 5}, inline=True)
+    assert report.sizes["some"] == 5
+    with pytest.raises(UsageError, match="some"):
+        verify(legal, "onnx", dims={"some": 5})

@@ -30,6 +30,7 @@ __all__ = [
     "RelayoutError",
     "UnknownOptionError",
     "UsageError",
+    "check_known",
     "did_you_mean",
     "first_few",
     "option_text",
@@ -172,3 +173,17 @@ class OutOfTimeError(RelayoutError):
 
 class InternalError(RelayoutError):
     """An invariant of relayout does not hold: please report it."""
+
+
+def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise UsageError for a name that is not in the model; `option` is where the name `{}` is."""
+    there = sorted(set(known))
+    for name in names:
+        if name not in there:
+            raise UsageError(
+                f"the model has no {what} of this name",
+                where=option.format(name),
+                expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
+                found=name,
+                hint=did_you_mean(name, there, 3),
+            )

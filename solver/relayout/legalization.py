@@ -30,6 +30,7 @@ from relayout.layout.metadata_keys import (
 )
 from relayout.model.collector import collector_paused
 from relayout.model.constants import constant_values
+from relayout.model.dims.given_sizes import check_dims, sizes_in
 from relayout.model.dims.rank_completion import drop_untyped_ranks
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
@@ -139,6 +140,7 @@ def legalize_model(
     `draws_choices` asks for the alternatives of every node.
     """
     dims = dict(options.dims or {})
+    check_dims(dims, model)
     operators = conversion_operators_of(backend)
     nodes = [*all_nodes(model.graph)]
     elements = DimSizes(model, dims, nodes)
@@ -195,9 +197,8 @@ def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
     with suppress(InfeasibleError):
         # Values of the bodies have no shapes yet.
         again = read_model(model)
-        return legalize_model(
-            again, load_backend("onnx"), Options(dims=options.dims, time_limit=options.time_limit)
-        ).model
+        dims = sizes_in(options.dims, again)
+        return legalize_model(again, load_backend("onnx"), Options(dims=dims, time_limit=options.time_limit)).model
     return model
 
 

@@ -8,22 +8,17 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
-from relayout.errors import LayoutSyntaxError, UsageError, did_you_mean, option_text
+from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 __all__ = [
     "Option",
     "Options",
     "Progress",
-    "check_dims",
-    "check_known",
     "check_names",
     "given_options",
     "in_flags",
@@ -248,39 +243,6 @@ def check_names(verb: str, given: Iterable[str]) -> None:
     known = {option.name for option in options_of(verb)}
     if unknown := [name for name in given if name not in known]:
         raise TypeError(f"{verb}() got an unexpected keyword argument {unknown[0]!r}")
-
-
-def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise UsageError for a name that is not in the model; `option` is where the name `{}` is."""
-    there = sorted(set(known))
-    for name in names:
-        if name not in there:
-            raise UsageError(
-                f"the model has no {what} of this name",
-                where=option.format(name),
-                expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
-                found=name,
-                hint=did_you_mean(name, there, 3),
-            )
-
-
-def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
-    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
-    if dims:
-        known: set[str] = set().union(*map(_dim_names, models))
-        check_known(option_text("dims", "{}"), dims, known, "symbolic dim")
-
-
-def _dim_names(model: ir.Model) -> set[str]:
-    """The symbolic dims of the graph's inputs and of all values computed from them."""
-    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-    return {
-        dim.value
-        for value in values
-        if value.shape is not None
-        for dim in value.shape
-        if not isinstance(dim, int) and dim.value is not None
-    }
 
 
 def takes_options(verb: str) -> Callable[[_Function], _Function]:

@@ -232,3 +232,16 @@ def test_a_journal_that_cannot_be_written_is_named(model: Path, run: Run) -> Non
     said = run("batch", model.parent, "-o", output, "--jobs", "1")
     assert said.status == 2
     assert said.err.startswith(f"relayout: error: {output}/.relayout-batch.jsonl: the system refused\n")
+
+
+@pytest.mark.parametrize("verb", ["batch", "verify"])
+def test_a_size_counts_in_the_models_of_a_folder_that_have_the_dim(verb: str, tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    saved(folder / "closed.onnx", CHANNELS_FIRST.replace("[N,", "[2,"))
+    saved(folder / "open.onnx", CHANNELS_FIRST)
+    output = ["-o", tmp_path / "legal"] if verb == "batch" else []
+    report = tmp_path / "report.json"
+    said = run(verb, folder, "--backend", "onnx", "--dim", "N=3", "--report", report, *output)
+    assert said.status == 0, said.err
+    assert [record["exit_status"] for record in json.loads(report.read_text())] == [0, 0]

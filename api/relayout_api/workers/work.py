@@ -20,10 +20,11 @@ from relayout.backend.members import is_pure
 from relayout.errors import InputError, UsageError
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.collector import collector_paused
+from relayout.model.dims.given_sizes import check_dims
 from relayout.model.graph_json.faults import json_kind
 from relayout.model.io import Source, read_model, to_json, write_whole
 from relayout.model.metadata import recorded_backend
-from relayout.options import Options, check_dims
+from relayout.options import Options
 from relayout.report.budget import within_budget
 from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.drawing_schema import Drawing, DrawnChoice
@@ -74,7 +75,6 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     backend = _backend(parameters)
     model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
-    check_dims(options.dims, model)
     outcome = legalize_model(
         model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
     )
@@ -118,7 +118,6 @@ def _explain(task: Task, parts: Parts, events: Events) -> Answer:
     backend = _backend(parameters)
     model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
-    check_dims(options.dims, model)
     report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
     report = _warned(report, warnings)
     return _of_report(task, report, _repeats(backend, report))
@@ -186,7 +185,6 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     options = _options(parameters)
     model = _model(task, source)
     original = None if against is None else read_model(against, external_data=False)
-    check_dims(options.dims, model, *([] if original is None else [original]))
     backend = _verified_for(parameters, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)

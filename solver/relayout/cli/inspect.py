@@ -15,7 +15,7 @@ from relayout.cli.output_files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import BackendError, UsageError
-from relayout.options import check_dims, options_of
+from relayout.options import options_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -76,6 +76,8 @@ def inspect(
     check_files(((flag, path) for flag, path in files.items() if path is not None), reads=[model, second])
     [declared] = [option for option in options_of("verify") if option.name == "dims"]
     sizes = declared.parse(dims, declared.flag)
+    from relayout.model.dims.given_sizes import check_dims
+
     with Bar(1 if second is None else 2) as bar:
         bar("read")
         read = [read_file(model)]

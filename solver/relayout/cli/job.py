@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.options import Request
-from relayout.errors import InputError, UnknownOptionError, UsageError
-from relayout.options import check_dims, check_known
+from relayout.errors import InputError, UnknownOptionError, UsageError, check_known
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -90,10 +89,11 @@ def legalize_file(
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
     `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
-    read. `improved` is called with cost and bound of each better solution. With `strict`, a name in the options that is
-    not in the model is a UsageError.
+    read. `improved` is called with cost and bound of each better solution. A name in the options that is not in the
+    model is a UsageError; without `strict`, it is left out.
     """
     from relayout.legalization import finish, legalize_model
+    from relayout.model.dims.given_sizes import sizes_in
 
     progress("read")
     source = source_at(path) if source is None else source
@@ -110,7 +110,8 @@ def legalize_file(
                 found="no name",
             )
         check_known("--skip {}", names, known, "node")
-        check_dims(request.options.dims, model)
+    else:
+        request = replace(request, options=replace(request.options, dims=sizes_in(request.options.dims, model)))
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)

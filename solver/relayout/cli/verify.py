@@ -18,7 +18,6 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
-from relayout.options import check_dims
 from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
@@ -161,6 +160,7 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
 
 def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.backend.calls import conversion_operators_of
+    from relayout.model.dims.given_sizes import sizes_in
     from relayout.report.baseline import against_baseline
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
@@ -168,18 +168,16 @@ def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.verification.verifier import verify
 
     options = task.request.options
-    dims = options.dims or {}
     bar("read")
     source = source_at(task.model)
     subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
-    if task.strict:
-        check_dims(dims, subject)
     backend = task.backend or backend_of(task.request, subject)
     # The files themselves: the verifier also runs them as they are, without relayout's reader.
     original = source_at(task.original) if task.original is not None else None
     operators = conversion_operators_of(backend)
-    after = totals(subject, dims, operators)
-    before = after if task.original is None else totals(read_file(task.original, original), dims, operators)
+    models = [subject] if task.original is None else [subject, read_file(task.original, original)]
+    dims = options.dims or {} if task.strict else sizes_in(options.dims, *models)
+    after, before = totals(subject, dims, operators), totals(models[-1], dims, operators)
     bar("verify")
     verification = verify(
         source,

@@ -20,6 +20,7 @@ from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
+from relayout.model.dims.given_sizes import check_dims
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
 from relayout.model.onnx_file import Parsed
@@ -74,14 +75,13 @@ def verify(
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
     With `against`, the original, the boundaries, operators, operands and constants are compared; an `Original` is read
-    once for all models that are verified against it. Unless `run` is false,
-    both are run on `samples` seeded random inputs; `dims` gives sizes to symbolic dims. Where no run compares them, an
-    operator that computes must be one of the original's. With `report`, the report's numbers are checked too,
-    with the sizes that it states.
+    once for all models that are verified against it. Unless `run` is false, both are run on `samples` seeded random
+    inputs; `dims` gives sizes to symbolic dims of either. Where no run compares them, an operator that computes must be
+    one of the original's. With `report`, the report's numbers are checked too, with the sizes that it states.
     A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
     `certificate` is a file that legalization wrote: its bound is derived again from the file alone, and its cost must
-    be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no
-    backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
+    be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError for a dim of
+    no model and where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
     if samples < 1:
         raise UsageError("too few samples", where="samples", expected="at least 1", found=str(samples))
@@ -96,6 +96,7 @@ def verify(
     original = theirs.model if theirs is not None else None
     index = ModelIndex(subject)
     if not faults:
+        check_dims(dims, *(each for each in (subject, original) if each is not None))
         enter_backend_operators(index.nodes, chosen)
     charges: Charges = {}
     price: Price | None = None
