@@ -130,9 +130,30 @@ def test_a_layout_that_does_not_fit_its_tensor_is_reported_with_the_reason(rule:
     assert refused(pooled(), table(op="MaxPool", **rule)).hint.startswith(reason)
 
 
-def test_a_black_box_that_nothing_gives_is_reported_as_that() -> None:
+NO_BOX = "no node and no input of the graph has the black box, and "
+
+
+def test_a_black_box_that_nothing_gives_is_reported_with_the_conversion_that_lacks() -> None:
+    """The result above is NHWC alone, so a conversion of NCHW does not help."""
+
+    class Boxes(Backend):
+        name = "boxes"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
+            return BOXED if node.op_type == "MaxPool" else "NHWC" if node.op_type == "LRN" else "****"
+
+        def nth_result_layout_requirements(self, node: ir.Node, n: int) -> str:
+            return "NCHW" if node.op_type == "MaxPool" else "NHWC"
+
+    net = Net()
+    net.output(net.node("MaxPool", net.node("LRN", net.input("x", (1, 4, 8, 6)), size=3), kernel_shape=[2, 2]))
+    hint = refused(net, Boxes).hint
+    assert hint.startswith(f"{NO_BOX}no `conversion` of the backend makes {BOXED} of NHWC; ")
+
+
+def test_a_black_box_of_axes_without_names_is_reported_as_that() -> None:
     hint = refused(summed(), table(op="Add", inputs=["****", "N[acme:x]***"], results=["****"])).hint
-    assert hint.startswith("no node, no input of the graph and no `conversion` of the backend gives the black box; ")
+    assert hint.startswith(f"{NO_BOX}'y' has axes without names, so `conversion` is not asked; ")
 
 
 def test_an_operator_that_relayout_does_not_know_keeps_its_order() -> None:

@@ -375,6 +375,14 @@ def test_a_black_box_is_met_only_by_a_value_that_carries_it() -> None:
     assert verify(model, Aligned()).passed
 
 
+def test_a_black_box_that_the_operator_above_does_not_state_is_found_with_that_operator() -> None:
+    model = model_of("net (float[3,8] x) => (float[3,8] y) { a = Abs (x)  y = Exp (a) }")
+    [finding] = verify(model, Aligned()).findings
+    assert finding.expected == "**[acme:x]"
+    assert finding.found is not None
+    assert finding.found.endswith(", as the backend states no black box for the result of Abs")
+
+
 class Failing(Backend):
     name = "failing"
 

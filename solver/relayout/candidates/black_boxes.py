@@ -15,11 +15,20 @@ from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_conversions import conversion_query
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.tensors import Tensor, Tensors
+from relayout.errors import first_few
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Box, MemoryFormat, boxes_of
 
-__all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_boxes", "without_unreachable"]
+__all__ = [
+    "Produced",
+    "boxed",
+    "lacking_conversions",
+    "produced_formats",
+    "reachable",
+    "with_black_boxes",
+    "without_unreachable",
+]
 
 
 def with_black_boxes(
@@ -107,3 +116,21 @@ def reachable(
 
     kept = tuple([each for each in choice.alternatives if all(map(is_reachable, choice.ports, each.formats))])
     return choice if len(kept) == len(choice.alternatives) else replace(choice, alternatives=kept)
+
+
+def lacking_conversions(names: AxisNames, tensors: Tensors, produced: Produced, choice: NodeAlternatives) -> str:
+    """The conversions to the black boxes of the node's inputs, none of which the backend has, for a message."""
+    found: dict[str, None] = {}
+    for port, n in ((port, n) for n, port in enumerate(choice.ports) if not port.is_result):
+        base = tensors.operands[port.operand.tensor.base]
+        given = produced.get(port.operand.tensor, {})
+        for wanted in dict.fromkeys(each.formats[n] for each in choice.alternatives):
+            if not boxes_of(wanted) or wanted in given:
+                continue
+            for query in (conversion_query(names, base, source, wanted) for source in given):
+                if query is None or query.is_nameless:
+                    name = port.operand.tensor.base.name
+                    found[f"'{name}' has axes without names, so `conversion` is not asked"] = None
+                else:
+                    found[f"no `conversion` of the backend makes {query.target} of {query.source}"] = None
+    return first_few([*found], "; ")

@@ -34,7 +34,13 @@ from relayout.candidates.alternatives import (
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
-from relayout.candidates.black_boxes import produced_formats, reachable, with_black_boxes, without_unreachable
+from relayout.candidates.black_boxes import (
+    lacking_conversions,
+    produced_formats,
+    reachable,
+    with_black_boxes,
+    without_unreachable,
+)
 from relayout.candidates.elision import Elision, elision_of
 from relayout.candidates.fixed_node import (
     fixed_lowerings,
@@ -289,8 +295,9 @@ def _refused(
         return reachable(context.checker, context.names, context.tensors, produced, found) if seed.has_boxes else found
 
     stated, cause = _stated(context, node), ""
-    if seed.has_boxes and unfiltered(stated).alternatives:
-        cause = "no node, no input of the graph and no `conversion` of the backend gives the black box"
+    if seed.has_boxes and (placed := unfiltered(stated)).alternatives:
+        lacking = lacking_conversions(context.names, context.tensors, produced, placed)
+        cause = f"no node and no input of the graph has the black box, and {lacking}"
     elif context.tensors.rules.get(node) is None and node not in context.tensors.region_edges:
         cause = f"relayout does not know {node.op_type}, which stays in the source's order without a `rewrite`"
     elif any(each.is_numbered for each in stated):

@@ -210,9 +210,11 @@ def _unsatisfied(
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
     found = str(layouts[0]) if layouts[0] is not None else f"unknown layout, shape {list(tensor.shape)}"
-    if layouts[0] is not None and layouts[0].same_names(required_here):
+    producer = value.producer()
+    if _boxes(required_here) and carried is None and producer is not None:
+        found += f", as the backend states no black box for the result of {_kind(producer)}"
+    elif layouts[0] is not None and layouts[0].same_names(required_here):
         found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
-    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     place = f"operand {n}" if side == "input" else f"result {n}"
     return Finding(
         rule="layout-requirement",
@@ -220,7 +222,7 @@ def _unsatisfied(
         operand=n if side == "input" else None,
         expected=str(required),
         found=found,
-        message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} requires",
+        message=f"{place} of this {_kind(node)} ({value.name}) is not in the layout that backend {backend.name} requires",
     )
 
 
@@ -241,6 +243,10 @@ def _order_of(value: ir.Value, node: ir.Node, place: int, index: ModelIndex) -> 
 
 def _among(name: str | None, required: Layout) -> str | None:
     return name if name is not None and name in required.names else None
+
+
+def _kind(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def node_label(node: ir.Node) -> str:
