@@ -62,6 +62,15 @@ def relaying(*steps: dict[str, Any]) -> Callable[[Any, Any], list[Implementation
     return implementations
 
 
+def stating(**fields: Any) -> Callable[[Any, Any], list[Implementation]]:
+    """The usual implementations with other fields."""
+
+    def implementations(self: Backend, node: Any) -> list[Implementation]:
+        return [replace(each, **fields) for each in Backend.implementations(self, node)]
+
+    return implementations
+
+
 def rename_output(_: Backend, model: Any) -> bool:
     model.graph.outputs[0].name = "renamed"
     return True
@@ -100,6 +109,16 @@ FAILURES = {
         "{'op': 'transpose', 'perm': [1, 0]} on shape [8, 8, 3, 3]",
     ),
     "a rewrite gives another tensor": ({"implementations": written(give_too_little)}, "a tensor of [1, 2, 3]"),
+    "a rewrite is no function": ({"implementations": stating(rewrite="Gemm")}, "str: 'Gemm'"),
+    "pads is a text": ({"implementations": stating(pads="yes")}, "True or False as `pads`"),
+    "any_order is a text": ({"implementations": stating(any_order="yes")}, "True or False as `any_order`"),
+    "implementations is a text": ({"implementations": lambda *_: "NHWC"}, "str: 'NHWC'"),
+    "warnings is a text": ({"warnings": lambda *_: "careful"}, "str: 'careful'"),
+    "warnings is a number": ({"warnings": lambda *_: 5}, "int: 5"),
+    **{
+        f"{hook} has no answer": ({hook: lambda *_: None}, f"{hook}\n  expected: True or False\n")
+        for hook in ("finish", "is_satisfied_by", "prepare", "supports")
+    },
 }
 
 

@@ -129,7 +129,7 @@ def test_a_blocked_layout_speaks_of_as_many_axes_as_the_tensor_has() -> None:
     [
         (way(["*", "*"]), "a sequence of Implementation", "Implementation: "),
         (7, "a sequence of Implementation", "int: 7"),
-        ("NHWC", "an Implementation", "str: 'N'"),
+        ("NHWC", "a sequence of Implementation", "str: 'NHWC'"),
         ([], "at least one implementation", "none"),
         ([("NHWC",)], "an Implementation", "tuple: "),
         ([way(["*"])], "2 input layouts, one an operand", "1"),

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import numpy as np
 from msgspec import Struct
 
 from relayout.backend.failures import guarded, shown, wrong_answer
@@ -73,8 +74,8 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     check = _NodeCheck(backend, "implementations", node)
     with guarded(backend, check.hook, check.where, "the node's implementations"):
         answer: object = backend.implementations(node)
-        # A generator runs the plugin's code here.
-        given = tuple(answer) if isinstance(answer, Iterable) else None
+        # A generator runs the plugin's code here. A text is a sequence of its letters.
+        given = tuple(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else None
     if given is None:
         raise check.wrong("a sequence of Implementation", shown(answer))
     if not given:
@@ -158,13 +159,16 @@ def transfer_cost_of(backend: Backend, nbytes: int, source: str, target: str) ->
 def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: Layout | None, where: str = "") -> bool:
     """Whether the tensor meets the required layout, for the backend. Raises BackendError."""
     with guarded(backend, "is_satisfied_by", where):
-        return bool(backend.is_satisfied_by(tensor, required, current))
+        answer = backend.is_satisfied_by(tensor, required, current)
+    return _checked_bool(backend, "is_satisfied_by", where, answer)
 
 
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
-    with guarded(backend, "supports", _node_location(node)):
-        return bool(backend.supports(logical(node)))
+    where = _node_location(node)
+    with guarded(backend, "supports", where):
+        answer = backend.supports(logical(node))
+    return _checked_bool(backend, "supports", where, answer)
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -174,14 +178,14 @@ def prepared_by(backend: Backend, model: ir.Model) -> bool:
     """
     before = _boundary(model)
     with guarded(backend, "prepare"):
-        changed = bool(backend.prepare(model))
+        changed = backend.prepare(model)
     for (side, old), (_, new) in zip(before, _boundary(model), strict=True):
         if old != new:
             lost, added = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
             expected = f"those of the source, in its order: {first_few(lost or old, ', ')}"
             found = first_few(added, ", ") or ("none" if lost else first_few(new, ", "))
             raise wrong_answer(backend, "prepare", f"the graph's {side}", expected, found)
-    return changed
+    return _checked_bool(backend, "prepare", "", changed)
 
 
 def _boundary(model: ir.Model) -> list[tuple[str, list[str]]]:
@@ -195,10 +199,12 @@ def _described(value: ir.Value) -> str:
     return f"{value.name!r} {dtype} {value.shape}"
 
 
-def finished_by(backend: Backend, model: ir.Model) -> bool:
-    """Run the backend's post-pass on a legal model, in place. Returns whether it changed. Raises BackendError."""
+def finished_by(backend: Backend, model: ir.Model, device: str = "") -> bool:
+    """Run the backend's post-pass on a legal model, in place; of several devices, on the nodes of `device`. Returns
+    whether the model changed. Raises BackendError."""
     with guarded(backend, "finish"):
-        return bool(backend.finish(model))
+        changed = backend.finish(model, device) if device else backend.finish(model)
+    return _checked_bool(backend, "finish", "", changed)
 
 
 def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
@@ -208,7 +214,11 @@ def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
 
 def _all_of(backend: Backend, hook: str, model: ir.Model, kind: type[_T], expected: str) -> tuple[_T, ...]:
     with guarded(backend, hook):
-        found = tuple(getattr(backend, hook)(model))
+        answer: object = getattr(backend, hook)(model)
+        # A generator runs the plugin's code here. A text is a sequence of its letters.
+        found = tuple(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else None
+    if found is None:
+        raise wrong_answer(backend, hook, "", expected, shown(answer))
     for each in found:
         if not isinstance(each, kind):
             raise wrong_answer(backend, hook, "", expected, shown(each))
@@ -295,6 +305,11 @@ class _NodeCheck(Struct, frozen=True):
         devices = self.backend.devices() or ("",)
         if not isinstance(given.device, str) or given.device not in devices:
             raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
+        if given.rewrite is not None and not callable(given.rewrite):
+            raise self.wrong("a function that writes the node, or None, as `rewrite`", shown(given.rewrite))
+        for field in ("pads", "any_order"):
+            if not isinstance(getattr(given, field), bool):
+                raise self.wrong(f"True or False as `{field}`", shown(getattr(given, field)))
         return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device, given.any_order)
 
     def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -335,6 +350,13 @@ class _NodeCheck(Struct, frozen=True):
     def wrong(self, expected: str, found: str, operand: str = "", hint: str = "") -> BackendError:
         hint = hint or _rule_behind(self.backend, self.node)
         return wrong_answer(self.backend, self.hook, self.where, expected, found, operand=operand, hint=hint)
+
+
+def _checked_bool(backend: Backend, hook: str, where: object, given: object) -> bool:
+    """A missing `return` is no answer, and would count as False: what a post-pass wrote would be lost."""
+    if not isinstance(given, bool | np.bool_):
+        raise wrong_answer(backend, hook, where, "True or False", shown(given))
+    return bool(given)
 
 
 def _checked_cost(backend: Backend, hook: str, where: object, given: object) -> int:

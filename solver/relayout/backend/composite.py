@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask
+from relayout.backend.calls import ask, finished_by, is_met_by, supported_by
 from relayout.backend.interface import MOVES, Backend, Implementation, TensorType, Violation
 from relayout.backend.members import is_pure, misspelt_hooks
 from relayout.backend.registry import instantiate
@@ -147,7 +147,7 @@ class Composite(Backend):
         changed = False
         for name, backend in self._at.items():
             before = {node: node.op_identifier() for node in model.graph.all_nodes()}
-            changed = backend.finish(model, name) or changed
+            changed = finished_by(backend, model, name) or changed
             for node in model.graph.all_nodes():
                 if node.metadata_props.get(DEVICE_KEY) == name and before.get(node) != node.op_identifier():
                     node.metadata_props[WRITTEN_KEY] = name
@@ -204,7 +204,7 @@ class Composite(Backend):
         found = {
             name: allowed[name]
             for name, device in self._devices.items()
-            if name in allowed and device.takes(node) and self._at[name].supports(node)
+            if name in allowed and device.takes(node) and supported_by(self._at[name], node)
         }
         return found or (dict.fromkeys(self._devices, 0) if node.op_type in MOVES else {})
 
@@ -238,7 +238,7 @@ class Composite(Backend):
         return self._first(node).nth_result_layout_requirements(node, n)
 
     def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
-        return any(backend.is_satisfied_by(tensor, required, current) for backend in self._at.values())
+        return any(is_met_by(backend, tensor, required, current) for backend in self._at.values())
 
     def _first(self, node: ir.Node) -> Backend:
         """The backend of the first device that can run the node; neighbours see its requirements."""

@@ -216,13 +216,14 @@ def _unsatisfied(
     elif layouts[0] is not None and layouts[0].same_names(required_here):
         found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
     place = f"operand {n}" if side == "input" else f"result {n}"
+    subject = f"{place} of this {_kind(node)} ({value.name})"
     return Finding(
         rule="layout-requirement",
         node=node_label(node),
         operand=n if side == "input" else None,
         expected=str(required),
         found=found,
-        message=f"{place} of this {_kind(node)} ({value.name}) is not in the layout that backend {backend.name} requires",
+        message=f"{subject} is not in the layout that backend {backend.name} requires",
     )
 
 
