@@ -34,6 +34,7 @@ class Warning(Backend):
 """
 TABLES = {
     "rule.toml": 'name = "t"\n[[rule]]\nop = "Convv"\ndata = "NHWC"\n',
+    "attribute.toml": 'name = "t"\n[[rule]]\nop = "Conv"\nwhen.attributes.grop = 1\ndata = "NHWC"\n',
     "rank.toml": 'name = "t"\n[[rule]]\nop = "Conv"\ndata = "NWC"\n',
     "device.toml": 'name = "t"\n[[device]]\nname = "npu"\nop = "Convv"\n[[device]]\nname = "cpu"\n',
     "assign.toml": 'name = "t"\n[[device]]\nname = "npu"\n[[device]]\nname = "cpu"\n'
@@ -45,6 +46,7 @@ WARNED = {
     "an operator that the model lacks": (("convert-layout", "--desired-layout", "LRN=NHWC"), "the model has no LRN"),
     "an option for no node": (("convert-layout", "--backend-option", 'skip=["conv3"]'), "no node of the name conv3"),
     "a rule for no operator": (("rule.toml",), "there is no operator Convv; did you mean Conv?"),
+    "a rule for no attribute": (("attribute.toml",), "rule has an attribute grop; did you mean group?"),
     "a rule for another rank": (("rank.toml",), "no rule fits a node of the model"),
     "a device for no operator": (("device.toml",), "device npu: no node of the model fits; did you mean Conv?"),
     "an assignment for no operator": (("assign.toml",), "assign[0]: no node of the model fits; did you mean Conv?"),

@@ -15,7 +15,6 @@ The first rule whose operator, domain and conditions fit a node decides; if none
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from math import prod
@@ -41,6 +40,7 @@ from relayout.backend.interface import (
     rank_of,
 )
 from relayout.backend.members import answers_by_type, is_pure
+from relayout.errors import did_you_mean
 from relayout.layout.layout import Layout
 from relayout.model.constants import hangs_on_constants
 from relayout.ops.logical_node import logical
@@ -130,19 +130,25 @@ class DeclarativeBackend(Backend):
         return self.extended.flows_down
 
     def warnings(self, model: ir.Model) -> Iterable[str]:
-        """Rules for operators that neither ONNX nor the model has, and a table of which no rule fits a node."""
+        """Rules for operators and attributes that neither ONNX nor the model has, and a table of which no rule fits."""
         yield from self.extended.warnings(model)
         nodes = [logical(node) for node in model.graph.all_nodes()]
-        present = {node.op_type for node in nodes}
-        known = present | onnx_operators()
+        known = dict(onnx_operators())
+        for node in nodes:
+            known[node.op_type] = known.get(node.op_type, frozenset()) | node.attributes.keys()
         for place, rule in enumerate(self.table.rule):
             if rule.domain is not None:
                 continue
+            attributes: set[str] = set()
             for pattern in rule.op:
-                if not any(fnmatchcase(operator, pattern) for operator in known):
-                    near = get_close_matches(pattern, known, n=1)
-                    hint = f"; did you mean {near[0]}?" if near else ""
-                    yield f"table {self.name}, rule[{place}]: there is no operator {pattern}{hint}"
+                meant = [names for operator, names in known.items() if fnmatchcase(operator, pattern)]
+                attributes.update(*meant)
+                if not meant:
+                    yield f"table {self.name}, rule[{place}]: there is no operator {pattern}{_near(pattern, known)}"
+            for name in rule.when.attributes:
+                if attributes and name not in attributes:
+                    text = f"no operator of the rule has an attribute {name}{_near(name, attributes)}"
+                    yield f"table {self.name}, rule[{place}]: {text}"
         if self.table.rule and not any(_applies(rule, node) for rule in self.table.rule for node in nodes):
             yield f"table {self.name}: no rule fits a node of the model, so {self.table.extends} decides all"
 
@@ -167,6 +173,11 @@ class DeclarativeBackend(Backend):
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = did_you_mean(name, names)
+    return f"; {near}" if near else ""
 
 
 def _traffic(node: ir.Node) -> int:

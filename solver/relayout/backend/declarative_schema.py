@@ -5,7 +5,7 @@ Every size is bounded, no value is code, and no key names a file, so a table may
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
@@ -288,11 +288,15 @@ def _most_operands(pattern: str, side: str) -> int | None:
 
 
 @cache
-def onnx_operators() -> frozenset[str]:
-    """The names of ONNX's own operators."""
+def onnx_operators() -> Mapping[str, frozenset[str]]:
+    """The names of the attributes of each of ONNX's own operators, in all versions."""
     from onnx import defs
 
-    return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
+    found: dict[str, frozenset[str]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found[schema.name] = found.get(schema.name, frozenset()) | schema.attributes.keys()
+    return found
 
 
 class _Selection(_Table):
