@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -142,6 +143,17 @@ def test_a_size_is_for_a_dim_that_a_model_has(call: Callable[[Mapping[str, int]]
     with pytest.raises(UsageError, match=r"options\.dims\[bach\]: the model has no symbolic dim .*\n.*batch") as caught:
         call({"batch": 2, "bach": 2})
     assert "did you mean batch?" in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "3"])
+def test_a_size_for_the_verifier_is_a_positive_number(size: Any) -> None:
+    with pytest.raises(UsageError, match=r"options\.dims\[batch\]: not a size"):
+        verify(open_model("batch"), "onnx", dims={"batch": size})
+
+
+def test_a_certificate_that_cannot_be_written_is_an_error_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere.*: the file cannot be written"):
+        legalize(open_model("batch"), certificate=tmp_path / "nowhere" / "proof.json")
 
 
 def test_a_size_may_be_for_a_dim_that_an_inlined_model_lacks() -> None:

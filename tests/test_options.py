@@ -123,6 +123,15 @@ def test_a_value_that_is_no_choice_or_out_of_range_is_refused(verb: str, option:
     assert in_flags(caught.value.where).startswith(f"{option.flag}{entry[1]}")
 
 
+@pytest.mark.parametrize(("verb", "option"), [case for case in CASES if case.values[1].type is not Any])
+def test_a_value_of_another_type_is_refused_with_the_option(verb: str, option: Option) -> None:
+    wrong: Any = 2.5 if option.type in (bool, int) else b"?"
+    for given in (["x"], {7: sample(option)[1]}, {"x": wrong}) if option.is_mapping else (wrong, ["x"]):
+        with pytest.raises(UsageError, match="a value of another type") as caught:
+            given_options(verb, {option.name: given})
+        assert caught.value.where.startswith(f"options.{option.name}")
+
+
 def test_the_command_names_flags_where_errors_name_options() -> None:
     for text, words in (
         (option_text("max_transposes", value=3), "--max-transposes 3"),

@@ -36,7 +36,7 @@ from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
-from relayout.model.onnx_file import Encoded
+from relayout.model.onnx_file import Encoded, replace_file
 from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
 from relayout.ops import all_nodes
@@ -100,7 +100,8 @@ def legalize(
     if certificate is not None and outcome.certificate is not None:
         from relayout.verification.cost.certificate_findings import written_certificate
 
-        Path(certificate).write_text(written_certificate(outcome.certificate), encoding="utf-8")
+        with replace_file(Path(certificate)) as file:
+            file.write(written_certificate(outcome.certificate).encode())
     if isinstance(model, onnx.ModelProto):
         return to_proto(outcome.model), outcome.report
     if isinstance(model, dict):

@@ -121,7 +121,12 @@ class Options:
             value = getattr(self, option.name)
             if value is None and option.is_optional:
                 continue
-            for name, each in value.items() if option.is_mapping else [("", value)]:
+            if not option.is_mapping:
+                option.check(value, option_text(option.name))
+                continue
+            _check_type(value, Mapping, option_text(option.name))
+            for name, each in value.items():
+                _check_type(name, str, option_text(option.name))
                 option.check(each, option_text(option.name, name))
 
 
@@ -160,7 +165,9 @@ class Option(Struct, frozen=True):
         return f"--no-{name}" if self.type is bool and self.default else f"--{name}"
 
     def check(self, value: Any, where: str) -> None:
-        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for an invalid layout."""
+        """Raise UsageError for a value of another type, a wrong choice or a value out of range, LayoutSyntaxError for
+        an invalid layout."""
+        _check_type(value, self.type, where)
         if self.choices and value not in self.choices:
             raise UsageError(f"unknown {self.name}", where=where, expected=" or ".join(self.choices), found=str(value))
         if self.above is not None and not value > self.above:
@@ -193,6 +200,13 @@ class Option(Struct, frozen=True):
                 raise UsageError("not a size", where=f"{where} {text}", expected=f"{self.least} or more", found=value)
             found[name] = int(value) if self.type is int else value if self.type is str else option_value(value)
         return found
+
+
+def _check_type(value: Any, kind: Any, where: str) -> None:
+    from relayout.backend.options import fits, in_words
+
+    if not fits(value, kind):
+        raise UsageError("a value of another type", where=where, expected=in_words(kind), found=repr(value))
 
 
 @cache

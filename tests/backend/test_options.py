@@ -72,6 +72,20 @@ def test_an_option_of_another_type_is_refused_by_name(options: dict[str, Any], e
     assert caught.value.expected == expected
 
 
+def test_an_option_of_any_type_takes_each_value() -> None:
+    class Free(Backend):
+        def __init__(self, context: Backend | None = None, *, data: Any = None) -> None:
+            super().__init__(context)
+            self.data = data
+
+    [option] = options_of(Free)
+    assert (option.expected, option.json_schema) == ("anything", {})
+    for value in (3, "text", [1], {"a": 1}):
+        backend = load_backend(Free, options={"data": value})
+        assert isinstance(backend, Free)
+        assert backend.data == value
+
+
 def test_an_unknown_option_comes_with_those_that_there_are() -> None:
     with pytest.raises(BackendError) as caught:
         load_backend("tpu", options={"max-batch": 4})

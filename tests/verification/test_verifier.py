@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from subprocess import run
+from typing import Any
 
 import numpy as np
 import onnx
@@ -212,8 +213,8 @@ def test_a_constant_in_place_of_an_attribute_that_the_call_does_not_have_is_foun
     assert "function-body" in rules(verify(model, "nhwc"))
 
 
-@pytest.mark.parametrize("samples", [0, -1])
-def test_a_comparison_needs_a_sample(samples: int) -> None:
+@pytest.mark.parametrize("samples", [0, -1, 1.5, "2"])
+def test_a_comparison_needs_a_sample(samples: Any) -> None:
     with pytest.raises(UsageError, match="samples"):
         verify(legal(), "nhwc", against=raw(), samples=samples)
 

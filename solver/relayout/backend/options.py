@@ -20,7 +20,7 @@ from msgspec import Struct
 from relayout.errors import BackendError, UnknownOptionError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
 
-__all__ = ["BackendOption", "check_options", "option_value", "options_of"]
+__all__ = ["BackendOption", "check_options", "fits", "in_words", "option_value", "options_of"]
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
@@ -41,7 +41,7 @@ class BackendOption(Struct, frozen=True):
         >>> BackendOption("block", int | str | None, None, "").expected
         'a whole number, text or null'
         """
-        return _in_words(self.type)
+        return in_words(self.type)
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
         raise error
     for key, value in given.items():
         option = known.get(key)
-        if option is not None and not _fits(value, option.type):
+        if option is not None and not fits(value, option.type):
             raise BackendError(
                 f"the backend {name!r} does not take this value", where=key, expected=option.expected, found=repr(value)
             )
@@ -143,12 +143,12 @@ def _about(found: type[Any], names: Iterable[str]) -> dict[str, str]:
     return {mark[1]: " ".join(says[mark.end() : end].split()) for mark, end in zip(marks, ends, strict=True)}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type, without a look inside: the backend checks the elements of a list or a table."""
     if get_origin(hint) in (Union, types.UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
+        return any(fits(value, each) for each in get_args(hint))
     kind = get_origin(hint) or hint
-    if hint is None or not isinstance(kind, type):
+    if hint is None or kind is Any or not isinstance(kind, type):
         return True
     if isinstance(value, bool):
         return issubclass(bool, kind) and kind is not int
@@ -164,19 +164,24 @@ def _json_types(hint: Any) -> list[str]:
         parts = [_json_types(each) for each in get_args(hint)]
         return list(dict.fromkeys(kind for part in parts for kind in part)) if all(parts) else []
     kind = get_origin(hint) or hint
-    if not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return []
     if kind in _JSON_TYPES:
         return [_JSON_TYPES[kind]]
     return ["object"] if issubclass(kind, Mapping) else ["array"] if issubclass(kind, Iterable) else []
 
 
-def _in_words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+    """A type, for messages.
+
+    >>> in_words(float), in_words(list[int] | None)
+    ('a number', 'a list or null')
+    """
     if get_origin(hint) in (Union, types.UnionType):
-        *others, last = [_in_words(each) for each in get_args(hint)]
+        *others, last = [in_words(each) for each in get_args(hint)]
         return f"{', '.join(others)} or {last}"
     kind = get_origin(hint) or hint
-    if not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return "anything"
     if kind in _WORDS:
         return _WORDS[kind]

@@ -83,8 +83,8 @@ def verify(
     be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError for a dim of
     no model and where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
-    if samples < 1:
-        raise UsageError("too few samples", where="samples", expected="at least 1", found=str(samples))
+    if not isinstance(samples, int) or samples < 1:
+        raise UsageError("too few samples", where="samples", expected="a whole number, at least 1", found=repr(samples))
     findings: list[Finding] = []
     subject, faults = _readable(model)
     if backend is None:

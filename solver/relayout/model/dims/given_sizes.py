@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from relayout.errors import check_known, option_text
+from relayout.errors import UsageError, check_known, option_text
 from relayout.ops import all_nodes
 
 __all__ = ["check_dims", "sizes_in"]
 
 
 def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
-    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
+    """Raise UsageError if a size is given for a symbolic dim that none of the models has, or is no size."""
+    for name, size in (dims or {}).items():
+        if not isinstance(size, int) or size < 1:
+            raise UsageError("not a size", where=option_text("dims", name), expected="1 or more", found=repr(size))
     if dims:
         check_known(option_text("dims", "{}"), dims, set[str]().union(*map(_dim_names, models)), "symbolic dim")
 
