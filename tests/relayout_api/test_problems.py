@@ -192,6 +192,12 @@ CASES = {
         "invalid-options", onnx_bytes(), query={"backend": "{"}, headers=ONNX, says={"where": "query.backend"}
     ),
     "no media type": Case("unsupported-media-type", b"{}", headers={}, says={"found": "no Content-Type"}),
+    "the media type that curl sends by itself": Case(
+        "unsupported-media-type",
+        b"{}",
+        headers={"Content-Type": "application/x-www-form-urlencoded"},
+        says={"hint": "--header 'Content-Type: "},
+    ),
     "a media type that is not taken": Case("unsupported-media-type", b"{}", headers={"Content-Type": "text/plain"}),
     "a body that is compressed in another way": Case(
         "unsupported-media-type", b"{}", headers={**JSON, "Content-Encoding": "br"}, says={"expected": "gzip"}
