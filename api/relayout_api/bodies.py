@@ -69,18 +69,19 @@ class Body(Content):
         self._hashed = end
 
 
+_FORM = "state the body's type in the header Content-Type; curl sends that of a form where none is given"
+
+
 def media_type(request: Request, *accepted: str) -> str:
     """The body's media type, one of `accepted`. Raises RefusedError for another, or a compression other than gzip."""
     name = _media_type(request)
     if name not in accepted:
-        # curl sends a form's type with --data and --data-binary.
-        is_of_curl = name == "application/x-www-form-urlencoded"
         raise RefusedError(
             "unsupported-media-type",
             "unsupported media type",
             expected=" or ".join(accepted),
             found=request.headers.get("content-type") or "no Content-Type",
-            hint="with curl: --json, or --header 'Content-Type: TYPE' beside --data-binary" if is_of_curl else "",
+            hint=_FORM if name == "application/x-www-form-urlencoded" else "",
         )
     encoding = _encoding(request)
     if encoding not in ("", "identity", "gzip"):

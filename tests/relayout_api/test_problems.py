@@ -196,7 +196,7 @@ CASES = {
         "unsupported-media-type",
         b"{}",
         headers={"Content-Type": "application/x-www-form-urlencoded"},
-        says={"hint": "--header 'Content-Type: "},
+        says={"hint": "in the header Content-Type; curl "},
     ),
     "a media type that is not taken": Case("unsupported-media-type", b"{}", headers={"Content-Type": "text/plain"}),
     "a body that is compressed in another way": Case(
