@@ -10,7 +10,6 @@ import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
 from msgspec import Struct
 
 from relayout.backend.failures import guarded, shown, wrong_answer
@@ -354,7 +353,11 @@ class _NodeCheck(Struct, frozen=True):
 
 def _checked_bool(backend: Backend, hook: str, where: object, given: object) -> bool:
     """A missing `return` is no answer, and would count as False: what a post-pass wrote would be lost."""
-    if not isinstance(given, bool | np.bool_):
+    if isinstance(given, bool):
+        return given
+    import numpy as np  # the server lists backends without it
+
+    if not isinstance(given, np.bool_):
         raise wrong_answer(backend, hook, where, "True or False", shown(given))
     return bool(given)
 
