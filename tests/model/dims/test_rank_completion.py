@@ -7,7 +7,7 @@ import pytest
 from graphs import assert_same_numbers
 from model_files import parse
 
-from relayout import legalize
+from relayout import legalize, read_model
 
 SEQUENCE = "q = SplitToSequence <axis = 0, keepdims = 0> (z)  y = ConcatFromSequence <axis = 0> (q)"
 
@@ -34,3 +34,13 @@ def test_a_result_that_a_node_leaves_out_stands_for_no_operand(operator: str, ga
     legal, report = legalize(model, "nhwc")
     assert report.status == "optimal"
     assert_same_numbers(model, legal)
+
+
+def test_a_rank_that_a_rule_finds_tells_the_number_of_extents_that_a_shape_has() -> None:
+    """The extent of the Shape's result had a name already, so that a round seemed to find nothing new."""
+    text = """g (float[8] x, float[2, 2, 2] z, bool[2] c) => (y)
+        { k = Compress <axis = 0> (z, c)  s = Shape (k)  r = Reshape (x, s)  y = Sin (r) }"""
+    model = read_model(parse(text, opset=9))
+    shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
+    assert shapes["s"] == [3]
+    assert [shapes[name] and len(shapes[name]) for name in "kry"] == [3, 3, 3]

@@ -53,10 +53,12 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
 
 
 def known_dims(graph: onnx.GraphProto) -> int:
-    """The number of the ranks, and of dims with a number or a name, that the graph declares, without its subgraphs."""
+    """How much the graph, without its subgraphs, declares: a point for each rank, one for each dim with a name, and two
+    for each with a number, as inference may find the number of a dim that it has named."""
     shapes = [value.type.tensor_type for value in (*graph.value_info, *graph.output)]
     ranked = [kind.shape.dim for kind in shapes if kind.HasField("shape")]
-    return len(ranked) + sum(dim.WhichOneof("value") is not None for dims in ranked for dim in dims)
+    points = {None: 0, "dim_param": 1, "dim_value": 2}
+    return len(ranked) + sum(points[dim.WhichOneof("value")] for dims in ranked for dim in dims)
 
 
 def state_completed(values: Iterable[ir.Value], graph: onnx.GraphProto) -> bool:
