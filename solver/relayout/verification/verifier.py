@@ -134,11 +134,11 @@ def verify(
         ]
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
-    is_compared = numeric is not None and numeric.status == "compared"
-    has_run_whole = is_compared and numeric is not None and numeric.pieces is None
-    if theirs is not None and not faults and not has_run_whole:
+    in_pieces = numeric is not None and numeric.pieces is not None
+    if theirs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
-        findings += _against(index, theirs, chosen, run=False) if run and not is_compared else ()
+        are_all = numeric is not None and numeric.status == "compared" and not numeric.not_compared
+        findings += _against(index, theirs, chosen, run=False) if run and not are_all else ()
     return verification_of(findings, numeric, price)
 
 

@@ -22,7 +22,7 @@ from relayout.verification.boundary import check_inner_shapes, check_side
 from relayout.verification.numeric.symbolic_sizes import Plan, open_dims, other_plans, plans, symbol_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["check_shapes_at_sizes", "is_as_declared", "sized_reader"]
+__all__ = ["MOST_SIZES", "check_shapes_at_sizes", "is_as_declared", "sized_reader"]
 
 _SHAPED = frozenset({"Expand", "Reshape"})
 """The operators that legalization gives a shape. A model without them has no shape of its making."""
@@ -33,7 +33,7 @@ _READING = frozenset({"Shape", "Size"})
 SizedReader = Callable[[Mapping[str, int]], ir.Model | InputError]
 """The model at sizes for its open dims, or the contradiction between its shapes there."""
 
-_MOST_SIZES = 8
+MOST_SIZES = 8
 """So many sets of sizes are tried where the original fits none of those before."""
 
 
@@ -60,7 +60,7 @@ def check_shapes_at_sizes(
     at = sized_reader(model)
     source: ir.Model | None = None
     fits: Plan | None = None
-    for plan in islice(plans(model, inputs, dims), _MOST_SIZES):
+    for plan in islice(plans(model, inputs, dims), MOST_SIZES):
         sized = at(plan.extents)
         is_declared = is_fresh and isinstance(sized, ir.Model) and is_as_declared(model, sized, plan.extents)
         if is_declared and not reads_tiles:
@@ -78,7 +78,7 @@ def check_shapes_at_sizes(
     if fits is None or source is None or is_fresh:
         return
     # A number in place of an open dim may be the size that was tried.
-    for plan in islice(other_plans(source, fed(source), dims, fits), _MOST_SIZES):
+    for plan in islice(other_plans(source, fed(source), dims, fits), MOST_SIZES):
         if (wanted := _fitting(source, source_at, plan)) is not None:
             yield from _named_by(plan, _differences(at(plan.extents), wanted))
             return
