@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from backend_tables import node
 from graphs import Net
 
 from relayout.legalization import legalize
+from relayout.verification.operator_facts import axis_path
 from relayout.verification.verifier import verify
 
 
@@ -159,3 +161,32 @@ def test_blocks_of_one_leave_the_axes_where_they_are(operator: str) -> None:
     legal, report = legalize(model, "xla-cpu")
     assert report.after.transposes == 0
     assert verify(legal, "xla-cpu", against=model).findings == ()
+
+
+def test_blocks_change_the_extents_of_axes_but_not_their_names() -> None:
+    """The normalization calls the last axis C, and the blocks the second one. Each name is valid behind the blocks."""
+    net = Net()
+    image = net.transpose(net.input("x", (1, 12, 6, 8)), 0, 3, 1, 2)
+    shift, mean, variance = (net.constant(np.full(8, 1 + n, np.float32)) for n in range(3))
+    image = net.node("BatchNormalization", image, net.node("Sin", net.input("s", (8,))), shift, mean, variance)
+    blocks = net.node("SpaceToDepth", net.transpose(image, 0, 2, 3, 1), blocksize=2)
+    net.output(net.node("ReduceProd", blocks, keepdims=0))
+    model = net.model()
+    legal, _ = legalize(model, "opencl")
+    assert "SpaceToDepth" in {node.op_type for node in legal.graph.node}
+    assert verify(legal, "opencl", against=model, run=False).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("operator", "before", "after", "sources"),
+    [
+        ("SpaceToDepth", "2,3,4,6", "2,12,2,3", (0, 1, 2, 3)),
+        ("DepthToSpace", "2,8,4,6", "2,2,8,12", (0, 1, 2, 3)),
+        # An axis of extent 1 may have any name, which must not pass to what the other axes become.
+        ("SpaceToDepth", "2,1,4,2", "2,4,2,1", (0, None, 2, None)),
+        ("DepthToSpace", "2,4,1,6", "2,1,2,12", (0, None, None, 3)),
+    ],
+)
+def test_axes_behind_blocks(operator: str, before: str, after: str, sources: tuple[int | None, ...]) -> None:
+    made = node(f"(float[{before}] x) => (float[{after}] y) {{ y = {operator} <blocksize = 2> (x) }}")
+    assert axis_path(made, 0, 0) == sources

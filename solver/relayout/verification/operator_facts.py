@@ -316,8 +316,6 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     if kind == "Transpose":
         perm = node.attributes.get_ints("perm", tuple(range(inner))[::-1])
         return tuple(perm) if perm is not None and sorted(perm) == list(range(inner)) else None
-    if kind in ("DepthToSpace", "SpaceToDepth"):
-        return tuple(range(inner)) if node.attributes.get_int("blocksize", 0) == 1 else None
     if kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin", "Squeeze"):
         return _after_removing(node, inner, outer)
     if kind == "Unsqueeze":
@@ -422,9 +420,13 @@ def small_constant(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
-    """For each axis of the m-th result, the axis of the n-th input that it is; None as a whole if it is unknown."""
+    """For each axis of the m-th result, the axis of the n-th input that it is; None as a whole if it is unknown.
+
+    SpaceToDepth and DepthToSpace change the extents of axes, but not what they are.
+    """
     facts = named(node)
-    if node.op_type not in CHANNELS_ONLY and (facts is None or facts.names_axes):
+    moves_blocks = node.op_type in ("DepthToSpace", "SpaceToDepth")
+    if not moves_blocks and node.op_type not in CHANNELS_ONLY and (facts is None or facts.names_axes):
         return axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]
     if n or m or source is None or source.shape is None or result.shape is None:
@@ -439,7 +441,7 @@ def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     # A reader may give an axis of extent 1 any name. The axis that it broadcasts to, or is reduced from, is another,
     # and its name must not pass to an operator that does not know that the extent is 1.
     units = [(axis, source.shape[axis] == 1, extent == 1) for axis, extent in zip(sources, result.shape, strict=True)]
-    pooled = is_pooled(node)
+    reduces = moves_blocks or is_pooled(node)
     return tuple(
-        None if (before and not after) or (pooled and after and not before) else axis for axis, before, after in units
+        None if (before and not after) or (reduces and after and not before) else axis for axis, before, after in units
     )
