@@ -1,13 +1,18 @@
-"""The checks of a legal model against its original that need no run of either."""
+"""The checks of a legal model against its original that need no run of the whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
+from relayout.backend.calls import conversion_operators_of
+from relayout.backend.interface import Backend
+from relayout.layout.metadata_keys import SOURCE_HASH_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_declared, check_inner_shapes, check_side
+from relayout.verification.constant_data import check_constants
+from relayout.verification.cost.stated_prices import extended
 from relayout.verification.counterparts import OriginalIndex
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.model_index import ModelIndex
@@ -16,19 +21,24 @@ from relayout.verification.operators_kept import check_operators
 __all__ = ["check_against"]
 
 
-def check_against(
-    model: ModelIndex, original: OriginalIndex, own: Set[tuple[str, str]], *, fuses: bool, run: bool
-) -> Iterator[Finding]:
-    """Yield the differences at the boundary, in the shapes of annotated values, in operators, and in the axes that they
-    read.
-
-    `own` are the backend's conversion operators, by domain and name. `fuses`: it has a post-pass, which may replace
-    operators by some that it does not name. `run`: both models are run and compared too.
-    """
-    yield from check_side("input", fed(model.model), fed(original.model))
-    yield from check_side("output", model.model.graph.outputs, original.model.graph.outputs)
-    yield from check_declared(model.model, original.model)
-    yield from check_inner_shapes(model.model, original.model)
-    yield from check_axes_read(model, original)
-    yield from check_dataflow(model, original, fuses=fuses)
-    yield from check_operators(model, original, own, fuses=fuses, run=run)
+def check_against(index: ModelIndex, original: OriginalIndex, backend: Backend, *, run: bool) -> Iterator[Finding]:
+    """Yield the differences at the boundary, in the shapes of annotated values, in operators, in the axes that they
+    read, and in constants. Without `run`, an operator that computes must be one of the original's."""
+    model, source = index.model, original.model
+    recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
+    if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):
+        message = "the model records that it was made from another file"
+        yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
+    # A post-pass may replace operators by some that the backend does not name.
+    kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}
+    fuses = any(
+        each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
+    )
+    yield from check_side("input", fed(model), fed(source))
+    yield from check_side("output", model.graph.outputs, source.graph.outputs)
+    yield from check_declared(model, source)
+    yield from check_inner_shapes(model, source)
+    yield from check_axes_read(index, original)
+    yield from check_dataflow(index, original, fuses=fuses)
+    yield from check_operators(index, original, conversion_operators_of(backend), fuses=fuses, run=run)
+    yield from check_constants(index, original)

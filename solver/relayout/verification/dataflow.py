@@ -36,7 +36,7 @@ __all__ = ["check_dataflow"]
 _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
-def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool = False) -> Iterator[Finding]:
+def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool) -> Iterator[Finding]:
     """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
 
     `fuses`: the backend has a post-pass, which may add operators.

@@ -34,8 +34,7 @@ from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
 from relayout.verification.cost.sizes import check_sizes, sizes_of
-from relayout.verification.cost.stated_prices import extended
-from relayout.verification.counterparts import Original, OriginalIndex
+from relayout.verification.counterparts import Original
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
@@ -83,6 +82,8 @@ def verify(
     be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError for a dim of
     no model and where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
+    from relayout.verification.against_original import check_against
+
     if not isinstance(samples, int) or samples < 1:
         raise UsageError("too few samples", where="samples", expected="a whole number, at least 1", found=repr(samples))
     findings: list[Finding] = []
@@ -103,7 +104,7 @@ def verify(
     try:
         findings += _static(index, chosen, charges)
         if theirs is not None:
-            findings += _against(index, theirs, chosen, run=run)
+            findings += check_against(index, theirs, chosen, run=run)
     except RelayoutError:
         raise
     except Exception:
@@ -138,7 +139,7 @@ def verify(
     if theirs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
         are_all = numeric is not None and numeric.status == "compared" and not numeric.not_compared
-        findings += _against(index, theirs, chosen, run=False) if run and not are_all else ()
+        findings += check_against(index, theirs, chosen, run=False) if run and not are_all else ()
     return verification_of(findings, numeric, price)
 
 
@@ -177,25 +178,6 @@ def verification_of(
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
-
-
-def _against(model: ModelIndex, original: OriginalIndex, backend: Backend, *, run: bool) -> Iterator[Finding]:
-    """The differences from the original that need no run of the whole. Without `run`, an operator that computes must be
-    one of the original's."""
-    from relayout.verification.against_original import check_against
-    from relayout.verification.constant_data import check_constants
-
-    source = original.model
-    recorded, known = model.model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
-    if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):
-        message = "the model records that it was made from another file"
-        yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}
-    fuses = any(
-        each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
-    )
-    yield from check_against(model, original, conversion_operators_of(backend), fuses=fuses, run=run)
-    yield from check_constants(model, original)
 
 
 def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str]) -> Iterator[Finding]:
