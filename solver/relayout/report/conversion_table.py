@@ -10,30 +10,21 @@ from typing import TypeVar
 from relayout.report.grouping import Group, counted, grouped
 from relayout.report.schema import Charge, Conversion, Transfer
 
-__all__ = ["ChargeRow", "ConversionRow", "charge_rows", "conversion_rows", "in_words", "transfer_rows"]
+__all__ = ["ChargeRow", "charge_rows", "conversion_rows", "in_words", "megabytes", "transfer_rows"]
 
 _Moved = TypeVar("_Moved", Conversion, Transfer)
+
+Row = tuple[str, str, str, str, str, str, str]
+"""How many, as `12 x`, or "" for one; the value, its two ends, and the kind; the megabytes of all, and the readers, one
+a line."""
 
 # An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
 _FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionRow:
-    """Conversions that differ in the numbers of their names only; `count` is `12 x`, or empty for one. `bytes` are of
-    all of them, and `readers` one text a consumer."""
-
-    count: str
-    value: str
-    source: str
-    target: str
-    kind: str
-    bytes: int
-    readers: tuple[str, ...]
-
-
-def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
-    """One row for each group of similar conversions, in the order of the first of each."""
+def conversion_rows(conversions: Sequence[Conversion]) -> list[Row]:
+    """One row for each group of conversions that differ in the numbers of their names only, in the order of the first
+    of each."""
     groups = grouped(
         (
             [each.value, *(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in each.required_by)],
@@ -51,9 +42,9 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
     return rows
 
 
-def transfer_rows(transfers: Sequence[Transfer]) -> list[ConversionRow]:
-    """One row for each group of similar transfers, of whatever sizes, in the order of the first of each. `source` and
-    `target` are devices, and `kind` is the layout."""
+def transfer_rows(transfers: Sequence[Transfer]) -> list[Row]:
+    """One row for each group of similar transfers, of whatever sizes, in the order of the first of each: from one
+    device to another, with the layout for a kind."""
     groups = grouped(
         (
             [each.value, *(f"{by.node}:{by.operand}" for by in each.required_by)],
@@ -66,10 +57,10 @@ def transfer_rows(transfers: Sequence[Transfer]) -> list[ConversionRow]:
     return [_row(group, first.from_, first.to, in_words(first.layout)) for group, first in firsts]
 
 
-def _row(group: Group[_Moved], source: str, target: str, kind: str) -> ConversionRow:
+def _row(group: Group[_Moved], source: str, target: str, kind: str) -> Row:
     value, *readers = group.names
     total = sum(each.bytes for each in group.items)
-    return ConversionRow(counted(group), value, source, target, kind, total, tuple(readers))
+    return counted(group), value, source, target, kind, megabytes(total), "\n".join(readers)
 
 
 _REMARKS = {
@@ -105,6 +96,10 @@ def charge_rows(charges: Sequence[Charge]) -> list[ChargeRow]:
         for group in groups
     ]
     return sorted(rows, key=lambda row: -row.cost)
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.2f}"
 
 
 def _readers(conversion: Conversion) -> tuple[tuple[int, str], ...]:

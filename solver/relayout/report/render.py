@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import ConversionRow, charge_rows, conversion_rows, transfer_rows
+from relayout.report.conversion_table import charge_rows, conversion_rows, megabytes, transfer_rows
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 
 if TYPE_CHECKING:
@@ -64,12 +64,17 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _fill(table: Table, rows: Sequence[Sequence[str]], top: int | None = None, *more: str) -> Table:
-    """The table with the first `top` rows; its caption tells of the others and of `more`."""
+def _listed(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], top: int | None = None, *more: str
+) -> Table:
+    """A table of the first `top` rows; its caption tells of the others and of `more`. A column that has neither a
+    heading nor text is left out."""
     from rich.text import Text
 
+    kept = [n for n, heading in enumerate(headings) if heading or any(row[n] for row in rows)]
+    table = _table(title, *(headings[n] for n in kept))
     for row in rows[:top]:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(row[n]) for n in kept))
     unseen = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
     if unseen or more:
         table.caption = f"and {', and '.join([*unseen, *more])}"
@@ -92,9 +97,9 @@ def _summary(report: Report) -> Table:
     for name, old, old_bytes, new, new_bytes, entry in counted:
         if name == "transposes" or old or new:
             cost = "" if report.account is None else str(entry.cost)
-            table.add_row(name, str(old), _megabytes(old_bytes), str(new), _megabytes(new_bytes), cost)
+            table.add_row(name, str(old), megabytes(old_bytes), str(new), megabytes(new_bytes), cost)
     olds, news = sum(row[1] for row in counted), sum(row[3] for row in counted)
-    moved = _megabytes(sum(row[2] for row in counted)), _megabytes(sum(row[4] for row in counted))
+    moved = megabytes(sum(row[2] for row in counted)), megabytes(sum(row[4] for row in counted))
     total = "" if report.cost is None else str(report.cost)
     table.add_row("total", str(olds), moved[0], str(news), moved[1], total, end_section=True)
     table.add_row("nodes", str(before.nodes), "", str(after.nodes), "", "", end_section=True)
@@ -141,38 +146,25 @@ def _conversions(report: Report, top: int | None) -> Table:
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
     folded = len(report.conversions) - len(running)
     more = [f"{folded} folded into constants"] if folded else []
-    return _moves("conversions that remain", "kind", conversion_rows(running), top, *more)
+    headings = ("", "value", "from", "to", "kind", "MB", "required by")
+    return _listed("conversions that remain", headings, conversion_rows(running), top, *more)
 
 
 def _transfers(report: Report, top: int | None) -> Table:
-    return _moves("transfers", "layout", transfer_rows(report.transfers), top)
-
-
-def _moves(title: str, kind: str, rows: Sequence[ConversionRow], top: int | None, *more: str) -> Table:
-    counts = [""] * any(row.count for row in rows)
-    table = _table(title, *counts, "value", "from", "to", kind, "MB", "required by")
-    cells = [
-        [row.count] * len(counts)
-        + [row.value, row.source, row.target, row.kind, _megabytes(row.bytes), "\n".join(row.readers)]
-        for row in rows
-    ]
-    return _fill(table, cells, top, *more)
+    headings = ("", "value", "from", "to", "layout", "MB", "required by")
+    return _listed("transfers", headings, transfer_rows(report.transfers), top)
 
 
 def _charges(report: Report, top: int | None) -> Table:
-    rows = charge_rows(report.charges)
-    counts, remarks = [""] * any(row.count for row in rows), [""] * any(row.remark for row in rows)
-    table = _table("operators that have a cost", *counts, "node", "layout", *remarks, "MB")
-    cells = [
-        [row.count] * len(counts) + [row.node, row.layout] + [row.remark] * len(remarks) + [_megabytes(row.cost)]
-        for row in rows
+    rows = [
+        (each.count, each.node, each.layout, each.remark, megabytes(each.cost)) for each in charge_rows(report.charges)
     ]
-    return _fill(table, cells, top)
+    return _listed("operators that have a cost", ("", "node", "layout", "", "MB"), rows, top)
 
 
 def _devices(report: Report) -> Table:
-    table = _table("devices", "device", "backend", "nodes")
-    return _fill(table, [(each.device, each.backend, str(len(each.nodes))) for each in report.devices])
+    rows = [(each.device, each.backend, str(len(each.nodes))) for each in report.devices]
+    return _listed("devices", ("device", "backend", "nodes"), rows)
 
 
 def _print_verification(verification: Verification, print_line: Callable[..., None]) -> None:
@@ -209,7 +201,3 @@ def price_line(price: Price | None) -> str:
     return (
         f"computed again: {price.computed} of the cost {price.claimed}; not computed: {'; '.join(price.not_computed)}"
     )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.2f}"
