@@ -8,8 +8,9 @@ verifier's own notion: the one in `relayout.ops`, by which candidates are shared
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -27,7 +28,7 @@ from relayout.verification.operator_facts import (
     small_constant,
     with_whole_parts,
 )
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import nesting_of, walk
 
 __all__ = ["MARKS", "ModelIndex", "OperatorClass", "checked_once"]
 
@@ -82,11 +83,10 @@ class ModelIndex:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nesting: dict[ir.Node, Sequence[ir.Graph]] = {}
+        self.nesting = nesting_of(model.graph)
         """The graphs inside each node that has any; an outer node comes before those inside it."""
-        self.nodes_of: dict[ir.Graph, tuple[ir.Node, ...]] = {}
+        self.nodes_of = {graph: tuple(graph) for graph in (model.graph, *chain.from_iterable(self.nesting.values()))}
         """The nodes of each graph, in its order."""
-        self._enter(model.graph)
         self.nodes = tuple(walk(model.graph, self.nesting)) if self.nesting else self.nodes_of[model.graph]
         types = _Types()
         self.type_of: Callable[[ir.Value], int] = types.__getitem__
@@ -95,14 +95,6 @@ class ModelIndex:
         """A node's operator class."""
         self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = _Marks().__getitem__
         """A value's annotations by `MARKS`, () where it has none."""
-
-    def _enter(self, graph: ir.Graph) -> None:
-        nodes = self.nodes_of[graph] = tuple(graph)
-        for node in nodes:
-            if inside := graphs_of(node):
-                self.nesting[node] = inside
-                for inner in inside:
-                    self._enter(inner)
 
     @cached_property
     def by_name(self) -> Mapping[str, ir.Node]:
