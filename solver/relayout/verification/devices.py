@@ -7,42 +7,30 @@ from collections.abc import Iterator, Set
 import onnx_ir as ir
 
 from relayout.backend.calls import ask, supported_by
-from relayout.backend.interface import Backend, Implementation
+from relayout.backend.interface import Backend
 from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.report.schema import Finding
-from relayout.verification.constants import constants_of
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.model_index import ModelIndex
+from relayout.verification.requirements import node_label
+from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["check_placement", "implementations_of", "transferred"]
+__all__ = ["check_placement", "transferred"]
 
 # They move data, and run where the conversion is made.
 _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
 
 
-def implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
-    """The implementations of a node: on the device that its metadata names, where it names one."""
-    device = node.metadata_props.get(DEVICE_KEY)
-    if not backend.devices():
-        return ask(backend, node)
-    if device in backend.devices():
-        # A backend of several devices may charge for a device what that device's own backend does not.
-        placed = [each for each in ask(backend, node) if each.device == device] if supported_by(backend, node) else []
-        return tuple(placed) or ask(backend.at(device), node)
-    return ask(backend, node) if supported_by(backend, node) else ()
-
-
-def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+def check_placement(index: ModelIndex, backend: Backend) -> Iterator[Finding]:
     """Yield a finding for each node on an unknown device, or on one that does not take it."""
     devices = backend.devices()
     if not devices:
         return
-    constants = constants_of(model.graph)
-    for node in walk(model.graph):
+    for node in index.nodes:
         device = node.metadata_props.get(DEVICE_KEY)
         if device is not None and device not in devices:
             yield _finding(node, f"one of {', '.join(devices)}", device, "there is no such device")
-        elif not all(value in constants for value in node.outputs) and not _moves_data(node):
+        elif not all(value in index.constants for value in node.outputs) and not _moves_data(node):
             taking = _taking(node, backend)
             if device not in taking and (device is not None or not taking):
                 expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} can run"
@@ -95,5 +83,4 @@ def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:
-    name = node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
-    return Finding(rule="placement", node=name, expected=expected, found=found, message=message)
+    return Finding(rule="placement", node=node_label(node), expected=expected, found=found, message=message)

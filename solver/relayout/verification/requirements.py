@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.backend.calls import is_met_by
+from relayout.backend.calls import ask, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
 from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
@@ -21,7 +21,6 @@ from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
-from relayout.verification.devices import implementations_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
 from relayout.verification.resize_axes import may_be_cut, names_by_extents
@@ -121,7 +120,7 @@ def check_requirements(
         key: Hashable = index.class_of(node) if is_shared else node, device
         if key not in answers:
             kind = index.class_of(node).key if is_kept else None
-            stated = ask_once(_kept, backend, kind and (kind, device), partial(implementations_of, node, backend))
+            stated = ask_once(_kept, backend, kind and (kind, device), partial(_implementations_of, node, backend))
             answers[key] = stated, known.asked(node, stated)
         implementations, asked = answers[key]
         place = key, known.situation(node, asked) if is_shared else ()
@@ -139,6 +138,18 @@ def check_requirements(
         if least or most:
             charges[node] = least, most
     yield from _check_outputs(graph, boxes)
+
+
+def _implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
+    """The implementations of a node: on the device that its metadata names, where it names one."""
+    device = node.metadata_props.get(DEVICE_KEY)
+    if not backend.devices():
+        return ask(backend, node)
+    if device in backend.devices():
+        # A backend of several devices may charge for a device what that device's own backend does not.
+        placed = [each for each in ask(backend, node) if each.device == device] if supported_by(backend, node) else []
+        return tuple(placed) or ask(backend.at(device), node)
+    return ask(backend, node) if supported_by(backend, node) else ()
 
 
 def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:

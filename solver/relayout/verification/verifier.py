@@ -244,7 +244,7 @@ def _static(
     yield from check_functions(index, conversion_operators_of(backend))
     yield from check_annotations(index, derivation, common)
     yield from check_requirements(index, backend, derivation, common, charges)
-    yield from check_placement(model, backend)
+    yield from check_placement(index, backend)
     yield from _check_by_backend(model, backend)
 
 
