@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding, NotCompared, Numeric
 from relayout.verification.numeric.as_given import Unread, check_as_given
-from relayout.verification.numeric.baseline import Feeds, behind, drawn_anew, first_line, run, variant
+from relayout.verification.numeric.baseline import Feeds, drawn_anew, first_line, run, variant
 from relayout.verification.numeric.float64 import Samples
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
@@ -18,8 +18,7 @@ from relayout.verification.numeric.judgement import (
     findings_of,
     judged,
     left_out_findings,
-    quantizes,
-    results_of,
+    runs_of,
     vacuous,
 )
 from relayout.verification.numeric.preparation import prepare
@@ -55,9 +54,10 @@ def compare(
     prepared = prepare(mine, theirs, {value.name for value in opaque}, drawn, samples, seed, dims)
     if isinstance(prepared, str):
         return [], _skipped(f"the original cannot be run: {prepared}")
-    feeds = [prepared.feeds(trial) for trial in prepared.baseline.trials]
+    outputs = {str(value.name) for value in prepared.model.graph.outputs}
+    sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
     try:
-        found = results_of(prepared, feeds)
+        runs = runs_of(prepared, sources, original)
     except NotImplementedError as error:
         # onnx.reference lacks the operators of runtimes, and onnxruntime did not run the original.
         return [], _skipped(f"the runtime lacks operators of the model: {first_line(error)}")
@@ -65,9 +65,6 @@ def compare(
         fault, expected = first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
-    outputs = {str(value.name) for value in prepared.model.graph.outputs}
-    sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
-    runs = Runs(prepared, feeds, found, sources, behind(original, quantizes))
     differences, float64 = judged(runs)
     # All is known of a result of no elements.
     empty = {str(value.name) for value in original.graph.outputs if 0 in (value.shape or ())}
@@ -99,7 +96,7 @@ def compare(
 def _as_given(runs: Runs, given: tuple[object, object], left_out: Set[str]) -> tuple[list[Finding], list[str]]:
     """The same of both models as they were given, in the first trial; of models that were cut nothing is said."""
     prepared, baseline = runs.prepared, runs.prepared.baseline
-    if prepared.is_partial:
+    if prepared.notes:
         return [], []
     if max(map(weights_size, (prepared.model, prepared.original))) > LARGEST_COPY:
         return [], ["to run the models as they were given: their weights are too large to be copied"]

@@ -16,17 +16,15 @@ import onnx_ir as ir
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
 from relayout.verification.axis_names import fed
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.numeric.baseline import Baseline, baseline_of, behind, drawn_anew, first_line
+from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_anew, first_line
 from relayout.verification.numeric.cut import lacking
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
     RANDOM_RESULT,
-    Runs,
     findings_of,
     judged,
     left_out_findings,
-    quantizes,
-    results_of,
+    runs_of,
     vacuous,
 )
 from relayout.verification.numeric.pieces import Piece, model_of, pieces
@@ -179,9 +177,8 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, samples: int, seed: 
         return outcome(fault=f"{source} cannot be computed: {'; '.join(baseline)}", is_refused=True)
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}
     prepared = Prepared(mine, theirs, baseline, {}, supplied, (), {}, ())
-    feeds = [prepared.feeds(trial) for trial in baseline.trials]
     try:
-        found = results_of(prepared, feeds)
+        runs = runs_of(prepared, {name: source}, theirs)
     except NotImplementedError as error:
         return outcome(fault=f"the runtime lacks operators of the model: {first_line(error)}")
     except Exception as error:  # a runtime may raise anything
@@ -193,7 +190,6 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, samples: int, seed: 
             message=f"the operators that compute {name} do not run",
         )
         return outcome(fault=finding.message, findings=(finding,))
-    runs = Runs(prepared, feeds, found, {name: source}, behind(theirs, quantizes))
     [difference], float64 = judged(runs)
     is_blind = difference.passed and not has_numbers([sample[source] for sample in runs.expected])
     if is_blind and 0 not in (piece.source.shape or ()):

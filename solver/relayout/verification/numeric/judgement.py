@@ -10,7 +10,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference
-from relayout.verification.numeric.baseline import Feeds, run, variant
+from relayout.verification.numeric.baseline import Feeds, behind, run, variant
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise
 from relayout.verification.numeric.preparation import Prepared, in_format, values_of
@@ -22,8 +22,7 @@ __all__ = [
     "findings_of",
     "judged",
     "left_out_findings",
-    "quantizes",
-    "results_of",
+    "runs_of",
     "vacuous",
 ]
 
@@ -53,12 +52,13 @@ class Runs:
         return [sample for trial in self.prepared.baseline.trials for sample in trial.results]
 
 
-def results_of(prepared: Prepared, feeds: Sequence[Feeds]) -> Samples:
-    """The model's results for every sample of all trials. Raises whatever the runtime does."""
+def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model) -> Runs:
+    """The runs of the model in all trials, beside those of the `original`. Raises whatever the runtime does."""
     trials, runtime = prepared.baseline.trials, prepared.baseline.runtime
     inner = sorted(prepared.inner)
+    feeds = [prepared.feeds(trial) for trial in trials]
     runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
-    return [*chain.from_iterable(runs)]
+    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, behind(original, _quantizes))
 
 
 def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
@@ -87,7 +87,7 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
     return in_float64(differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True))
 
 
-def quantizes(node: ir.Node) -> bool:
+def _quantizes(node: ir.Node) -> bool:
     return node.op_type in _QUANTIZERS or node.op_type.startswith(_QUANTIZED)
 
 

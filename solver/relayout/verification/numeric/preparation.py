@@ -28,7 +28,7 @@ class Prepared:
 
     `inner` has the original's name of each inner value of the model. `supplied` are the model's inputs in place of
     results of operators that were cut out, with the original's names. `asked` are the original's values that the run
-    gives besides its outputs, and `left_out` are outputs that cannot be computed.
+    gives besides its outputs, and `left_out` are outputs that cannot be computed. `notes` say where a model was cut.
     """
 
     model: ir.Model
@@ -39,10 +39,6 @@ class Prepared:
     asked: tuple[str, ...]
     left_out: Mapping[str, str]
     notes: tuple[Finding, ...]
-
-    @property
-    def is_partial(self) -> bool:
-        return bool(self.notes)
 
     def feeds(self, trial: Trial) -> Feeds:
         """The model's inputs for the samples of a trial, in its formats."""
