@@ -18,9 +18,8 @@ from relayout.model.io import is_read
 from relayout.model.onnx_file import Parsed
 from relayout.model.proto_graphs import copied
 from relayout.report.schema import Finding, OutputDifference
-from relayout.verification.numeric.baseline import Feeds, first_line
-from relayout.verification.numeric.runtimes import Session
-from relayout.verification.numeric.tolerance import Arrays, arrays, difference
+from relayout.verification.numeric.baseline import Feeds, first_line, run
+from relayout.verification.numeric.tolerance import Arrays, difference
 
 __all__ = ["Unread", "check_as_given"]
 
@@ -56,8 +55,7 @@ def check_as_given(
                 untried.append("to run the original as it was given: no runtime reads graph JSON or a model in memory")
             continue
         try:
-            session = Session(proto, runtime)
-            found = [{name: arrays(result) for name, result in session.run(feed).items()} for feed in unread.feeds]
+            found = run(proto, runtime, (), unread.feeds)
         except Exception as error:  # a runtime may raise anything
             fault = first_line(error)
             if unread is original or untried:
@@ -66,7 +64,7 @@ def check_as_given(
                 message = "the model does not run as it was given"
                 findings.append(Finding(rule="as-given", expected="a model that runs", found=fault, message=message))
             continue
-        names = [name for name in session.names if name not in left_out]
+        names = [name for name in found[0] if name not in left_out]
         findings += _differences(unread, names, found, quantized)
     return findings, untried
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
+import onnx
 import onnx_ir as ir
 
 from relayout.ops.node_reader import constant_tensor
@@ -254,7 +255,7 @@ def variant(model: ir.Model, trial: Trial) -> ir.Model:
     return model if trial.forcing is None else forced(model, trial.forcing)
 
 
-def run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
+def run(model: ir.Model | onnx.ModelProto, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
     """Run one model on every sample. Its session is freed before the next is made, as models can be large."""
     return _results(Session(model, runtime, inner), feeds)
 
