@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from operator import itemgetter
@@ -34,14 +35,12 @@ _MOST_ELEMENTS = 1 << 20
 """Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
 
 
+@dataclass(frozen=True)
 class Plan:
     """Extents for the dims that are not known before run time, and the largest integer that is drawn."""
 
-    def __init__(self, extents: Mapping[str, int], highest: int) -> None:
-        self.extents, self.highest = extents, highest
-
-    def __repr__(self) -> str:
-        return f"Plan({dict(self.extents)}, highest={self.highest})"
+    extents: Mapping[str, int]
+    highest: int
 
 
 def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
