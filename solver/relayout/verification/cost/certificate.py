@@ -29,7 +29,7 @@ the rest is taken on trust, and the verdict says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -207,7 +207,7 @@ class _Search:
         pending: list[tuple[Tables, int, tuple[int, int] | None]] = [(tables, 0, None)]
         while pending:
             before, spent, branch = pending.pop()
-            tables = dict(before) if branch is None else dict(_fixed(before, *branch))
+            tables = dict(before) if branch is None else _fixed(before, *branch)
             spent += self._eliminate(tables)
             least = spent + sum(int(table.min()) for table in tables.values())
             if not tables or least >= self._enough or self._steps.left <= 0:
@@ -273,7 +273,7 @@ def _spread(table: Table, scope: Sequence[int], axes: Sequence[int]) -> Table:
     return table.transpose(order).reshape([next(kept) if variable in scope else 1 for variable in axes])
 
 
-def _fixed(tables: Tables, variable: int, state: int) -> Iterator[tuple[tuple[int, ...], Table]]:
+def _fixed(tables: Tables, variable: int, state: int) -> Tables:
     """The tables with one variable in one state."""
     found: Tables = {}
     for scope, table in tables.items():
@@ -281,4 +281,4 @@ def _fixed(tables: Tables, variable: int, state: int) -> Iterator[tuple[tuple[in
             place = scope.index(variable)
             scope, table = (*scope[:place], *scope[place + 1 :]), np.take(table, state, axis=place)
         found[scope] = np.minimum(found[scope] + table, _NEVER) if scope in found else table
-    yield from found.items()
+    return found
