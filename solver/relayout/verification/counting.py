@@ -22,7 +22,16 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["ExtentOf", "bytes_of", "count", "determined_sizes", "extent_counter", "moved_bytes", "moves_axes"]
+__all__ = [
+    "ExtentOf",
+    "bytes_of",
+    "count",
+    "determined_sizes",
+    "extent_counter",
+    "formula_size",
+    "moved_bytes",
+    "moves_axes",
+]
 
 _UNKNOWN = 64
 _USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
@@ -107,9 +116,11 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.
             return sizes[dim.value]
         if dim.value not in formulas:
             factor, names = term_of(dim.value)
-            is_product = names != (dim.value,)
-            each = [extent_of(ir.SymbolicDim(name)) for name in names] if is_product else []
-            formulas[dim.value] = int(factor * math.prod(each)) if is_product else _evaluated(dim, sizes)
+            if names != (dim.value,):
+                formulas[dim.value] = int(factor * math.prod(extent_of(ir.SymbolicDim(name)) for name in names))
+            else:
+                found = formula_size(dim.value, sizes, _UNKNOWN)
+                formulas[dim.value] = found if found is not None and found >= 0 else _UNKNOWN
         return formulas[dim.value]
 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
@@ -183,12 +194,8 @@ def _raised(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node], sizes: Mapping
 
 def _vanishes(formula: str, sizes: Mapping[str, int]) -> bool:
     """Whether a formula of these sizes alone is below 1."""
-    dim = ir.SymbolicDim(formula)
-    try:
-        result = evaluated(dim, sizes) if symbols_of(dim) <= sizes.keys() else None
-    except Exception:  # exporters write any text into a dim's name
-        return False
-    return result is not None and result < 1
+    size = formula_size(formula, sizes)
+    return size is not None and size < 1
 
 
 def _copied(read: ir.Value | None, made: ir.Value, new: set[str], extent_of: ExtentOf) -> dict[str, int]:
@@ -239,12 +246,13 @@ def _name(dim: Dim) -> str | None:
     return None if isinstance(dim, int) else dim.value
 
 
-def _evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int:
-    """The value of a dim such as `2*height`; 64 for a plain name, and for text that is not an expression."""
-    if dim.value is None or dim.value.isidentifier():
-        return _UNKNOWN
+def formula_size(formula: str, sizes: Mapping[str, int], unknown: int | None = None) -> int | None:
+    """The value of a formula such as `2*height`, where names without a size have the size `unknown`. None where a name
+    has none, or the value is no integer, and for text that is not an expression."""
+    dim = ir.SymbolicDim(formula)
     try:
-        result = evaluated(dim, {name: sizes.get(name, _UNKNOWN) for name in symbols_of(dim)})
+        names = symbols_of(dim)
+        known = {name: size for name in names if (size := sizes.get(name, unknown)) is not None}
+        return evaluated(dim, known) if len(known) == len(names) else None
     except Exception:  # exporters write any text into a dim's name
-        return _UNKNOWN
-    return result if result is not None and result >= 0 else _UNKNOWN
+        return None

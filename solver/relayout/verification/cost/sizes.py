@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from relayout.model.dims.formula import evaluated, symbols_of
 from relayout.report.schema import Finding, Report, Severity
-from relayout.verification.counting import determined_sizes
+from relayout.verification.counting import determined_sizes, formula_size
 
 __all__ = ["check_sizes", "sizes_of"]
 
@@ -30,22 +29,10 @@ def check_sizes(report: Report, model: ir.Model) -> Iterator[Finding]:
     for name, size in report.sizes.items():
         if size < 0:
             yield _finding("error", name, "at least 0", size)
-        elif (result := _evaluated(name, report.sizes)) is not None and result != size:
+        elif (result := formula_size(name, report.sizes)) is not None and result >= 0 and result != size:
             yield _finding("error", name, f"{result}, by the sizes of its names", size)
         elif known.get(name, size) != size:
             yield _finding("warning", name, f"{known[name]}, the only size with which the model runs", size)
-
-
-def _evaluated(name: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of a formula of names that all have one."""
-    if name.isidentifier():
-        return None
-    dim = ir.SymbolicDim(name)
-    try:
-        result = evaluated(dim, sizes) if symbols_of(dim) <= sizes.keys() else None
-    except Exception:  # exporters write any text into a dim's name
-        return None
-    return result if result is not None and result >= 0 else None
 
 
 def _finding(severity: Severity, name: str, expected: str, size: int) -> Finding:
