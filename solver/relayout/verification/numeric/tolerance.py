@@ -38,6 +38,8 @@ _NOISE_FACTOR = 30
 _EXACT = 1e-12
 
 
+# Overflows and NaN are data here.
+@np.errstate(all="ignore")
 def difference(
     name: str,
     expected: Sequence[Arrays],
@@ -52,19 +54,7 @@ def difference(
     `noisy` are the right results with the last bits of the inputs changed: no computation can be expected to agree more
     closely than that moves a result. With `quantized` a step of the grid is allowed; with `exact` only noise is.
     """
-    # Overflows and NaN are data here.
-    with np.errstate(all="ignore"):
-        return _difference(name, expected, found, noisy, quantized and not exact, exact)
-
-
-def _difference(
-    name: str,
-    expected: Sequence[Arrays],
-    found: Sequence[Arrays],
-    noisy: Sequence[Arrays],
-    quantized: bool,
-    exact: bool,
-) -> OutputDifference:
+    quantized = quantized and not exact
     noise = max(
         (_worst(right, other, quantized)[1] for right, other in zip(expected, noisy, strict=False)), default=0.0
     )
