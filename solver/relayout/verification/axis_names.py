@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence, Set
 
 import onnx_ir as ir
 
-from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex, OperatorClass
-from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, with_whole_parts
+from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, parsed_layout, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
 __all__ = ["Derivation", "derive", "fed", "input_places"]
@@ -271,13 +270,9 @@ def declared_names(value: ir.Value) -> AxisNames | None:
 def declared_layout(value: ir.Value) -> Layout | None:
     """The declared layout of a graph input or output, or None if there is none of its rank."""
     text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
-    if text is None or value.shape is None:
-        return None
-    try:
-        layout = Layout.parse(text)
-    except LayoutSyntaxError:
-        return None
-    return layout if layout.rank == len(value.shape) else None
+    layout = parsed_layout(text) if text is not None else None
+    fits = layout is not None and value.shape is not None and layout.rank == len(value.shape)
+    return layout if fits else None
 
 
 def _agreed(names: set[str]) -> str | None:

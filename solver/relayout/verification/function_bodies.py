@@ -8,7 +8,6 @@ from functools import partial
 import onnx
 import onnx_ir as ir
 
-from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.body_execution import MOVES, fault_in_body
@@ -20,6 +19,7 @@ from relayout.verification.operator_facts import (
     is_contributed,
     kernel_names,
     named,
+    parsed_layout,
     standard_names,
 )
 from relayout.verification.requirements import node_label
@@ -116,7 +116,7 @@ def _check_side(
 
 def _tiles(node: ir.Node) -> bool:
     # Parsed first: TVM's NCHW16c has no bracket, and tiles as NCHWc[tile:16] does.
-    return any("[" in str(_parsed(node.attributes.get_string(name, "") or "")) for name in _LAYOUTS)
+    return any("[" in str(parsed_layout(node.attributes.get_string(name, "") or "")) for name in _LAYOUTS)
 
 
 def _check_path(
@@ -144,13 +144,6 @@ def _check_path(
     fault = tried[key]
     if fault is not None:
         yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
-
-
-def _parsed(text: str) -> Layout | None:
-    try:
-        return Layout.parse(text) if text else None
-    except LayoutSyntaxError:
-        return None
 
 
 def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:

@@ -27,7 +27,6 @@ __all__ = [
     "Named",
     "axis_names",
     "axis_path",
-    "axis_sources",
     "beside_reshaped",
     "constant_ints",
     "declared_facts",
@@ -35,10 +34,10 @@ __all__ = [
     "enter_backend_operators",
     "is_contributed",
     "is_elementwise",
-    "is_pooled",
     "kernel_names",
     "named",
     "own_names",
+    "parsed_layout",
     "small_constant",
     "standard_names",
     "with_whole_parts",
@@ -190,12 +189,6 @@ def _facts_of(layouts: Implementation) -> Named:
     return Named(inputs, results, kernels[0] if kernels else None, declared=layouts)
 
 
-def is_pooled(node: ir.Node) -> bool:
-    """Whether `node` keeps two axes and reduces all others to extent 1, in any order."""
-    facts = named(node)
-    return facts is not None and facts.pooled
-
-
 def standard_names(rank: int) -> AxisNames:
     """ONNX's own order of data axes: N, C, then the spatial ones."""
     return ("N", "C", *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
@@ -275,8 +268,13 @@ def declared_layout_of(node: ir.Node, side: str, n: int) -> Layout | None:
     is_kernel = side == "input" and facts is not None and n == facts.kernel
     names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
     text = next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "")
+    return parsed_layout(text) if text else None
+
+
+def parsed_layout(text: str) -> Layout | None:
+    """The layout that a text is; None for any other text."""
     try:
-        return Layout.parse(text) if text else None
+        return Layout.parse(text)
     except LayoutSyntaxError:
         return None
 
@@ -285,7 +283,7 @@ def _names_in(layout: Layout, rank: int) -> AxisNames:
     return tuple(None if name == "*" else name for name in layout.names) if layout.rank == rank else (None,) * rank
 
 
-def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
 
     None as a whole where the operator, or the ranks, are not known. An input's axis of extent 1 that is broadcast is
@@ -427,7 +425,7 @@ def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     facts = named(node)
     moves_blocks = node.op_type in ("DepthToSpace", "SpaceToDepth")
     if not moves_blocks and node.op_type not in CHANNELS_ONLY and (facts is None or facts.names_axes):
-        return axis_sources(node, n, m)
+        return _axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]
     if n or m or source is None or source.shape is None or result.shape is None:
         return None
@@ -441,7 +439,7 @@ def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     # A reader may give an axis of extent 1 any name. The axis that it broadcasts to, or is reduced from, is another,
     # and its name must not pass to an operator that does not know that the extent is 1.
     units = [(axis, source.shape[axis] == 1, extent == 1) for axis, extent in zip(sources, result.shape, strict=True)]
-    reduces = moves_blocks or is_pooled(node)
+    reduces = moves_blocks or (facts is not None and facts.pooled)
     return tuple(
         None if (before and not after) or (reduces and after and not before) else axis for axis, before, after in units
     )

@@ -13,7 +13,6 @@ from relayout.backend.interface import Backend, Implementation, TensorType, elem
 from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
-from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
@@ -22,7 +21,7 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named
+from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, parsed_layout
 from relayout.verification.resize_axes import may_be_cut, names_by_extents
 
 __all__ = ["Charges", "check_requirements", "node_label", "noted_order"]
@@ -298,11 +297,10 @@ def _is_kernel(node: ir.Node, n: int) -> bool:
 
 def _as_kernel(required: Layout) -> Layout:
     """A data layout as a kernel's: in Glow the letters of a kernel are N for output and C for input channels."""
-    if "N" not in required.names or "C" not in required.names or "O" in required.names or "I" in required.names:
+    is_data = "N" in required.names and "C" in required.names and not ("O" in required.names or "I" in required.names)
+    if not is_data or required.names != str(required):
         return required
-    return (
-        Layout.parse(str(required).replace("N", "O").replace("C", "I")) if required.names == str(required) else required
-    )
+    return Layout.parse(required.names.replace("N", "O").replace("C", "I"))
 
 
 @lru_cache(maxsize=1024)
@@ -333,7 +331,7 @@ def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Val
 
     Of several implementations, the one whose black boxes are annotated on the results applies.
     """
-    noted = [_boxes(_noted_layout(value)) for value in node.outputs]
+    noted = [_boxes(parsed_layout(value.metadata_props.get(LAYOUT_KEY, ""))) for value in node.outputs]
     chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
     boxes.update({value: given for value, given in zip(node.outputs, chosen.results, strict=True) if _boxes(given)})
 
@@ -342,13 +340,6 @@ def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Val
 def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
     """The black boxes of the dimensions that have any."""
     return {i: boxes for i in range(layout.rank) if (boxes := layout.boxes(i))} if layout is not None else {}
-
-
-def _noted_layout(value: ir.Value) -> Layout | None:
-    try:
-        return Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
-    except LayoutSyntaxError:
-        return None
 
 
 def _with_tiles(

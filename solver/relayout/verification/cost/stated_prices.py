@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from relayout.backend.calls import conversion_cost_of, conversion_of
 from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.report.schema import Conversion
 from relayout.verification.counting import ExtentOf
+from relayout.verification.operator_facts import parsed_layout
 
 __all__ = ["charges_for_orders", "extended", "numbered_price", "prices_conversions", "stated_prices"]
 
@@ -89,11 +89,10 @@ def stated_prices(
 
 def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
     """The layouts of a conversion; None if its axes have no names."""
-    try:
-        layouts = Layout.parse(listed.from_), Layout.parse(listed.to)
-    except LayoutSyntaxError:
+    given, wanted = parsed_layout(listed.from_), parsed_layout(listed.to)
+    if given is None or wanted is None or any(each.is_any or each.is_numbered for each in (given, wanted)):
         return None
-    return None if any(layout.is_any or layout.is_numbered for layout in layouts) else layouts
+    return given, wanted
 
 
 def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iterator[int | None]:
