@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,10 +192,7 @@ def parse_atoms(text: str) -> MemoryFormat | None:
 
 def memory_format_of(value: ir.Value) -> MemoryFormat | None:
     """The annotated format of a value; None if it has none or an invalid one."""
-    return _annotated(value.metadata_props)
-
-
-def _annotated(metadata: Mapping[str, str]) -> MemoryFormat | None:
+    metadata = value.metadata_props
     if ATOMS_KEY in metadata:
         return parse_atoms(metadata[ATOMS_KEY])
     text = metadata.get(ORDER_KEY)
