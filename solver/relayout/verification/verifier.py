@@ -91,7 +91,9 @@ def verify(
     if backend is None:
         backend, backend_options = recorded_backend(subject, backend_options)
     chosen = load_backend(backend, options=backend_options)
-    findings += [*faults, *_warnings(subject, chosen)]
+    findings += faults
+    for text in warnings_about(chosen, subject, constants_of):
+        findings.append(Finding(rule="backend-settings", severity="warning", message=text))
     shared = against if against is None or isinstance(against, Original) else Original(against)
     theirs = shared.index_for(chosen) if shared is not None else None
     original = theirs.model if theirs is not None else None
@@ -246,11 +248,6 @@ def _static(
     yield from check_requirements(index, backend, derivation, common, charges)
     yield from check_placement(index, backend)
     yield from _check_by_backend(model, backend)
-
-
-def _warnings(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    for text in warnings_about(backend, model, constants_of):
-        yield Finding(rule="backend-settings", severity="warning", message=text)
 
 
 def _check_by_backend(model: ir.Model, backend: Backend) -> Iterator[Finding]:
