@@ -58,7 +58,7 @@ def region_edges(node: ir.Node) -> Iterator[RegionEdge]:
     """Every region edge, those into the graphs first, of values whose ranks are known and fit."""
     if node.op_type not in ("If", "Loop", "Scan") or node.domain != "":
         return
-    graphs = [attribute.as_graph() for attribute in node.attributes.values() if _is_graph(attribute)]
+    graphs = graphs_of(node)
     if node.op_type == "If":
         for branch in graphs:
             yield from _same_axes(branch.outputs, node.outputs)
@@ -88,15 +88,11 @@ def _of_scan(node: ir.Node, body: ir.Graph) -> Iterator[RegionEdge]:
         yield from _stacked(inner, outer, axis)
 
 
-def _is_graph(attribute: ir.Attr) -> bool:
-    return not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
-
-
 def _same_axes(sources: Sequence[ir.Value | None], targets: Sequence[ir.Value]) -> Iterator[RegionEdge]:
     for source, target in zip(sources, targets, strict=False):
-        shapes = (source.shape, target.shape) if source is not None else (None, None)
-        if source is not None and shapes[0] is not None and shapes[1] is not None and len(shapes[0]) == len(shapes[1]):
-            yield source, target, tuple(range(len(shapes[0])))
+        if source is None or source.shape is None or target.shape is None or len(source.shape) != len(target.shape):
+            continue
+        yield source, target, tuple(range(len(source.shape)))
 
 
 def _sliced(outer: ir.Value, inner: ir.Value, axis: int) -> Iterator[RegionEdge]:
