@@ -48,19 +48,16 @@ def _no_report(where: str, found: str) -> InputError:
 def against_baseline(report: Report, earlier: Report | None) -> Report:
     """The report with a finding for each count that differs, and with notes for the broken requirements that `earlier`
     has too. Without an earlier report a note says so."""
-    assert report.verification is not None
-    findings = report.verification.findings
+    findings = report.findings
     if earlier is None:
         findings = (*findings, Finding(rule=RULE, severity="note", message="the baseline does not have this model"))
     elif report.backend != earlier.backend:
         message = "the baseline is of another backend"
         findings = (*findings, Finding(rule=RULE, expected=earlier.backend, found=report.backend, message=message))
     else:
-        known = Counter(map(_key, earlier.verification.findings if earlier.verification is not None else ()))
+        known = Counter(map(_key, earlier.findings))
         findings = (*_judged(findings, known), *_counts(report.after, earlier.after))
-    passed = all(finding.severity != "error" for finding in findings)
-    verification = report.verification.model_copy(update={"passed": passed, "findings": findings})
-    return report.model_copy(update={"verification": verification})
+    return report.with_findings(findings)
 
 
 def _judged(findings: tuple[Finding, ...], known: Counter[tuple[object, ...]]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relayout.report.schema import Finding, Report, Totals, Verification
+from relayout.report.schema import Finding, Report, Totals
 
 __all__ = ["LIMITS", "over_budget", "within_budget"]
 
@@ -33,8 +33,4 @@ def over_budget(limits: Mapping[str, Any], spent: Totals) -> Iterator[Finding]:
 def within_budget(report: Report, limits: Mapping[str, Any]) -> Report:
     """The report with a finding for each limit that the legal model exceeds."""
     over = tuple(over_budget(limits, report.after))
-    if not over:
-        return report
-    known = report.verification or Verification(passed=False)
-    verification = known.model_copy(update={"passed": False, "findings": (*known.findings, *over)})
-    return report.model_copy(update={"verification": verification})
+    return report.with_findings((*report.findings, *over)) if over else report

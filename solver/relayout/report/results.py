@@ -24,11 +24,6 @@ class ModelResult:
     error: str = ""
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        verification = None if self.report is None else self.report.verification
-        return () if verification is None else verification.findings
-
-    @property
     def verdict(self) -> str:
         """`passed`, `failed`, or `error` where there is no answer."""
         if self.report is None or self.error:
@@ -37,7 +32,7 @@ class ModelResult:
 
     def causes(self) -> list[Cause]:
         """The findings by cause; for a report that is not ok without a finding, its status."""
-        found = causes(self.findings)
+        found = causes(() if self.report is None else self.report.findings)
         if self.report is None or self.report.ok or any(cause.severity == "error" for cause in found):
             return found
         reason = "; ".join(self.report.warnings) or "there is no legal model"

@@ -398,6 +398,19 @@ class Report(Record, frozen=True, kw_only=True):
             force_setattr(self, "gap", (self.cost - self.bound) / self.cost if self.cost else 0.0)
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the verifier; none where it was not asked."""
+        return () if self.verification is None else self.verification.findings
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> Report:
+        """This report with these findings of the verifier, which has passed if none of them is an error."""
+        passed = all(finding.severity != "error" for finding in findings)
+        known = self.verification or Verification(passed=passed)
+        return self.model_copy(
+            update={"verification": known.model_copy(update={"passed": passed, "findings": findings})}
+        )
+
+    @property
     def ok(self) -> bool:
         """Whether there is a legal model (or one was verified) and no finding is an error."""
         found = self.status in ("optimal", "feasible", "verified")

@@ -10,7 +10,7 @@ from typing import Any
 
 from relayout.errors import InputError, UsageError
 from relayout.model.graph_json.json_text import parse_json
-from relayout.report.schema import Finding, Report, Verification
+from relayout.report.schema import Finding, Report
 from relayout.verification.cost.certificate import Verdict, check
 
 __all__ = ["check_certificate", "read_certificate", "with_proof", "written_certificate"]
@@ -40,11 +40,7 @@ def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def with_proof(report: Report, certificate: Mapping[str, Any]) -> Report:
     """The report with the checker's verdict among the findings; a fault makes the verification fail."""
-    before = report.verification or Verification(passed=True)
-    found = tuple(check_certificate(certificate, report.cost))
-    passed = before.passed and not any(finding.severity == "error" for finding in found)
-    verification = before.model_copy(update={"findings": (*found, *before.findings), "passed": passed})
-    return report.model_copy(update={"verification": verification})
+    return report.with_findings((*check_certificate(certificate, report.cost), *report.findings))
 
 
 def check_certificate(
