@@ -33,8 +33,7 @@ from relayout.report.schema import (
     Transfer,
 )
 
-__all__ = ["Records", "boundary_of", "conversions_of", "name_of", "records_of", "required_layout", "transfers_of",
-           "with_nodes"]  # fmt: skip
+__all__ = ["Records", "name_of", "records_of", "required_layout", "with_nodes"]
 
 
 class Records(Struct, frozen=True):
@@ -53,15 +52,15 @@ def records_of(
 ) -> Records:
     """The records of a plan, before the rewrite of `graph`. `bytes_of` has the size of a tensor in a format."""
     return Records(
-        conversions_of(plan),
-        transfers_of(plan),
+        _conversions_of(plan),
+        _transfers_of(plan),
         _charges_of(plan, bytes_of, conversion_operators_of(backend)),
         _placements(plan, backend),
-        boundary_of(graph, plan),
+        _boundary_of(graph, plan),
     )
 
 
-def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
+def _conversions_of(plan: Plan) -> tuple[Conversion, ...]:
     """The conversions of the plan, in the order of the graph."""
     found = []
     for conversion in plan.conversions:
@@ -131,7 +130,7 @@ def _kind(conversion: PlannedConversion) -> ConversionKind:
     return "pad" if kinds & {"pad", "crop"} else "reshape"
 
 
-def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
+def _transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     """The transfers of the plan, in the order of the graph."""
     found = []
     for transfer in plan.transfers:
@@ -194,7 +193,7 @@ def _placements(plan: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
     )
 
 
-def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
+def _boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
     """The shape and layout of each graph input and output under the plan, and the steps from and to the source's.
     `graph` is the source, before the rewrite."""
     formats: dict[tuple[str, int], MemoryFormat] = {}
