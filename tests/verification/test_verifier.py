@@ -623,7 +623,7 @@ def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_mem
     net.output(net.node("Relu", net.input("x", ("a", "b", "c", "d"))))
     net.output(net.node("Relu", net.input("y", (4096, 3))))
     model = read_model(net.model())
-    extents = [plan.extents for plan in plans(model, model.graph.inputs, None)]
+    extents = [plan.extents for plan in plans(model, None)]
     assert dict.fromkeys("abcd", 3) in extents
     assert all(np.prod(list(each.values())) <= 1 << 20 for each in extents)
 

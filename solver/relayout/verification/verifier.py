@@ -28,7 +28,7 @@ from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import derive, fed
+from relayout.verification.axis_names import derive
 from relayout.verification.boundary import check_boundary
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
@@ -40,7 +40,7 @@ from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
-from relayout.verification.numeric.symbolic_sizes import open_dims
+from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
@@ -130,13 +130,13 @@ def verify(
     numeric: Numeric | None = None
     if shared is not None and original is not None and run:
         given = model, shared.source
-        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, given)
+        found, numeric = _numeric(subject, original, chosen, findings, Sampling(samples, seed, dims), given)
         severity: Severity = "note" if static else "error"
         findings += [
             each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each for each in found
         ]
         if not any(finding.severity == "error" for finding in findings):
-            findings += _not_compared(numeric, severity, open_dims(fed(original), dims))
+            findings += _not_compared(numeric, severity, open_dims(original, dims))
     in_pieces = numeric is not None and numeric.pieces is not None
     if theirs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
@@ -268,9 +268,7 @@ def _numeric(
     original: ir.Model,
     backend: Backend,
     findings: list[Finding],
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
+    sampling: Sampling,
     given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
     from relayout.verification.numeric.compare import compare
@@ -279,9 +277,8 @@ def _numeric(
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
     opaque = opaque_values_of(backend, model)
-    found, numeric = compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)
+    found, numeric = compare(model, original, opaque, sampling, given)
     if numeric.status == "compared" or any(finding.severity == "error" for finding in (*findings, *found)):
         return found, numeric
-    reason = str(numeric.reason)
-    more, numeric = compare_in_pieces(model, original, opaque, samples=samples, seed=seed, dims=dims, reason=reason)
+    more, numeric = compare_in_pieces(model, original, opaque, sampling, str(numeric.reason))
     return [*found, *more], numeric

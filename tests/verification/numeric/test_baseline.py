@@ -13,6 +13,7 @@ from relayout.model.io import read_model
 from relayout.verification.numeric.baseline import Baseline, baseline_of
 from relayout.verification.numeric.divisors import can_be_watched, watched
 from relayout.verification.numeric.runtimes import Session
+from relayout.verification.numeric.symbolic_sizes import Sampling
 
 pytest.importorskip("onnxruntime")
 
@@ -69,14 +70,14 @@ def test_a_model_whose_results_contradict_it_is_run_in_one_runtime() -> None:
     source = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
         g (float[n] x) => (int64[1,1000003] y) { y = NonZero (x) }""")
-    (fault,) = baseline_of(read_model(source), (), 1, 0, None)
+    (fault,) = baseline_of(read_model(source), (), Sampling(1, 0, None))
     assert fault.startswith("onnxruntime: y is declared as [1,1000003] and comes out as [1, ")
 
 
 def test_a_model_that_no_runtime_runs_has_the_fault_of_each() -> None:
     net = Net()
     net.output(net.node("Gather", net.input("x", (4, 6)), net.constant([9]), axis=0))
-    faults = baseline_of(read_model(net.model()), (), 1, 0, None)
+    faults = baseline_of(read_model(net.model()), (), Sampling(1, 0, None))
     assert isinstance(faults, list)
     assert [fault.partition(":")[0] for fault in faults] == ["onnxruntime", "onnx.reference"]
     verification = verify(net.model(), "onnx", against=net.model())
@@ -103,7 +104,7 @@ def test_inner_values_that_are_large_in_the_run_are_left_out(needed: tuple[str, 
     """Scores of 3072 tokens are 36 MiB, which no shape in the file tells."""
     source = read_model(onnx.parser.parse_model(ATTENTION))
     inner = tuple(dict.fromkeys((*needed, "scores", "weights", "keys", "tokens")))
-    found = baseline_of(source, inner, 2, 0, {"h": 64, "w": 48}, {*needed})
+    found = baseline_of(source, inner, Sampling(2, 0, {"h": 64, "w": 48}), {*needed})
     assert isinstance(found, Baseline)
     assert found.inner == kept
     assert all({*sample} == {"y", *kept} for trial in found.trials for sample in trial.results)

@@ -13,6 +13,7 @@ from relayout.model.io import read_model
 from relayout.report.schema import Numeric, Verification
 from relayout.verification import verify
 from relayout.verification.numeric.in_pieces import compare_in_pieces
+from relayout.verification.numeric.symbolic_sizes import Sampling
 
 TURNED = """net (float[2,4,5,5] x, float[4,4,3,3] w, float[2,5] s) => (float[2,4,5,5] y) {
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
@@ -35,7 +36,7 @@ def _numeric(verification: Verification) -> Numeric:
 def _errors_in_pieces(model: onnx.ModelProto, original: onnx.ModelProto) -> list[tuple[str, str | None]]:
     """The errors of the pieces alone: other checks find some of these faults first."""
     read = read_model(model), read_model(original)
-    found, _ = compare_in_pieces(*read, samples=2, seed=0, dims=None, reason="")
+    found, _ = compare_in_pieces(*read, frozenset(), Sampling(2, 0, None), "")
     return [(each.rule, each.node) for each in found if each.severity == "error"]
 
 

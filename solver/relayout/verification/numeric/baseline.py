@@ -19,7 +19,7 @@ from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import Session, runtimes_for
-from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans
+from relayout.verification.numeric.symbolic_sizes import Plan, Sampling, contradiction, open_dims, other_plans, plans
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
 from relayout.verification.subgraph_values import graphs_of
 
@@ -79,12 +79,7 @@ class _Fault:
 
 
 def baseline_of(
-    original: ir.Model,
-    inner: Sequence[str],
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
-    needed: Set[str] = frozenset(),
+    original: ir.Model, inner: Sequence[str], sampling: Sampling, needed: Set[str] = frozenset()
 ) -> Baseline | list[str]:
     """Run the original in the first runtime, and with the first sizes, that it accepts; else the fault of each.
 
@@ -92,7 +87,7 @@ def baseline_of(
     """
     faults = []
     for runtime in runtimes_for(original):
-        found = _in_runtime(runtime, original, inner, samples, seed, dims, needed)
+        found = _in_runtime(runtime, original, inner, sampling, needed)
         if isinstance(found, Baseline):
             return found
         faults.append(f"{runtime}: {found.text}")
@@ -102,13 +97,7 @@ def baseline_of(
 
 
 def _in_runtime(
-    runtime: str,
-    original: ir.Model,
-    inner: Sequence[str],
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
-    needed: Set[str],
+    runtime: str, original: ir.Model, inner: Sequence[str], sampling: Sampling, needed: Set[str]
 ) -> Baseline | _Fault:
     """The same in one runtime; the fault is that of the first sizes."""
     fault, has_run = "", False
@@ -116,10 +105,10 @@ def _in_runtime(
         session = Session(original, runtime, inner)
     except Exception as error:  # a runtime may raise anything
         return _Fault(first_line(error))
-    for plan, shift in _draws(original, dims):
-        feeds = []
+    for plan, shift in _draws(original, sampling.dims):
         try:
-            feeds = [draw_inputs(fed(original), plan, seed + shift + 7919 * sample) for sample in range(samples)]
+            seeds = [sampling.seed + shift + 7919 * sample for sample in range(sampling.samples)]
+            feeds = [draw_inputs(fed(original), plan, seed) for seed in seeds]
             results = _results(session, feeds)
         except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
@@ -134,7 +123,7 @@ def _in_runtime(
             results = [{name: each[name] for name in each if name not in dropped} for each in results]
             inner, session = kept, Session(original, runtime, kept)
         first = Trial(None, feeds, results)
-        untried = [*_add_samples(original, session, first, plan, seed, dims)]
+        untried = [*_add_samples(original, session, first, plan, sampling)]
         trials = [first]
         for forcing in forcings(original):
             try:
@@ -163,7 +152,7 @@ def _kept(sample: Mapping[str, Arrays], inner: Sequence[str], needed: Set[str]) 
 def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:
     """Plans, each with a number to add to the seed; integers are drawn several times, as they may be axes or indices
     that have to fit each other."""
-    tried = list(plans(original, fed(original), dims))
+    tried = list(plans(original, dims))
     yield from ((plan, 0) for plan in tried)
     if any(value.dtype is not None and value.dtype.is_integer() for value in fed(original)):
         yield from ((Plan(tried[0].extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
@@ -174,11 +163,9 @@ def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: For
     return Trial(forcing, [feed], _results(session, [feed]))
 
 
-def _add_samples(
-    original: ir.Model, session: Session, trial: Trial, plan: Plan, seed: int, dims: Mapping[str, int] | None
-) -> Iterator[str]:
+def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan, sampling: Sampling) -> Iterator[str]:
     """Add samples that show what the first ones cannot; yield each thing that no sample shows."""
-    inputs = fed(original)
+    inputs, seed = fed(original), sampling.seed
 
     def add(draws: Iterable[Callable[[], dict[str, Array]]]) -> bool:
         """Add the first of these inputs that the original takes."""
@@ -194,8 +181,8 @@ def _add_samples(
                 return True
         return False
 
-    names = open_dims(inputs, dims)
-    others = list(other_plans(original, inputs, dims, plan))
+    names = open_dims(original, sampling.dims)
+    others = list(other_plans(original, sampling.dims, plan))
     if names and not add(partial(draw_inputs, inputs, other, seed + 1) for other in others):
         sizes = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
         yield f"the original takes one size of its open dims alone: {sizes}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from functools import partial
 
 import onnx_ir as ir
@@ -23,20 +23,14 @@ from relayout.verification.numeric.judgement import (
 )
 from relayout.verification.numeric.preparation import prepare
 from relayout.verification.numeric.runtimes import LARGEST_COPY, largest_model, weights_size
+from relayout.verification.numeric.symbolic_sizes import Sampling
 from relayout.verification.numeric.tolerance import has_numbers
 
 __all__ = ["compare"]
 
 
 def compare(
-    model: ir.Model,
-    original: ir.Model,
-    opaque: Set[ir.Value] = frozenset(),
-    *,
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
-    given: tuple[object, object] = (None, None),
+    model: ir.Model, original: ir.Model, opaque: Set[ir.Value], sampling: Sampling, given: tuple[object, object]
 ) -> tuple[list[Finding], Numeric]:
     """Run both models; return findings and figures. A model that cannot be run is a finding or a reason, no exception.
 
@@ -51,7 +45,7 @@ def compare(
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
     drawn = drawn_anew(original)
-    prepared = prepare(mine, theirs, {value.name for value in opaque}, drawn, samples, seed, dims)
+    prepared = prepare(mine, theirs, {value.name for value in opaque}, drawn, sampling)
     if isinstance(prepared, str):
         return [], _skipped(f"the original cannot be run: {prepared}")
     outputs = {str(value.name) for value in prepared.model.graph.outputs}
@@ -83,8 +77,8 @@ def compare(
         status="compared" if telling else "skipped",
         reason=None if telling else "no output has a value that could be compared",
         runtime=prepared.baseline.runtime,
-        samples=samples,
-        seed=seed,
+        samples=sampling.samples,
+        seed=sampling.seed,
         outputs=tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance),
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
         untried=(*prepared.baseline.untried, *not_run),

@@ -7,14 +7,13 @@ drawn in the same way, with the same judgement of a difference.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
-from relayout.verification.axis_names import fed
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_anew, first_line
 from relayout.verification.numeric.cut import lacking
@@ -30,21 +29,14 @@ from relayout.verification.numeric.judgement import (
 from relayout.verification.numeric.pieces import Piece, model_of, pieces
 from relayout.verification.numeric.preparation import Prepared, cut_notes, shown
 from relayout.verification.numeric.shapes_at_sizes import MOST_SIZES, is_as_declared, sized_reader
-from relayout.verification.numeric.symbolic_sizes import open_dims, plans
+from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims, plans
 from relayout.verification.numeric.tolerance import has_numbers
 
 __all__ = ["compare_in_pieces"]
 
 
 def compare_in_pieces(
-    model: ir.Model,
-    original: ir.Model,
-    opaque: Set[ir.Value] = frozenset(),
-    *,
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
-    reason: str,
+    model: ir.Model, original: ir.Model, opaque: Set[ir.Value], sampling: Sampling, reason: str
 ) -> tuple[list[Finding], Numeric]:
     """Run the pieces of both models; return findings and figures.
 
@@ -54,11 +46,11 @@ def compare_in_pieces(
     names = {str(value.name) for value in opaque}
     theirs_lack, mine_lacks = lacking(original), lacking(model)
     faults: list[str] = []
-    for mine, theirs, sizes in _at_sizes(model, original, dims):
+    for mine, theirs, sizes in _at_sizes(model, original, sampling.dims):
         both = ModelIndex(mine), ModelIndex(theirs)
         outcomes: _Outcomes = {}
         for piece in pieces(*both, names, theirs_lack | mine_lacks):
-            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, samples, seed))
+            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling))
         refused = [each.fault for found in outcomes.values() for each in found if each.is_refused]
         # Sizes at which the original does not run say nothing of the model.
         if sizes and refused:
@@ -70,8 +62,8 @@ def compare_in_pieces(
         compared = [each.difference for ended in outcomes.values() for each in ended if each.difference is not None]
         numeric = Numeric(
             status="compared",
-            samples=samples,
-            seed=seed,
+            samples=sampling.samples,
+            seed=sampling.seed,
             outputs=tuple(outputs),
             not_compared=tuple(NotCompared(name=name, reason=fault) for name, fault in left_out.items()),
             untried=(f"to run the models as a whole: {reason}", *([f"other sizes than {sizes}"] if sizes else ())),
@@ -141,12 +133,12 @@ def _at_sizes(
 ) -> Iterator[tuple[ir.Model, ir.Model, str]]:
     """Both models with the same sizes for the open dims of their inputs, for each set of sizes to try, and these as a
     text; "" without open dims."""
-    names = open_dims(fed(original), None)
+    names = open_dims(original, None)
     if not names:
         yield model, original, ""
         return
     mine, theirs = sized_reader(model), sized_reader(original)
-    for plan in islice(plans(original, fed(original), dims), MOST_SIZES):
+    for plan in islice(plans(original, dims), MOST_SIZES):
         wanted = theirs(plan.extents)
         if isinstance(wanted, ir.Model) and is_as_declared(original, wanted, plan.extents):
             found = mine(plan.extents)
@@ -154,7 +146,7 @@ def _at_sizes(
                 yield found, wanted, ", ".join(f"{name} = {plan.extents[name]}" for name in names)
 
 
-def _run(piece: Piece, model: ir.Model, original: ir.Model, samples: int, seed: int) -> _Outcome:
+def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling) -> _Outcome:
     """Run both parts of the piece."""
     name, source = str(piece.value.name), str(piece.source.name)
     outcome = partial(_Outcome, piece.source, tuple(piece.sources))
@@ -172,7 +164,7 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, samples: int, seed: 
         return outcome(fault=f"{name} depends on {shown(absent)}, which no runtime has")
     if drawn_anew(theirs):
         return outcome(fault=RANDOM_RESULT)
-    baseline = baseline_of(theirs, (), samples, seed, None)
+    baseline = baseline_of(theirs, (), replace(sampling, dims=None))
     if not isinstance(baseline, Baseline):
         return outcome(fault=f"{source} cannot be computed: {'; '.join(baseline)}", is_refused=True)
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}

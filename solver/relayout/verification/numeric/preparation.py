@@ -16,6 +16,7 @@ from relayout.verification.memory_format import Extent, memory_format_of, whole
 from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of
 from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
 from relayout.verification.numeric.inputs import Array
+from relayout.verification.numeric.symbolic_sizes import Sampling
 
 __all__ = ["Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
 
@@ -81,13 +82,7 @@ def in_format(array: Array, value: ir.Value, source: ir.Value) -> Array:
 
 
 def prepare(
-    model: ir.Model,
-    original: ir.Model,
-    opaque: Set[str | None],
-    drawn: Set[str],
-    samples: int,
-    seed: int,
-    dims: Mapping[str, int] | None,
+    model: ir.Model, original: ir.Model, opaque: Set[str | None], drawn: Set[str], sampling: Sampling
 ) -> Prepared | str:
     """Both models with the original's results, or the fault of the original, as a text.
 
@@ -107,7 +102,7 @@ def prepare(
         asked = tuple(dict.fromkeys((*sorted(needed), *inner.values())))
         if not asked and not right.model.graph.outputs:
             return fault or f"nothing is left of it without {shown(theirs)}"
-        baseline = baseline_of(right.model, asked, samples, seed, dims, needed)
+        baseline = baseline_of(right.model, asked, sampling, needed)
         if isinstance(baseline, Baseline):
             asked = baseline.inner
             inner = {name: other for name, other in inner.items() if other in asked}

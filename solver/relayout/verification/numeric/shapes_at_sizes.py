@@ -48,8 +48,7 @@ def check_shapes_at_sizes(
     read only where one of these is wrong, or where the model runs at some sizes alone. `dims` gives sizes to symbolic
     dims.
     """
-    inputs = fed(model)
-    if not open_dims(inputs, None):
+    if not open_dims(model, None):
         return
     nodes = list(walk(model.graph))
     reads_tiles = any(node.op_type in _READING for node in nodes) and any(
@@ -60,7 +59,7 @@ def check_shapes_at_sizes(
     at = sized_reader(model)
     source: ir.Model | None = None
     fits: Plan | None = None
-    for plan in islice(plans(model, inputs, dims), MOST_SIZES):
+    for plan in islice(plans(model, dims), MOST_SIZES):
         sized = at(plan.extents)
         is_declared = is_fresh and isinstance(sized, ir.Model) and is_as_declared(model, sized, plan.extents)
         if is_declared and not reads_tiles:
@@ -78,7 +77,7 @@ def check_shapes_at_sizes(
     if fits is None or source is None or is_fresh:
         return
     # A number in place of an open dim may be the size that was tried.
-    for plan in islice(other_plans(source, fed(source), dims, fits), MOST_SIZES):
+    for plan in islice(other_plans(source, dims, fits), MOST_SIZES):
         if (wanted := _fitting(source, source_at, plan)) is not None:
             yield from _named_by(plan, _differences(at(plan.extents), wanted))
             return

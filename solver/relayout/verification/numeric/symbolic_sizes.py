@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from relayout.model.dims.forced_dims import forced_sizes
 from relayout.model.tensor_sizes import DimSizes
+from relayout.verification.axis_names import fed
 
-__all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
+__all__ = ["Plan", "Sampling", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
 MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
@@ -43,7 +44,16 @@ class Plan:
     highest: int
 
 
-def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
+@dataclass(frozen=True)
+class Sampling:
+    """The random inputs on which two models are run: so many samples, by a seed, with sizes for some symbolic dims."""
+
+    samples: int
+    seed: int
+    dims: Mapping[str, int] | None
+
+
+def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:
     """Yield plans to try in turn: unequal sizes first, then sizes that small or strict models accept, then sizes that
     the model itself mentions: a dim may be symbolic in a graph that runs with one size alone. Those that make a value
     large come last, the largest at the end.
@@ -53,7 +63,7 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     dims = {**forced_sizes(model), **(dims or {})}
     heavy: list[tuple[int, Plan]] = []
     largest = _Largest(model)
-    for plan in _plans(model, inputs, dims):
+    for plan in _plans(model, dims):
         elements = largest.at(plan.extents)
         if elements <= _MOST_OF_A_VALUE:
             yield plan
@@ -62,9 +72,10 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     yield from (plan for _, plan in sorted(heavy, key=itemgetter(0)))
 
 
-def _plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
+def _plans(model: ir.Model, dims: Mapping[str, int]) -> Iterator[Plan]:
+    inputs = fed(model)
     batches, others = _unknown(inputs)
-    given = {**_declared_in_bodies(model), **(dims or {})}
+    given = {**_declared_in_bodies(model), **dims}
     common = (
         (2, (32, 64, 96), 4),
         (1, (32, 64, 96), 2),
@@ -115,17 +126,16 @@ _OTHERS = (
 )
 
 
-def open_dims(inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> list[str]:
+def open_dims(model: ir.Model, dims: Mapping[str, int] | None) -> list[str]:
     """The dims that are not known before run time and that the caller gave no size."""
-    batches, others = _unknown(inputs)
+    batches, others = _unknown(fed(model))
     return [name for name in (*batches, *others) if name not in (dims or {})]
 
 
-def other_plans(
-    model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None, first: Plan
-) -> Iterator[Plan]:
+def other_plans(model: ir.Model, dims: Mapping[str, int] | None, first: Plan) -> Iterator[Plan]:
     """Yield plans to try after `first`, so that each open dim has a second size: first those that change all of them,
     then those that change only batches or only the others. A size that a body declares stays."""
+    inputs = fed(model)
     batches, others = _unknown(inputs)
     largest = _Largest(model)
     most = max(_MOST_OF_A_VALUE, largest.at(first.extents))
