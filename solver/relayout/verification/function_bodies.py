@@ -26,9 +26,6 @@ from relayout.verification.requirements import node_label
 
 __all__ = ["check_functions"]
 
-Tried = dict[object, str | None]
-"""The faults found so far, by operand and format."""
-
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
@@ -36,7 +33,7 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
     """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
     custom operator without a body. `converting`: the backend's conversion operators."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
-    yield from checked_once(index, index.nodes, partial(_check_node, index, {}))
+    yield from checked_once(index, index.nodes, partial(_check_node, index))
     custom: dict[str, list[ir.Node]] = {}
     for node in index.nodes:
         if node.domain and not _is_known(node) and node.op_identifier() not in index.model.functions:
@@ -54,13 +51,13 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
         )
 
 
-def _check_node(index: ModelIndex, tried: Tried, node: ir.Node) -> Iterator[Finding]:
+def _check_node(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
     if node.domain == OURS:
         function = index.model.functions.get(node.op_identifier())
         if function is None:
             yield _finding(node, "function-missing", "a function with this operator's body", "none")
         else:
-            yield from _check_body(node, index.class_of(node), function, tried)
+            yield from _check_body(node, index.class_of(node), function)
 
 
 def _is_known(node: ir.Node) -> bool:
@@ -68,7 +65,7 @@ def _is_known(node: ir.Node) -> bool:
     return is_standard or is_contributed(node) or named(node) is not None
 
 
-def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function, tried: Tried) -> Iterator[Finding]:
+def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function) -> Iterator[Finding]:
     """Yield a finding unless the body is Transposes of inputs, the standard operator and Transposes of results.
 
     If layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes are allowed too.
@@ -81,12 +78,12 @@ def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function, tried
         return
     (operator,) = work
     for side in ("input", "result"):
-        yield from _check_side(node, kind, function, operator, side, tried)
+        yield from _check_side(node, kind, function, operator, side)
     yield from _check_attributes(node, function, operator)
 
 
 def _check_side(
-    node: ir.Node, kind: OperatorClass, function: ir.Function, operator: ir.Node, side: str, tried: Tried
+    node: ir.Node, kind: OperatorClass, function: ir.Function, operator: ir.Node, side: str
 ) -> Iterator[Finding]:
     inner = operator.inputs if side == "input" else operator.outputs
     outer = list(function.inputs) if side == "input" else list(function.outputs)
@@ -103,7 +100,7 @@ def _check_side(
         layout = declared_layout_of(node, side, n) if expected is not None else None
         if layout is not None and "[" in str(layout):
             path = (end, value) if side == "input" else (value, end)
-            yield from _check_path(node, function, side, n, layout, path, tried)
+            yield from _check_path(node, function, side, n, layout, path)
             continue
         found = _path(value, end) if side == "input" else _path(end, value)
         if found is None:
@@ -120,13 +117,7 @@ def _tiles(node: ir.Node) -> bool:
 
 
 def _check_path(
-    node: ir.Node,
-    function: ir.Function,
-    side: str,
-    n: int,
-    layout: Layout,
-    path: tuple[ir.Value, ir.Value],
-    tried: Tried,
+    node: ir.Node, function: ir.Function, side: str, n: int, layout: Layout, path: tuple[ir.Value, ir.Value]
 ) -> Iterator[Finding]:
     """Yield a finding where an operand with a tiled or padded layout does not reach the operator with every element."""
     value = node.inputs[n] if side == "input" else node.outputs[n]
@@ -138,10 +129,7 @@ def _check_path(
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
     is_kernel = side == "input" and n == facts.kernel
     axes = kernel_names(node.op_type, rank) if is_kernel else standard_names(rank)
-    key = (*path, str(layout), extents)
-    if key not in tried:
-        tried[key] = fault_in_body(*path, layout, axes, extents, opset=function.opset_imports.get("", 1))
-    fault = tried[key]
+    fault = fault_in_body(*path, layout, axes, extents, opset=function.opset_imports.get("", 1))
     if fault is not None:
         yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
 
