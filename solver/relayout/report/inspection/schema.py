@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from relayout.report.schema import Totals
+from relayout.report.record import Record
+from relayout.report.schema import Count, Totals
 
 __all__ = ["Difference", "Inspection", "LayoutChange", "NodeFacts", "OperatorCount", "TransposeFacts", "ValueFacts"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
-
-
-class OperatorCount(_Record):
+class OperatorCount(Record, frozen=True, kw_only=True):
     """An operator, with its domain if that is not ONNX's, and its number of nodes; `before`: in the first model."""
 
     operator: str
-    count: int = Field(ge=0)
-    before: int | None = Field(None, ge=0)
+    count: Count
+    before: Count | None = None
 
 
-class NodeFacts(_Record):
+class NodeFacts(Record, frozen=True, kw_only=True):
     """A node of the graph or of a graph inside it; `is_conversion`: it only moves data from one layout to another."""
 
     name: str
@@ -31,7 +26,7 @@ class NodeFacts(_Record):
     is_conversion: bool = False
 
 
-class ValueFacts(_Record):
+class ValueFacts(Record, frozen=True, kw_only=True):
     """A value that is no constant. `layout` has the names of its axes, outermost first; None where operators do not
     tell them. A dim of `shape` is a number, a symbol, or None; `bytes` takes sizes for symbols."""
 
@@ -39,12 +34,12 @@ class ValueFacts(_Record):
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
     layout: str | None
-    bytes: int = Field(ge=0)
+    bytes: Count
     producer: str | None = None
     readers: tuple[str, ...] = ()
 
 
-class TransposeFacts(_Record):
+class TransposeFacts(Record, frozen=True, kw_only=True):
     """A Transpose, or a backend's own conversion operator.
 
     `bytes` are read and written; 0 for a constant, which does not run, and where only dims of extent 1 move. `origin`
@@ -56,16 +51,16 @@ class TransposeFacts(_Record):
     input: str
     output: str
     perm: tuple[int, ...] = ()
-    from_: str | None = Field(None, alias="from")
+    from_: str | None = None
     to: str | None = None
-    bytes: int = Field(ge=0)
+    bytes: Count
     is_constant: bool = False
     producer: str | None = None
     readers: tuple[str, ...] = ()
     origin: str | None = None
 
 
-class Inspection(_Record):
+class Inspection(Record, frozen=True, kw_only=True):
     """One model. `nodes` are in the graph's order, `operators` the most frequent first, `transposes` the largest."""
 
     model: str
@@ -80,7 +75,7 @@ class Inspection(_Record):
     warnings: tuple[str, ...] = ()
 
 
-class LayoutChange(_Record):
+class LayoutChange(Record, frozen=True, kw_only=True):
     """A value of both models whose shape or layout differs."""
 
     value: str
@@ -88,7 +83,7 @@ class LayoutChange(_Record):
     after: str
 
 
-class Difference(_Record):
+class Difference(Record, frozen=True, kw_only=True):
     """The differences of the second model from the first."""
 
     first: str
