@@ -225,12 +225,10 @@ class _Search:
     def _eliminate(self, tables: Tables) -> int:
         """Minimise over one variable after the other, smallest result first; the cost that depends on none left."""
         around: dict[int, set[int]] = {}
-        for scope in tables:
-            for variable in scope:
-                around.setdefault(variable, set()).update(scope)
         of: dict[int, set[tuple[int, ...]]] = {}
         for scope in tables:
             for variable in scope:
+                around.setdefault(variable, set()).update(scope)
                 of.setdefault(variable, set()).add(scope)
         constant = int(tables.pop((), np.int64(0)))
         waiting = [(self._size(around[each]), each) for each in around]
