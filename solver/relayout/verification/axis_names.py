@@ -36,10 +36,6 @@ class Derivation:
         """The names of the value's axes by its producer."""
         return self._made.get(value)
 
-    def read(self, value: ir.Value) -> frozenset[AxisNames]:
-        """The names that readers give the value's axes: one tuple for each distinct reading."""
-        return self._read.get(value, _NONE)
-
     def candidates(self, value: ir.Value) -> Sequence[AxisNames]:
         """Every naming of the value with at least one name, the producer's first."""
         key = made, read = self._made.get(value), self._read.get(value, _NONE)
