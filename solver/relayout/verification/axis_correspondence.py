@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, derive, input_places
+from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
 from relayout.verification.counterparts import OriginalIndex, ancestors, paired_graphs, source_name
 from relayout.verification.memory_format import memory_format_of, whole
@@ -26,7 +26,7 @@ def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Find
     same difference, whatever the layouts; and an axis that is given by number must have the same name in both. The axes
     of a graph input are named by their index in the original.
     """
-    theirs, mine = original.derivation, derive(model, input_places(model.model))
+    theirs, mine = original.made, names_by_places(model, input_places(model.model))
     graphs = paired_graphs(model, original)
     for name, node in model.by_name.items():
         counterpart = original.by_name.get(name)
@@ -90,22 +90,22 @@ def _check_results(
     node: ir.Node,
     counterpart: ir.Node,
     sources: Sequence[ir.Value | None],
-    derivations: tuple[Derivation, Derivation],
+    names: tuple[Mapping[ir.Value, AxisNames], Mapping[ir.Value, AxisNames]],
     common: CommonNames,
 ) -> Iterator[Finding]:
     """Yield a finding for each annotation whose permutation contradicts the names.
 
     The permuted names of the original's axes must be the value's own names, or those by another input of its producer.
 
-    `derivations` are this model's and the original's, `common` is the original's.
+    `names` are this model's and the original's by producers, `common` are the original's.
 
     The original's value is the one of the same name, as a Transpose between the two may be gone, or else the
     counterpart's.
     """
-    mine, theirs = derivations
+    mine, theirs = names
     for value, namesake, result in zip(node.outputs, sources, counterpart.outputs, strict=False):
         source = namesake or result
-        here, there, format_ = mine.made(value), theirs.made(source), memory_format_of(value)
+        here, there, format_ = mine.get(value), theirs.get(source), memory_format_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue
         format_ = format_ or whole(range(len(there)))

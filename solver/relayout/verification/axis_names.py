@@ -17,7 +17,7 @@ from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, parsed_layout, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
-__all__ = ["Derivation", "derive", "fed", "input_places"]
+__all__ = ["Derivation", "derive", "fed", "input_places", "names_by_places"]
 
 
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
@@ -31,10 +31,6 @@ class Derivation:
     def __init__(self, made: Mapping[ir.Value, AxisNames], read: Mapping[ir.Value, frozenset[AxisNames]]) -> None:
         self._made, self._read = made, read
         self._candidates: dict[tuple[AxisNames | None, frozenset[AxisNames]], list[AxisNames]] = {}
-
-    def made(self, value: ir.Value) -> AxisNames | None:
-        """The names of the value's axes by its producer."""
-        return self._made.get(value)
 
     def candidates(self, value: ir.Value) -> Sequence[AxisNames]:
         """Every naming of the value with at least one name, the producer's first."""
@@ -68,27 +64,30 @@ def input_places(model: ir.Model) -> dict[ir.Value, AxisNames]:
     return places
 
 
-def derive(
-    index: ModelIndex, given: Mapping[ir.Value, AxisNames] | None = None, written: Set[ir.Value] = frozenset()
-) -> Derivation:
-    """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
+def derive(index: ModelIndex, written: Set[ir.Value]) -> Derivation:
+    """Derive all names, from the layouts that graph inputs declare.
 
-    With given names, only the graph is used. Without, two more rules apply. A node of `relayout` names its results'
-    axes by its layout attribute if no other name is known; its counterpart in another model has no such attribute.
-    Operators on constants do not name axes, as a constant has the names of the data that it is combined with. For a
-    node that reads no axis by name, the first rule applies only to the results in `written`.
+    A node of `relayout` names its results' axes by its layout attribute if no other name is known. For a node that
+    reads no axis by name, that applies only to the results in `written`. Operators on constants do not name axes, as a
+    constant has the names of the data that it is combined with.
     """
     graph = index.model.graph
-    if given is None:
-        given = {value: names for value in graph.inputs if (names := declared_names(value)) is not None}
-        rules = _Rules(index, index.ahead, written)
-    else:
-        rules = _Rules(index, frozenset(), None)
-    made: dict[ir.Value, AxisNames] = dict(given)
+    made = {value: names for value in graph.inputs if (names := declared_names(value)) is not None}
+    rules = _Rules(index, index.ahead, written)
     _carry_forward(graph, (), made, rules)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
     _carry_back(graph, read, rules)
     return Derivation(made, read)
+
+
+def names_by_places(index: ModelIndex, places: Mapping[ir.Value, AxisNames]) -> Mapping[ir.Value, AxisNames]:
+    """The names of each value's axes by its producer, from those of graph inputs (see `input_places`).
+
+    Only the graph is used: a node's layout attribute has no equal at its counterpart in another model.
+    """
+    made = dict(places)
+    _carry_forward(index.model.graph, (), made, _Rules(index, frozenset(), None))
+    return made
 
 
 class _Rules:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from relayout.verification.axis_names import Derivation
 from relayout.verification.operator_facts import CONTRIBUTED, AxisNames, axis_names, constant_ints, named
 from relayout.verification.resize_axes import placed_names
 
@@ -41,8 +40,9 @@ class AxesRead(Generic[Known]):
         return lacking <= other.open and lacking.total() <= self.units
 
 
-def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> AxesRead[Pair] | None:
+def relation(node: ir.Node, n: int, names: Mapping[ir.Value, AxisNames], by_place: bool) -> AxesRead[Pair] | None:
     """The producer's name of each axis, paired with the name by which this operator reads it; None if one is unknown.
+    `names` are those by the producers of all values.
 
     Axes of extent 1 are left out: they may be anywhere. The outer and the inner tile of an axis are that axis, if the
     one is read as the outer and the other as the inner tile.
@@ -50,7 +50,7 @@ def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> A
     value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
     if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
         read = placed_names(node, len(value.shape))
-    made = derivation.made(value) if value is not None else None
+    made = names.get(value) if value is not None else None
     if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
         return None
     pairs: dict[Pair, bool] = {}
@@ -90,14 +90,15 @@ _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
 
-def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None:
-    """The names of the axes that an operator has by number; None if it has no numbers, or one has no name."""
+def numbered_axes(node: ir.Node, names: Mapping[ir.Value, AxisNames]) -> AxesRead[str] | None:
+    """The names of the axes that an operator has by number; None if it has no numbers, or one has no name. `names` are
+    those by the producers of all values."""
     if node.domain == CONTRIBUTED:
         kind, first = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))
     else:
         kind, first = node.op_type if node.domain == "" else "", 0
     value = node.inputs[first] if first < len(node.inputs) else None
-    made = derivation.made(value) if value is not None else None
+    made = names.get(value) if value is not None else None
     reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")
     if made is None or not (reduces or kind in _ALONG_AXES):
         return None
@@ -120,12 +121,12 @@ def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None
         found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
         # An axis stacked from single slices is ignored where the other model knows no extents.
         return AxesRead(found, Counter(), 0) if found else None
-    names = {str(made[axis]): _extent(value, axis) for axis in named_axes if _extent(value, axis) != 1}
+    extents = {str(made[axis]): _extent(value, axis) for axis in named_axes if _extent(value, axis) != 1}
     # An operator on a tiled axis must work on all its tiles.
-    axes_of = {name: _whole_axis(name, names.keys(), parts, made) for name in names}
-    sure = {axes_of[name] for name, extent in names.items() if isinstance(extent, int)}
+    axes_of = {name: _whole_axis(name, extents.keys(), parts, made) for name in extents}
+    sure = {axes_of[name] for name, extent in extents.items() if isinstance(extent, int)}
     every = set(axes_of.values())
-    return AxesRead(Counter(every), Counter(every - sure), len(named_axes) - len(names))
+    return AxesRead(Counter(every), Counter(every - sure), len(named_axes) - len(extents))
 
 
 def _opset(node: ir.Node) -> int:

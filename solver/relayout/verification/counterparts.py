@@ -14,7 +14,7 @@ from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.io import Source, read_model
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import Derivation, derive, input_places
+from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import AxisNames, enter_backend_operators
 from relayout.verification.subgraph_values import graphs_of, walk
@@ -49,8 +49,9 @@ class OriginalIndex(ModelIndex):
         return input_places(self.model)
 
     @cached_property
-    def derivation(self) -> Derivation:
-        return derive(self, self.places)
+    def made(self) -> Mapping[ir.Value, AxisNames]:
+        """The names of each value's axes by its producer."""
+        return names_by_places(self, self.places)
 
     @cached_property
     def common_names(self) -> CommonNames:

@@ -241,7 +241,7 @@ def _static(
     model = index.model
     yield from checked_by_onnx(model)[0] if by_onnx is None else by_onnx
     common = CommonNames(index)
-    derivation = derive(index, written=common.written)
+    derivation = derive(index, common.written)
     yield from check_channels(index)
     yield from check_functions(index, conversion_operators_of(backend))
     yield from check_annotations(index, derivation, common)
