@@ -37,9 +37,8 @@ LATE = {
         "only the reference evaluator needs it, and imports onnx.reference",
     ),
     "relayout.verification.verifier": (
-        "relayout.verification.against_original relayout.verification.constant_data "
-        "relayout.verification.cost.certificate_findings relayout.verification.numeric.compare "
-        "relayout.verification.numeric.in_pieces",
+        "relayout.verification.against_original relayout.verification.cost.certificate_findings "
+        "relayout.verification.numeric.compare relayout.verification.numeric.in_pieces",
         "only --against compares and runs models, and only --certificate reads a file",
     ),
     "relayout.verification.cost.stated_prices": (
