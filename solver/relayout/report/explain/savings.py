@@ -13,12 +13,9 @@ from relayout.report.explain.conversions import name_of, required_layout
 from relayout.report.explain.relaxed_problem import Relaxation, Spent, spent
 from relayout.report.explain.requirement_trace import Requirement, requirements_behind
 from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving, SharedReason
-from relayout.solve.deadline import UNLIMITED, Deadline
+from relayout.solve.deadline import Deadline
 
 __all__ = ["explained"]
-
-LIMIT = 1000
-"""The default limit on the number of relaxed problems to solve."""
 
 _Kind = tuple[str, Part, int | None, str]
 
@@ -65,8 +62,8 @@ def explained(
     conversions: Sequence[Conversion],
     *,
     proved: bool,
-    limit: int = LIMIT,
-    deadline: Deadline = UNLIMITED,
+    limit: int,
+    deadline: Deadline,
 ) -> tuple[tuple[Conversion, ...], Explanation]:
     """The conversions with their reasons, and the reasons by kind.
 
