@@ -7,7 +7,7 @@ the name, and so do a resize in its other dims and a broadcast of operands whose
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -22,17 +22,13 @@ from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
 
-_WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
-_RESIZED = frozenset({"Resize", "Upsample"})
-_IN_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
+_KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3}
+"""The operators with windows, each with the index of its kernel."""
 UNBOUNDED = (1 << 31) - 1
 """From here on a bound of a Slice means the end, as exporters write it."""
 
 _MOST_NUMBERS = 16
 """Of a constant of scales or pads."""
-
-
-_Infos = Mapping[str, onnx.ValueInfoProto]
 
 
 class _Formula(NamedTuple):
@@ -45,85 +41,8 @@ class _Formula(NamedTuple):
         return f"{self.base} {'-' if self.plus < 0 else '+'} {abs(self.plus)}" if self.plus else self.base
 
 
-def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, broadcasts, and
-    cyclic shifts, everywhere in the graph. `known` are the computed constants by name.
-
-    Returns whether there was one.
-    """
-    infos = {info.name: info for info in declared_values(graph)}
-    kernels = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    formulas: dict[str, _Formula] = {}
-    slices: dict[str, _Cut] = {}
-    for node in graph.node:
-        if node.domain not in STANDARD_DOMAINS or not node.output or node.output[0] not in infos:
-            continue
-        if node.op_type == "Slice":
-            if (cut := _cut(node, graph, known)) is not None:
-                slices[node.output[0]] = cut
-            continue
-        if node.op_type in _WINDOWED:
-            found = _after_window(node, infos, kernels, formulas)
-        elif node.op_type in _RESIZED:
-            found = _after_resize(node, infos, _scales(node, graph), formulas)
-        elif node.op_type == "Pad":
-            found = _after_pad(node, infos, _pads(node, graph, known), formulas)
-        elif node.op_type == "Concat":
-            found = _after_shift(node, infos, slices, formulas)
-        elif node.op_type in _IN_BLOCKS:
-            found = _after_blocks(node, infos, formulas)
-        elif node.op_type in BROADCAST:
-            found = _after_broadcast(node, infos, kernels, formulas)
-        else:
-            continue
-        for name, formula in found:
-            if name.startswith(GENERATED) and name not in formulas and formula.base != name:
-                formulas[name] = formula
-    if formulas:
-        rename(graph, {name: str(_formula(name, formulas)) for name in formulas})
-    return bool(formulas)
-
-
-def _formula(name: str, formulas: Mapping[str, _Formula]) -> _Formula:
-    """The extent of this name, as far as it is known."""
-    formula = _Formula(name)
-    while not formula.plus and formula.base in formulas:
-        formula = formulas[formula.base]
-    return formula
-
-
-def _after_window(
-    node: onnx.NodeProto, infos: _Infos, kernels: Mapping[str, list[int]], formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The names of a window's results, each with its formula."""
-    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    kernel = _kernel(node)
-    window = given.get("kernel_shape") or (kernels.get(kernel) or _numbers(infos, kernel))[2:]
-    if not window or node.input[0] not in infos:
-        return
-    read, made = (_dims(infos, name)[2:] for name in (node.input[0], node.output[0]))
-    if len(read) != len(window) or len(made) != len(window):
-        return
-    for place, (before, after) in enumerate(zip(read, made, strict=True)):
-        if before.dim_param and after.dim_param:
-            formula = _extent(_formula(before.dim_param, formulas), given, place, window)
-            if formula is not None and len(str(formula)) <= LONGEST_FORMULA:
-                yield after.dim_param, formula
-
-
-def _after_pad(
-    node: onnx.NodeProto, infos: _Infos, pads: Mapping[int, int], formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The names of a pad's results, each with its formula. `pads`: what is added to each axis; none if not known."""
-    if not pads or node.input[0] not in infos:
-        return
-    read, made = _dims(infos, node.input[0]), _dims(infos, node.output[0])
-    for place, (before, after) in enumerate(zip(read, made, strict=False)):
-        if before.dim_param and after.dim_param:
-            formula, added = _formula(before.dim_param, formulas), pads.get(place % len(read), 0)
-            formula = _Formula(formula.base, formula.plus + added)
-            if (not added or _is_stable(formula.base)) and len(str(formula)) <= LONGEST_FORMULA:
-                yield after.dim_param, formula
+_Dims = list[_Formula | None]
+"""The extents of a value; None for a number, and for an extent of which nothing is known."""
 
 
 class _Cut(NamedTuple):
@@ -135,182 +54,235 @@ class _Cut(NamedTuple):
     end: int
 
 
-def _after_shift(
-    node: onnx.NodeProto, infos: _Infos, slices: Mapping[str, _Cut], formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The name of the axis of a cyclic shift, which is joined of the end of a tensor and its beginning, as in Swin: the
-    extent stays the same, wherever the cut is."""
-    if len(node.input) != 2 or not slices.keys() >= {*node.input}:
-        return
-    behind, before = (slices[name] for name in node.input)
-    axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-    is_whole = before.start == 0 and behind.start == before.end and behind.end >= UNBOUNDED
-    if (behind.source, behind.axis) != (before.source, before.axis) or not is_whole or behind.source not in infos:
-        return
-    read, made = _dims(infos, behind.source), _dims(infos, node.output[0])
-    if len(read) != len(made) or not -len(read) <= axis < len(read) or (axis - behind.axis) % len(read):
-        return
-    if read[axis].dim_param and made[axis].dim_param:
-        yield made[axis].dim_param, _formula(read[axis].dim_param, formulas)
+class _Values:
+    """What is known of a graph's values while its nodes are gone through: the `dims` that have been inferred, the
+    shapes of constants as `stored`, the extents of generated names as `formulas`, and the Slices so far as `cuts`."""
+
+    def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
+        self._graph, self._known = graph, known
+        types = {info.name: info.type.tensor_type for info in declared_values(graph)}
+        self.dims = {name: list(kind.shape.dim) for name, kind in types.items() if kind.HasField("shape")}
+        self.stored = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+        self.formulas: dict[str, _Formula] = {}
+        self.cuts: dict[str, _Cut] = {}
+
+    def extents(self, name: str) -> _Dims:
+        """The extents of a value, as far as they are known."""
+        return [self.formula(dim.dim_param) if dim.dim_param else None for dim in self.dims.get(name, ())]
+
+    def formula(self, name: str) -> _Formula:
+        """The extent of this name, as far as it is known."""
+        formula = _Formula(name)
+        while not formula.plus and formula.base in self.formulas:
+            formula = self.formulas[formula.base]
+        return formula
+
+    def integers(self, name: str) -> list[int]:
+        """The numbers of a constant; none where they are not known."""
+        arrays = [self._known[name]] if name in self._known else map(onnx.numpy_helper.to_array, self.tensors(name))
+        return next(([int(number) for number in array.reshape(-1)] for array in arrays), [])
+
+    def tensors(self, name: str) -> Iterator[onnx.TensorProto]:
+        """The stored tensor of this name, if it has few elements that are at hand. A default of an input is no
+        constant."""
+        if any(value.name == name for value in self._graph.input):
+            return
+        made = (other for other in self._graph.node if other.op_type == "Constant" and name in other.output)
+        values = (each.t for other in made for each in other.attribute if each.name == "value")
+        for tensor in (*values, *(tensor for tensor in self._graph.initializer if name and tensor.name == name)):
+            has_data = tensor.raw_data or tensor.float_data or tensor.int64_data
+            if has_data and 0 < sum(tensor.dims) <= _MOST_NUMBERS:
+                yield tensor
 
 
-def _cut(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> _Cut | None:
-    """The bounds of a Slice; None where it has other axes too, or where they are not known."""
+def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, broadcasts, and
+    cyclic shifts, everywhere in the graph. `known` are the computed constants by name.
+
+    Returns whether there was one.
+    """
+    values = _Values(graph, known)
+    formulas = values.formulas
+    for node in graph.node:
+        rule = _RULES.get(node.op_type)
+        if rule is None or node.domain not in STANDARD_DOMAINS or not node.output or node.output[0] not in values.dims:
+            continue
+        for dim, formula in zip(values.dims[node.output[0]], rule(node, values), strict=False):
+            name = dim.dim_param
+            if formula is not None and name.startswith(GENERATED) and name not in formulas and formula.base != name:
+                formulas[name] = formula
+    if formulas:
+        rename(graph, {name: str(values.formula(name)) for name in formulas})
+    return bool(formulas)
+
+
+def _after_window(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extents of a window's result."""
+    given, read = _attributes(node), values.extents(node.input[0])
+    place = _KERNELS[node.op_type]
+    kernel = node.input[place] if place is not None and place < len(node.input) else ""
+    window = given.get("kernel_shape") or (values.stored.get(kernel) or _numbers(values.dims.get(kernel, [])))[2:]
+    if not window or not len(read) == len(values.dims[node.output[0]]) == len(window) + 2:
+        return []
+    return [None, None, *(_behind_window(each, given, axis, window) for axis, each in enumerate(read[2:]))]
+
+
+def _numbers(dims: list[onnx.TensorShapeProto.Dimension]) -> list[int]:
+    """The dims of a known shape; empty for another."""
+    return [dim.dim_value for dim in dims] if all(dim.HasField("dim_value") for dim in dims) else []
+
+
+def _behind_window(read: _Formula | None, given: Mapping[str, Any], axis: int, window: list[int]) -> _Formula | None:
+    """The extent after a window of these attributes; None where it is not known."""
+    stride = (given.get("strides") or [1] * len(window))[axis]
+    dilation = (given.get("dilations") or [1] * len(window))[axis]
+    padding, kind = given.get("pads") or [0] * 2 * len(window), given.get("auto_pad", b"NOTSET")
+    covered = dilation * (window[axis] - 1)
+    if kind in (b"SAME_UPPER", b"SAME_LOWER"):
+        rest = stride - 1  # rounded up
+    elif kind == b"VALID":
+        rest = -covered - 1 + stride
+    elif kind == b"NOTSET" and not given.get("ceil_mode"):
+        rest = padding[axis] + padding[axis + len(window)] - covered - 1 + stride
+    else:
+        return None
+    # (read + rest) // stride, where what a multiple of the stride adds is added afterwards.
+    if read is None or stride == 1:
+        return _longer(read, rest)
+    after, inside = divmod(read.plus + rest, stride)
+    if inside:
+        after, inside = after + 1, inside - stride
+    own = str(_Formula(read.base, inside))
+    whole = f"({own})" if inside or not is_name(read.base) else own
+    return _short(_Formula(f"{whole}//{stride}", after)) if _is_stable(read.base) else None
+
+
+def _after_pad(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extents of a pad's result; none where it is not known what is added."""
+    pads = _attributes(node).get("pads")
+    if pads is None:
+        pads = values.integers(node.input[1])
+    axes = values.integers(node.input[3]) if any(node.input[3:]) else [*range(len(pads) // 2)]
+    if not pads or len(pads) != 2 * len(axes) or min(axes, default=0) < 0:
+        return []
+    added = {axis: pads[place] + pads[place + len(axes)] for place, axis in enumerate(axes)}
+    return [_longer(each, added.get(axis, 0)) for axis, each in enumerate(values.extents(node.input[0]))]
+
+
+def _enter_cut(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """Note the bounds of a Slice, unless it cuts other axes too, or they are not known."""
     given = {each.name: list(each.ints) for each in node.attribute}
     given |= {
-        each: _integers(name, graph, known)
+        each: values.integers(name)
         for each, name in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False)
         if name
     }
     starts, ends, axes = (given.get(each, []) for each in ("starts", "ends", "axes"))
-    if not len(starts) == len(ends) == len(axes) == 1 or given.get("steps", [1]) != [1]:
-        return None
-    return _Cut(node.input[0], axes[0], starts[0], ends[0])
+    if len(starts) == len(ends) == len(axes) == 1 and given.get("steps", [1]) == [1]:
+        values.cuts[node.output[0]] = _Cut(node.input[0], axes[0], starts[0], ends[0])
+    return []
 
 
-def _pads(node: onnx.NodeProto, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> dict[int, int]:
-    """The elements that a Pad adds to its axes; none where they are not known."""
-    given = next((list(each.ints) for each in node.attribute if each.name == "pads"), None)
-    if given is None:
-        given = _integers(node.input[1], graph, known)
-    axes = _integers(node.input[3], graph, known) if any(node.input[3:]) else [*range(len(given) // 2)]
-    if len(given) != 2 * len(axes) or min(axes, default=0) < 0:
-        return {}
-    return {axis: given[place] + given[place + len(axes)] for place, axis in enumerate(axes)}
+def _after_shift(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extent of the axis of a cyclic shift, which is joined of the end of a tensor and its beginning, as in Swin:
+    it stays the same, wherever the cut is."""
+    if len(node.input) != 2 or not values.cuts.keys() >= {*node.input}:
+        return []
+    behind, before = (values.cuts[name] for name in node.input)
+    is_whole = before.start == 0 and behind.start == before.end and behind.end >= UNBOUNDED
+    if (behind.source, behind.axis) != (before.source, before.axis) or not is_whole:
+        return []
+    read, axis = values.extents(behind.source), _attributes(node).get("axis", 0)
+    rank = len(values.dims[node.output[0]])
+    if len(read) != rank or not -rank <= axis < rank or (axis - behind.axis) % rank:
+        return []
+    return [each if place == axis % rank else None for place, each in enumerate(read)]
 
 
-def _integers(name: str, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[int]:
-    """The numbers of a constant; none where they are not known."""
-    arrays = [known[name]] if name in known else map(onnx.numpy_helper.to_array, _tensors(name, graph))
-    return next(([int(number) for number in array.reshape(-1)] for array in arrays), [])
+def _after_resize(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extents of a resize's result that it keeps or multiplies."""
+    scales, read = _scales(node, values), values.extents(node.input[0])
+    if not len(scales) == len(read) == len(values.dims[node.output[0]]):
+        return []
+    return [
+        each if scale == 1 else _times(each, Fraction(scale)) if scale.is_integer() and scale > 1 else None
+        for each, scale in zip(read, scales, strict=True)
+    ]
 
 
-def _tensors(name: str, graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The stored tensor of this name, if it has few elements that are at hand. A default of an input is no constant."""
-    if any(value.name == name for value in graph.input):
-        return
-    made = (other for other in graph.node if other.op_type == "Constant" and name in other.output)
-    values = (each.t for other in made for each in other.attribute if each.name == "value")
-    for tensor in (*values, *(tensor for tensor in graph.initializer if name and tensor.name == name)):
-        has_data = tensor.raw_data or tensor.float_data or tensor.int64_data
-        if has_data and 0 < sum(tensor.dims) <= _MOST_NUMBERS:
-            yield tensor
-
-
-def _after_resize(
-    node: onnx.NodeProto, infos: _Infos, scales: list[float], formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The names of a resize's results in dims that it keeps or multiplies, each with its formula."""
-    if node.input[0] not in infos:
-        return
-    read, made = _dims(infos, node.input[0]), _dims(infos, node.output[0])
-    if not len(scales) == len(read) == len(made):
-        return
-    for scale, before, after in zip(scales, read, made, strict=True):
-        if not before.dim_param or not after.dim_param or not scale.is_integer() or scale < 1:
-            continue
-        formula = _formula(before.dim_param, formulas)
-        if scale != 1:
-            if not _is_stable(formula.base):
-                continue
-            formula = _Formula(str(product([Term(Fraction(scale)), term_of(str(formula))])))
-        if len(str(formula)) <= LONGEST_FORMULA:
-            yield after.dim_param, formula
-
-
-def _after_blocks(
-    node: onnx.NodeProto, infos: _Infos, formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The names of the rows and columns after DepthToSpace or SpaceToDepth, each with its formula."""
-    size = next((each.i for each in node.attribute if each.name == "blocksize"), 0)
-    if size < 1 or node.input[0] not in infos:
-        return
-    factor = Fraction(size) if node.op_type == "DepthToSpace" else Fraction(1, size)
-    for before, after in zip(_dims(infos, node.input[0])[2:], _dims(infos, node.output[0])[2:], strict=False):
-        if not before.dim_param or not after.dim_param:
-            continue
-        base = str(_formula(before.dim_param, formulas))
-        term = product([Term(factor), term_of(base)])
-        if term is None or not _is_stable(base):
-            continue
-        term = rounded_down(term)
-        if len(str(term)) <= LONGEST_FORMULA:
-            yield after.dim_param, _Formula(str(term))
-
-
-def _scales(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[float]:
+def _scales(node: onnx.NodeProto, values: _Values) -> list[float]:
     """The constant scales of a resize, one a dim; none where they are not known, or where other inputs count too."""
-    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    given = _attributes(node)
     if "scales" in given:
         return list(given["scales"])
     if "axes" in given or given.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
         return []
     # The scales are the second input up to opset 10, and later the third; a fourth has sizes.
     name = node.input[min(len(node.input), 3) - 1] if 2 <= len(node.input) <= 3 or not any(node.input[3:]) else ""
-    stored = (tensor for tensor in _tensors(name, graph) if tensor.data_type == onnx.TensorProto.FLOAT)
+    stored = (tensor for tensor in values.tensors(name) if tensor.data_type == onnx.TensorProto.FLOAT)
     scales = (onnx.numpy_helper.to_array(tensor).reshape(-1) for tensor in stored)
     return next(([float(scale) for scale in each] for each in scales), [])
 
 
-def _after_broadcast(
-    node: onnx.NodeProto, infos: _Infos, stored: Mapping[str, list[int]], formulas: Mapping[str, _Formula]
-) -> Iterator[tuple[str, _Formula]]:
-    """The names of a broadcast's result in dims that its operands have in common, each with their formula."""
+def _after_blocks(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The rows and columns after DepthToSpace or SpaceToDepth."""
+    size = _attributes(node).get("blocksize", 0)
+    if size < 1:
+        return []
+    factor = Fraction(size) if node.op_type == "DepthToSpace" else Fraction(1, size)
+    read = values.extents(node.input[0])[2:]
+    return [None, None, *(None if each is None else _times(_Formula(str(each)), factor) for each in read)]
+
+
+def _after_broadcast(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extents of a broadcast's result that its operands have in common."""
     # A legal model declares the shapes of constants too.
-    open_ = [name for name in node.input if name not in stored]
-    if not all(name in infos and infos[name].type.tensor_type.HasField("shape") for name in open_):
-        return
-    for place, made in enumerate(reversed(_dims(infos, node.output[0]))):
-        if any(place < len(own := stored[name]) and own[-1 - place] != 1 for name in node.input if name in stored):
-            continue
-        read = [dims[-1 - place] for name in open_ if place < len(dims := _dims(infos, name))]
-        common = {_formula(dim.dim_param, formulas) if dim.dim_param else None for dim in read if dim.dim_value != 1}
-        if made.dim_param and len(common) == 1 and (formula := common.pop()) is not None:
-            yield made.dim_param, formula
+    open_ = [name for name in node.input if name not in values.stored]
+    if not all(name in values.dims for name in open_):
+        return []
+    stored = [values.stored[name] for name in node.input if name in values.stored]
+    found: _Dims = []
+    for place in range(1, len(values.dims[node.output[0]]) + 1):
+        read = [dims[-place] for dims in map(values.dims.__getitem__, open_) if place <= len(dims)]
+        common = {values.formula(dim.dim_param) if dim.dim_param else None for dim in read if dim.dim_value != 1}
+        is_known = len(common) == 1 and not any(place <= len(own) and own[-place] != 1 for own in stored)
+        found.append(common.pop() if is_known else None)
+    return found[::-1]
 
 
-def _dims(infos: _Infos, name: str) -> list[onnx.TensorShapeProto.Dimension]:
-    return list(infos[name].type.tensor_type.shape.dim)
+_RULES: dict[str, Callable[[onnx.NodeProto, _Values], _Dims]] = {
+    **dict.fromkeys(_KERNELS, _after_window),
+    **dict.fromkeys(("Resize", "Upsample"), _after_resize),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _after_blocks),
+    **dict.fromkeys(BROADCAST, _after_broadcast),
+    "Concat": _after_shift,
+    "Pad": _after_pad,
+    "Slice": _enter_cut,
+}
 
 
-def _numbers(infos: _Infos, name: str) -> list[int]:
-    """The shape of a value that has known extents; empty for another."""
-    dims = _dims(infos, name) if name in infos else []
-    return [dim.dim_value for dim in dims] if all(dim.HasField("dim_value") for dim in dims) else []
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
-def _kernel(node: onnx.NodeProto) -> str:
-    place = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}.get(node.op_type)
-    return node.input[place] if place is not None and place < len(node.input) else ""
+def _longer(extent: _Formula | None, added: int) -> _Formula | None:
+    """An extent plus a number; None where it is not known."""
+    if extent is None or not added:
+        return extent
+    return _short(_Formula(extent.base, extent.plus + added)) if _is_stable(extent.base) else None
 
 
-def _extent(read: _Formula, given: Mapping[str, Any], place: int, window: list[int]) -> _Formula | None:
-    """The extent after a window of these attributes; None where it is not known."""
-    stride = (given.get("strides") or [1] * len(window))[place]
-    dilation = (given.get("dilations") or [1] * len(window))[place]
-    padding, kind = given.get("pads") or [0] * 2 * len(window), given.get("auto_pad", b"NOTSET")
-    covered = dilation * (window[place] - 1)
-    if kind in (b"SAME_UPPER", b"SAME_LOWER"):
-        rest = stride - 1  # rounded up
-    elif kind == b"VALID":
-        rest = -covered - 1 + stride
-    elif kind == b"NOTSET" and not given.get("ceil_mode"):
-        rest = padding[place] + padding[place + len(window)] - covered - 1 + stride
-    else:
+def _times(extent: _Formula | None, factor: Fraction) -> _Formula | None:
+    """An extent times a number, rounded down; None where it is not known."""
+    if extent is None or not _is_stable(extent.base):
         return None
-    # (read + rest) // stride, where what a multiple of the stride adds is added afterwards.
-    if stride == 1 and not rest:
-        return read
-    if not _is_stable(read.base):
-        return None
-    if stride == 1:
-        return _Formula(read.base, read.plus + rest)
-    after, inside = divmod(read.plus + rest, stride)
-    if inside:
-        after, inside = after + 1, inside - stride
-    own = str(_Formula(read.base, inside))
-    whole = f"({own})" if inside or not is_name(read.base) else own
-    return _Formula(f"{whole}//{stride}", after)
+    found = product([Term(factor), term_of(str(extent))])
+    return None if found is None else _short(_Formula(str(rounded_down(found))))
+
+
+def _short(formula: _Formula) -> _Formula | None:
+    """The formula, unless it is too long to say something."""
+    return formula if len(str(formula)) <= LONGEST_FORMULA else None
 
 
 def _is_stable(base: str) -> bool:
