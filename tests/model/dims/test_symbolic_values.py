@@ -86,6 +86,14 @@ def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
     assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
 
 
+def test_blocks_behind_a_window_have_the_formula_of_its_extent() -> None:
+    net = Net()
+    image = net.node("Conv", net.input("x", (1, 4, "h", "w")), net.weight(4, 4, 3, 3))
+    net.output(net.node("SpaceToDepth", image, blocksize=2))
+    shapes = [str(value.shape) for node in read_model(net.model()).graph for value in node.outputs]
+    assert shapes[-1] == "[1,16,(h - 2)//2,(w - 2)//2]"
+
+
 @pytest.mark.parametrize("blocks", [1, 20])
 def test_extents_of_sums_are_followed_through_any_number_of_blocks(blocks: int) -> None:
     net = Net()

@@ -1,4 +1,4 @@
-"""Names for the extents that windows, pads, resizes and blocks compute from dims that are not known before the run.
+"""Names for the extents that windows, pads and resizes compute from dims that are not known before the run.
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, rounded_down, term_of
+from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
@@ -96,8 +96,8 @@ class _Values:
 
 
 def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Rename the generated dims of results of convolutions, pools, pads, resizes, operators on blocks, broadcasts, and
-    cyclic shifts, everywhere in the graph. `known` are the computed constants by name.
+    """Rename the generated dims of results of convolutions, pools, pads, resizes, broadcasts, and cyclic shifts,
+    everywhere in the graph. `known` are the computed constants by name.
 
     Returns whether there was one.
     """
@@ -224,16 +224,6 @@ def _scales(node: onnx.NodeProto, values: _Values) -> list[float]:
     return next(([float(scale) for scale in each] for each in scales), [])
 
 
-def _after_blocks(node: onnx.NodeProto, values: _Values) -> _Dims:
-    """The rows and columns after DepthToSpace or SpaceToDepth."""
-    size = _attributes(node).get("blocksize", 0)
-    if size < 1:
-        return []
-    factor = Fraction(size) if node.op_type == "DepthToSpace" else Fraction(1, size)
-    read = values.extents(node.input[0])[2:]
-    return [None, None, *(None if each is None else _times(_Formula(str(each)), factor) for each in read)]
-
-
 def _after_broadcast(node: onnx.NodeProto, values: _Values) -> _Dims:
     """The extents of a broadcast's result that its operands have in common."""
     # A legal model declares the shapes of constants too.
@@ -253,7 +243,6 @@ def _after_broadcast(node: onnx.NodeProto, values: _Values) -> _Dims:
 _RULES: dict[str, Callable[[onnx.NodeProto, _Values], _Dims]] = {
     **dict.fromkeys(_KERNELS, _after_window),
     **dict.fromkeys(("Resize", "Upsample"), _after_resize),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _after_blocks),
     **dict.fromkeys(BROADCAST, _after_broadcast),
     "Concat": _after_shift,
     "Pad": _after_pad,
@@ -273,11 +262,10 @@ def _longer(extent: _Formula | None, added: int) -> _Formula | None:
 
 
 def _times(extent: _Formula | None, factor: Fraction) -> _Formula | None:
-    """An extent times a number, rounded down; None where it is not known."""
+    """An extent times a number; None where it is not known."""
     if extent is None or not _is_stable(extent.base):
         return None
-    found = product([Term(factor), term_of(str(extent))])
-    return None if found is None else _short(_Formula(str(rounded_down(found))))
+    return _short(_Formula(str(product([Term(factor), term_of(str(extent))]))))
 
 
 def _short(formula: _Formula) -> _Formula | None:

@@ -101,7 +101,7 @@ def _in_blocks(node: onnx.NodeProto, source: Dims) -> Dims | None:
     size = Term(Fraction(sizes[0]))
     batch, channels, *image = source
     if node.op_type == "SpaceToDepth":
-        return (batch, product([channels, size, size]), *(quotient(dim, size) for dim in image))
+        return (batch, product([channels, size, size]), *(whole(quotient(dim, size)) for dim in image))
     return (batch, quotient(channels, product([size, size])), *(product([dim, size]) for dim in image))
 
 
