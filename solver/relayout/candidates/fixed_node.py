@@ -18,7 +18,7 @@ from relayout.layout.memory_format import order_of
 from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
-__all__ = ["fixed_lowerings", "node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
+__all__ = ["node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
 
 Thing = TypeVar("Thing")
 
@@ -52,7 +52,7 @@ def _axis_names(rule: Rule | None) -> tuple[Sequence[str | None], Sequence[str |
 def node_lowerings(choice: NodePorts, rule: Rule | None, implementation: Implementation) -> list[FixedLowering]:
     """The lowerings of a node without an iteration space; none where a layout cannot be bound."""
     if isinstance(rule, Fixed):
-        return fixed_lowerings(choice, rule, implementation)
+        return _fixed_lowerings(choice, rule, implementation)
     if isinstance(rule, Listed):
         sides = [(_dims_of(inputs), _dims_of(outputs)) for inputs, outputs, _ in rule.alternatives]
         return [FixedLowering(*dims, pick) for pick, dims in enumerate(sides)]
@@ -60,7 +60,7 @@ def node_lowerings(choice: NodePorts, rule: Rule | None, implementation: Impleme
     return [FixedLowering((None,) * len(choice.node.inputs), (None,) * len(choice.node.outputs))]
 
 
-def fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementation) -> list[FixedLowering]:
+def _fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementation) -> list[FixedLowering]:
     """The dimensions that the layouts require, by the operator's axis names; none where one cannot be bound.
 
     A `relayout` operator has one attribute for the layout of all its data, and one for that of all its results. So a

@@ -43,7 +43,6 @@ from relayout.candidates.black_boxes import (
 )
 from relayout.candidates.elision import Elision, elision_of
 from relayout.candidates.fixed_node import (
-    fixed_lowerings,
     node_lowerings,
     of_ports,
     port_axis_names,
@@ -146,8 +145,7 @@ class NodeSeed(Struct, frozen=True, eq=False):
             space = IterationSpace(own.space.maps, operands_on(node, own.axes), own.space.accepts, own.space.suggests)
             spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
-        is_numbered = self.is_numbered
-        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, is_numbered=is_numbered, prototype=self)
+        return replace_fields(self, node=node, spaces=tuple(spaces), shuffle=shuffle, prototype=self)
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
@@ -305,15 +303,6 @@ def _refused(
     return unmet(seed.node, stated, trial, context.names, cause)
 
 
-class _Placed(Struct, frozen=True, eq=False):
-    """Fixed lowerings with the formats of their ports, and the views that block other lowerings."""
-
-    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
-    start: tuple[_PortFormat, ...]
-    blocking: frozenset[ir.Value]
-    are_all: bool
-
-
 def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     """The node's seed, copied from its prototype where there is one."""
     tensors, checker, rule = context.tensors, context.checker, context.tensors.rules.get(node)
@@ -388,23 +377,15 @@ def _seed(
     written = [(each, lowering) for each, lowering in by_backend if lowering is not None]
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
-        seed = _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
-        return replace_fields(seed, is_numbered=is_numbered)
+        seed = _seed_free(context, own, rule, requirements, written)
+        return replace_fields(seed, has_boxes=has_boxes, is_numbered=is_numbered)
     axis_names = port_axis_names(rule, own.ports)
     lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
-    placed = _placed(context, own, written, lowerings, axis_names)
+    seed = _placed(context, own, written, lowerings, axis_names)
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
-    mixed = [(each, lowering) for each, lowering, _ in placed.fixed if each.implementation.rewrite is None]
-    return NodeSeed(
-        own,
-        placed.fixed,
-        shuffle=axis_shuffle(own, mixes, mixed) if mixes else None,
-        start=placed.start,
-        blocking=placed.blocking,
-        has_boxes=has_boxes,
-        is_partial=not placed.are_all,
-        is_numbered=is_numbered,
-    )
+    mixed = [(each, lowering) for each, lowering, _ in seed.fixed if each.implementation.rewrite is None]
+    shuffle = axis_shuffle(own, mixes, mixed) if mixes else None
+    return replace_fields(seed, shuffle=shuffle, has_boxes=has_boxes, is_numbered=is_numbered)
 
 
 def _is_met(
@@ -421,13 +402,13 @@ def _is_met(
 
 def _placed(
     context: SeedContext, node: NodePorts, written: _Lowerings, lowerings: _Lowerings, axis_names: Sequence[str | None]
-) -> _Placed:
-    """The lowerings `written` by the backend, and the others that meet their requirements."""
+) -> NodeSeed:
+    """The seed with the lowerings `written` by the backend, and with the others that meet their requirements."""
     met = [each for each in lowerings if _is_met(context, node, *each, axis_names)]
     fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
     start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
-    are_all = True
+    is_partial = False
     for requirement, lowering in (*written, *met):
         port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
         formats: list[MemoryFormat] = []
@@ -438,7 +419,7 @@ def _placed(
                 regrouped = context.tensors.nearest_regrouped(port.operand.value)
                 if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
-                are_all = False
+                is_partial = True
                 break
             formats.append(format_)
         else:
@@ -446,17 +427,11 @@ def _placed(
             boxed = with_black_boxes(node, requirement, formats, port_dims)
             if boxed is not None:
                 fixed.append((requirement, lowering, boxed))
-    return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
+    return NodeSeed(node, tuple(fixed), start=tuple(start), blocking=frozenset(blocking), is_partial=is_partial)
 
 
 def _seed_free(
-    context: SeedContext,
-    own: NodePorts,
-    rule: Free,
-    requirements: Sequence[Requirement],
-    written: _Lowerings,
-    *,
-    has_boxes: bool,
+    context: SeedContext, own: NodePorts, rule: Free, requirements: Sequence[Requirement], written: _Lowerings
 ) -> NodeSeed:
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
     free = FreeNode(own, rule, requirements, checker=context.checker, elements=context.elements)
@@ -469,26 +444,16 @@ def _seed_free(
     # is the whole axis, or a tile of an axis whose extent differs in the result.
     packed = operand_by_operand(rule) if rule.axis_names else None
     axis_names = port_axis_names(packed, own.ports)
-    tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
-    lowerings = []
-    if packed is not None:
-        lowerings = [(each, one) for each in tiled for one in fixed_lowerings(own, packed, each.implementation)]
-    placed = _placed(context, own, written, lowerings, axis_names)
+    tiled = [each for each in requirements if each.is_tiled] if packed is not None else []
+    lowerings = [(each, one) for each in tiled for one in node_lowerings(own, packed, each.implementation)]
+    seed = _placed(context, own, written, lowerings, axis_names)
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
-    start: list[_PortFormat | _SpaceOrder] = [*sources, *placed.start]
+    start: list[_PortFormat | _SpaceOrder] = [*sources, *seed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
     if rule.axis_names:
         # The source's layout needs no requirement: the node can always run in ONNX's own layout.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
-    return NodeSeed(
-        own,
-        placed.fixed,
-        tuple(spaces),
-        start=tuple(start),
-        blocking=placed.blocking,
-        has_boxes=has_boxes,
-        is_partial=not placed.are_all,
-    )
+    return replace_fields(seed, spaces=tuple(spaces), start=tuple(start))
 
 
 def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
