@@ -80,7 +80,7 @@ class DimSizes:
         self._usual = _usual_sizes(model, self._sizes)
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
-        _size_reshaped(model, all_nodes(model.graph) if nodes is None else nodes, self._sizes, self._bounds, self)
+        self._size_introduced(model, all_nodes(model.graph) if nodes is None else nodes)
         self._formulas.clear()  # so that those read later are entered into `assumed` and `counted`
         self.assumed.clear()
         self.counted.clear()
@@ -159,6 +159,102 @@ class DimSizes:
             self._size(each)
         return result
 
+    def _size_introduced(self, model: ir.Model, nodes: Iterable[ir.Node]) -> None:
+        """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
+        those of a window. `_bounds` gets what is known of all symbols that nodes introduce."""
+        seen = {name for value in model.graph.inputs for name in _names(value.shape)} | self._sizes.keys()
+        # Values of equal type share a shape. The names of one that was seen before are no longer new.
+        shapes: set[int] = set()
+        for node in nodes:
+            for value in node.outputs:
+                if id(value.shape) in shapes:
+                    continue
+                shapes.add(id(value.shape))
+                names = _names(value.shape)
+                if not names:
+                    continue
+                new = [name for name in names if name not in seen]
+                seen.update(new)
+                self._bounds.update(self._bounds_of(node, value, new))
+                if node.op_type in _WINDOWS and node.inputs[0] is not None:
+                    self._size_like_operand(node.inputs[0].shape, value.shape, new)
+                    continue
+                self._size_kept(node, value, new, model.graph.opset_imports)
+                source = node.inputs[0] if node.op_type in RESHAPES and node.inputs else None
+                if source is not None and source.shape is not None:
+                    self._size_by_elements(source, value, new)
+
+    def _size_by_elements(self, source: ir.Value, value: ir.Value, new: Sequence[str]) -> None:
+        """Add the sizes of the `new` symbols of a reshaped value: together they have what the other dims leave of the
+        operand's elements. Of several, each has as equal a share as whole numbers allow."""
+        assert source.shape is not None
+        assert value.shape is not None
+        # A formula has the size that its symbols give it.
+        open_ = sorted(name for name in new if name.isidentifier())
+        rest = [1 if not isinstance(dim, int) and dim.value in open_ else dim for dim in value.shape.dims]
+        if not open_ or sum(not isinstance(dim, int) and dim.value in open_ for dim in value.shape.dims) > len(open_):
+            return
+        read, left = elements_of(source, self), self(ir.Shape(rest))
+        if not left or read % left:
+            return
+        self._sizes.update(zip(open_, factors_of(read // left, len(open_)), strict=True))
+        if len(open_) == 1 and all(self.bounds(dim) is None for dim in (*source.shape.dims, *rest)):
+            self._bounds.pop(open_[0], None)  # that of an axis which the operator keeps is gone
+
+    def _size_like_operand(self, read: ir.Shape | None, made: ir.Shape | None, new: Sequence[str]) -> None:
+        """Add a size for each new symbol of a result but formulas, which have that of their own symbols: the size of
+        the operand's dim at its index. So a conversion is as expensive before the operator as behind it, and stays in
+        place."""
+        if read is None or made is None or len(read) != len(made):
+            return
+        pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
+        plain = {name for name in new if name.isidentifier()}
+        sizes = {named.value: self(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in plain}
+        self._sizes.update(sizes)
+
+    def _size_kept(self, node: ir.Node, value: ir.Value, new: Sequence[str], opsets: Mapping[str, int]) -> None:
+        """Add the sizes of the `new` symbols that a model declares for axes that the operator keeps: those of the
+        operand. So a view counts the same before the operator and behind it."""
+        rule = rule_of(node, opsets) if any(name.isidentifier() for name in new) else None
+        place = value.index()
+        own = (
+            rule.outputs[place] if isinstance(rule, Free) and place is not None and place < len(rule.outputs) else None
+        )
+        if not isinstance(rule, Free) or own is None or value.shape is None or len(value.shape) != len(own):
+            return
+        kept = [(axis, dim.value) for axis, dim in zip(own, value.shape, strict=True) if not isinstance(dim, int)]
+        for axis, name in kept:
+            if not name or name not in new or not name.isidentifier() or not (rule.axis_names or axis in rule.tileable):
+                continue
+            read = [
+                source.shape[axes.index(axis)]
+                for source, axes in zip(node.inputs, rule.inputs, strict=False)
+                if source is not None and source.shape is not None and axes is not None and axis in axes
+            ]
+            long = [dim for dim in read if dim != 1]
+            if long:
+                self._sizes[name] = self(ir.Shape([long[0]]))
+                keeps_extent = axis in rule.tileable or not _has_parameters(node, rule)
+                if keeps_extent and all(self.bounds(dim) is None for dim in long):
+                    self._bounds.pop(name, None)
+
+    def _bounds_of(self, node: ir.Node, value: ir.Value, new: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
+        """The bounds of each symbol that a node introduces."""
+        read = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+        made = value.shape
+        assert made is not None
+        for name in new:
+            if not name.isidentifier() and self.bounds(ir.SymbolicDim(name)) is None:
+                continue  # a formula of known sizes
+            axis = next(axis for axis, dim in enumerate(made) if not isinstance(dim, int) and dim.value == name)
+            dim = read[axis] if read is not None and len(read) == len(made) else None
+            bounds = Bounds(1, None)
+            if node.op_type in _WINDOWS and dim is not None:
+                known = self.bounds(dim)
+                size = self(ir.Shape([dim]))
+                bounds = _after_window(node, axis, known or Bounds(size, size), len(made))
+            yield name, bounds
+
 
 def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
     """A size for each dim of an input, none of those `known`, that `DYNAMIC` is too small for: a formula would be 0."""
@@ -201,135 +297,12 @@ def _is_empty(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> bool:
     return size is not None and size < 1
 
 
-def _size_reshaped(
-    model: ir.Model,
-    nodes: Iterable[ir.Node],
-    sizes: dict[str, int],
-    bounds: dict[str, Bounds],
-    elements: DimSizes,
-) -> None:
-    """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
-    those of a window. `bounds` gets what is known of all symbols that nodes introduce."""
-    seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
-    # Values of equal type share a shape. The names of one that was seen before are no longer new.
-    shapes: set[int] = set()
-    for node in nodes:
-        for value in node.outputs:
-            if id(value.shape) in shapes:
-                continue
-            shapes.add(id(value.shape))
-            names = _names(value.shape)
-            if not names:
-                continue
-            new = [name for name in names if name not in seen]
-            seen.update(new)
-            bounds.update(_bounds_of(node, value, new, elements))
-            if node.op_type in _WINDOWS and node.inputs[0] is not None:
-                sizes.update(_size_like_operand(node.inputs[0].shape, value.shape, new, elements))
-                continue
-            _size_kept(node, value, new, model.graph.opset_imports, sizes, bounds, elements)
-            source = node.inputs[0] if node.op_type in RESHAPES and node.inputs else None
-            if source is not None and source.shape is not None:
-                _size_by_elements(source, value, new, sizes, bounds, elements)
-
-
-def _size_by_elements(
-    source: ir.Value,
-    value: ir.Value,
-    new: Sequence[str],
-    sizes: dict[str, int],
-    bounds: dict[str, Bounds],
-    elements: DimSizes,
-) -> None:
-    """Add the sizes of the `new` symbols of a reshaped value: together they have what the other dims leave of the
-    operand's elements. Of several, each has as equal a share as whole numbers allow."""
-    assert source.shape is not None
-    assert value.shape is not None
-    # A formula has the size that its symbols give it.
-    open_ = sorted(name for name in new if name.isidentifier())
-    rest = [1 if not isinstance(dim, int) and dim.value in open_ else dim for dim in value.shape.dims]
-    if not open_ or sum(not isinstance(dim, int) and dim.value in open_ for dim in value.shape.dims) > len(open_):
-        return
-    read, left = elements_of(source, elements), elements(ir.Shape(rest))
-    if not left or read % left:
-        return
-    sizes.update(zip(open_, factors_of(read // left, len(open_)), strict=True))
-    if len(open_) == 1 and all(elements.bounds(dim) is None for dim in (*source.shape.dims, *rest)):
-        bounds.pop(open_[0], None)  # that of an axis which the operator keeps is gone
-
-
-def _size_like_operand(
-    read: ir.Shape | None,
-    made: ir.Shape | None,
-    new: Sequence[str],
-    elements: Callable[[ir.Shape | None], int],
-) -> dict[str, int]:
-    """A size for each new symbol of a result but formulas, which have that of their own symbols: the size of the
-    operand's dim at its index. So a conversion is as expensive before the operator as behind it, and stays in place."""
-    if read is None or made is None or len(read) != len(made):
-        return {}
-    pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
-    plain = {name for name in new if name.isidentifier()}
-    return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in plain}
-
-
-def _size_kept(
-    node: ir.Node,
-    value: ir.Value,
-    new: Sequence[str],
-    opsets: Mapping[str, int],
-    sizes: dict[str, int],
-    bounds: dict[str, Bounds],
-    elements: DimSizes,
-) -> None:
-    """Add the sizes of the `new` symbols that a model declares for axes that the operator keeps: those of the operand.
-    So a view counts the same before the operator and behind it."""
-    rule = rule_of(node, opsets) if any(name.isidentifier() for name in new) else None
-    place = value.index()
-    own = rule.outputs[place] if isinstance(rule, Free) and place is not None and place < len(rule.outputs) else None
-    if not isinstance(rule, Free) or own is None or value.shape is None or len(value.shape) != len(own):
-        return
-    kept = [(axis, dim.value) for axis, dim in zip(own, value.shape, strict=True) if not isinstance(dim, int)]
-    for axis, name in kept:
-        if not name or name not in new or not name.isidentifier() or not (rule.axis_names or axis in rule.tileable):
-            continue
-        read = [
-            source.shape[axes.index(axis)]
-            for source, axes in zip(node.inputs, rule.inputs, strict=False)
-            if source is not None and source.shape is not None and axes is not None and axis in axes
-        ]
-        long = [dim for dim in read if dim != 1]
-        if long:
-            sizes[name] = elements(ir.Shape([long[0]]))
-            keeps_extent = axis in rule.tileable or not _has_parameters(node, rule)
-            if keeps_extent and all(elements.bounds(dim) is None for dim in long):
-                bounds.pop(name, None)
-
-
 def _has_parameters(node: ir.Node, rule: Free) -> bool:
     """Whether an operand that is not known before the run may state extents, such as the sizes of a Resize."""
     stated = [
         value for value, axes in zip(node.inputs, rule.inputs, strict=False) if value is not None and axes is None
     ]
     return any(value.is_graph_input() or constant_tensor(value) is None for value in stated)
-
-
-def _bounds_of(node: ir.Node, value: ir.Value, new: Sequence[str], elements: DimSizes) -> Iterator[tuple[str, Bounds]]:
-    """The bounds of each symbol that a node introduces."""
-    read = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
-    made = value.shape
-    assert made is not None
-    for name in new:
-        if not name.isidentifier() and elements.bounds(ir.SymbolicDim(name)) is None:
-            continue  # a formula of known sizes
-        axis = next(axis for axis, dim in enumerate(made) if not isinstance(dim, int) and dim.value == name)
-        dim = read[axis] if read is not None and len(read) == len(made) else None
-        bounds = Bounds(1, None)
-        if node.op_type in _WINDOWS and dim is not None:
-            known = elements.bounds(dim)
-            size = elements(ir.Shape([dim]))
-            bounds = _after_window(node, axis, known or Bounds(size, size), len(made))
-        yield name, bounds
 
 
 def _after_window(node: ir.Node, axis: int, read: Bounds, rank: int) -> Bounds:
