@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -70,6 +70,7 @@ class FreeLowering(Struct, frozen=True):
     """The dimensions of a free node's iteration space: groups of atoms of its axes, outermost first. `asked`: the
     backend requires the layout. `rewritten`: the decomposition to use, if any."""
 
+    is_elided: ClassVar[bool] = False
     dims: Dims
     asked: bool = False
     rewritten: Decomposition | None = None
@@ -82,10 +83,6 @@ class FreeLowering(Struct, frozen=True):
     @property
     def changes_nothing(self) -> bool:
         return not self.rewritten and self.dims == in_source(len(self.dims))
-
-    @property
-    def is_elided(self) -> bool:
-        return False
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         assert isinstance(rule, Free)
@@ -127,7 +124,7 @@ def _positions(atoms: MemoryFormat, extent: int) -> np.ndarray[Any, Any]:
 class FixedLowering(Struct, frozen=True):
     """The dimensions of each input and result, as groups of atoms of its own axes; None: as in the source.
 
-    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `elided`: the node is
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `is_elided`: the node is
     removed and its result aliases its input.
     """
 
@@ -135,17 +132,13 @@ class FixedLowering(Struct, frozen=True):
     outputs: tuple[Dims | None, ...]
     pick: int = 0
     rewrite: Rewrite | None = None
-    elided: bool = False
+    is_elided: bool = False
 
     @property
     def changes_nothing(self) -> bool:
-        if self.pick or self.rewrite is not None or self.elided:
+        if self.pick or self.rewrite is not None or self.is_elided:
             return False
         return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
-
-    @property
-    def is_elided(self) -> bool:
-        return self.elided
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         own = port.entry(self.inputs, self.outputs)
@@ -155,15 +148,12 @@ class FixedLowering(Struct, frozen=True):
 class BoundaryLowering(Struct, frozen=True):
     """A graph input or output has a memory format and no node."""
 
+    is_elided: ClassVar[bool] = False
     format: MemoryFormat
 
     @property
     def changes_nothing(self) -> bool:
         return (*self.format,) == source_order(len(self.format))
-
-    @property
-    def is_elided(self) -> bool:
-        return False
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         return one_each(self.format)

@@ -33,7 +33,7 @@ class Elision(Struct, frozen=True):
     def lowering(self, order: MemoryFormat) -> FixedLowering:
         """The lowering of the elided node when the factors are in this order."""
         read, given = (one_each(_own(order, atoms, extents)) for atoms, extents in self.sides)
-        return FixedLowering((read,), (given,), elided=True)
+        return FixedLowering((read,), (given,), is_elided=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
         """The input tensor's dimensions in atoms of the result's, or the reverse if `back`; None where they do not
