@@ -290,28 +290,17 @@ def _copies(
         for each in reversed(path[:-1]):
             served.setdefault(each, []).extend(uses)
     for target, serves in served.items():
-        yield _conversion(formulation, def_use, device, (origins[target], target), read.get(target, serves), serves)
-
-
-def _conversion(
-    formulation: Formulation,
-    def_use: DefUse,
-    device: str,
-    edge: tuple[int, int],
-    consumers: Sequence[TensorUse],
-    serves: Sequence[TensorUse],
-) -> PlannedConversion:
-    source, target = edge
-    cost = formulation.costs.table(def_use.tensor, device, def_use.formats).rows[source][target]
-    if cost is None:
-        raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
-    return PlannedConversion(
-        *astuple(cost),
-        tensor=def_use.tensor,
-        source=def_use.formats[source],
-        target=def_use.formats[target],
-        device=device,
-        producer=def_use.producer,
-        consumers=tuple(consumers),
-        serves=tuple(serves),
-    )
+        source = origins[target]
+        cost = formulation.costs.table(def_use.tensor, device, def_use.formats).rows[source][target]
+        if cost is None:
+            raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
+        yield PlannedConversion(
+            *astuple(cost),
+            tensor=def_use.tensor,
+            source=def_use.formats[source],
+            target=def_use.formats[target],
+            device=device,
+            producer=def_use.producer,
+            consumers=tuple(read.get(target, serves)),
+            serves=tuple(serves),
+        )
