@@ -21,8 +21,7 @@ def along(
 ) -> Free:
     """A rule under which all these operands have one layout and the attribute `axis` is renumbered. `symmetric`: the
     order of the elements along the axis does not matter."""
-    extents = node.extents(inputs[0])
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space(inputs[0])
     return free(
         extents,
         tuple(axes if i in inputs and node.has(i) else None for i in range(len(node.node.inputs))),
@@ -52,11 +51,10 @@ def softmax(node: Reading) -> Free:
 @row("free", "Softmax", "LogSoftmax", "Hardmax")
 def flattening_softmax(node: Reading) -> Free:
     """Before opset 13 the axes from `axis` on count as one: they stay innermost, or the node is decomposed."""
-    extents = node.extents(0)
-    rank = len(extents)
+    extents, axes = node.space()
+    rank = len(axes)
     first = node.axis(1, rank)
     inner = {a for a in range(first, rank) if extents[a] != 1}
-    axes = tuple(range(rank))
 
     def split_at(order: Axes) -> int | None:
         """The position where the inner axes begin in this order; None where an outer axis is among them."""
@@ -105,8 +103,7 @@ def elements(node: Reading) -> Free:
 
 @row("free", "CumSum", "CumProd", since=11)
 def cumulative(node: Reading) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     axis, given = normal_axis(int(node.scalar(1)), len(extents)), node.constant(1)
 
     def edit(order: Axes) -> Edit:
@@ -118,8 +115,7 @@ def cumulative(node: Reading) -> Free:
 @row("free", "ReverseSequence", since=10)
 def reverse_sequence(node: Reading) -> Free:
     """Batch and time are the two outermost axes, in either order."""
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     batch, time = node.integer("batch_axis", 1), node.integer("time_axis", 0)
 
     def edit(order: Axes) -> Edit:
@@ -132,9 +128,8 @@ def reverse_sequence(node: Reading) -> Free:
 @row("free", "Det", since=11)
 def matrices(node: Reading) -> Free:
     """A stack of matrices: the stack's axes are in any order outside, the last two stay innermost."""
-    extents = node.extents(0)
-    rank = len(extents)
-    axes = tuple(range(rank))
+    extents, axes = node.space()
+    rank = len(axes)
     result = tuple(range(len(node.result_extents())))
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     return free(extents, inputs, (result,), allows=lambda order: order[-2:] == (rank - 2, rank - 1))

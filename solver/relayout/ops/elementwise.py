@@ -69,16 +69,14 @@ def _clips_around_zero(node: Reading) -> bool:
 
 @row("free", "CastLike")
 def like(node: Reading) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     return free(extents, (axes, None), (axes,), tileable=axes)
 
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
 def quantize(node: Reading) -> Free:
     """Scale and zero point are scalars, a vector along `axis`, or (blocked) tensors of the input's own rank."""
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     scale_rank = node.rank(1)
     if scale_rank == 0 or node.extents(1) == (1,):
         return free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), tileable=axes)
@@ -95,8 +93,7 @@ def quantize(node: Reading) -> Free:
 
 @row("free", "DynamicQuantizeLinear", since=11)
 def dynamic_quantize(node: Reading) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     return free(extents, (axes,), (axes, None, None), tileable=axes)
 
 
@@ -104,8 +101,7 @@ def dynamic_quantize(node: Reading) -> Free:
 def shape(node: Reading) -> Free:
     """The result has an entry per axis of the input, or per axis from `start` to `end`, which are gathered in the
     source's order. The extent of a tiled or padded axis is known."""
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     wanted = axes[node.integer("start", 0) : node.integer("end", len(axes))] if node.opset >= 15 else axes
     known = tuple(axis for axis, size in enumerate(extents) if isinstance(size, int))
     edit = Edit(dict.fromkeys(("start", "end")), gather=wanted)
@@ -114,6 +110,5 @@ def shape(node: Reading) -> Free:
 
 @row("free", "Size")
 def size(node: Reading) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     return free(extents, (axes,), (None,), tileable=axes)

@@ -63,9 +63,8 @@ def named(
     channel axis and the spatial axes, and how many more times than the operator it reads and writes the data. `tiles`
     are the axes of ONNX's order that these functions take in tiles.
     """
-    extents = node.extents(0)
-    rank = len(extents)
-    axes = tuple(range(rank))
+    extents, axes = node.space()
+    rank = len(axes)
     axis_names = letters_of(node, rank)
     native = tuple(axis_names.index(letter) for letter in native_letters(rank))
     channel = axis_names.index("C")

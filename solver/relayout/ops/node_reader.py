@@ -102,6 +102,11 @@ class Reading(Struct, frozen=True, eq=False):
             raise NoRuleError
         return extents
 
+    def space(self, index: int = 0) -> tuple[tuple[Extent, ...], tuple[int, ...]]:
+        """The extents of an input, and its axes: the iteration space of a node with that operand alone."""
+        extents = self.extents(index)
+        return extents, tuple(range(len(extents)))
+
     def result_extents(self, index: int = 0) -> tuple[Extent, ...]:
         extents = extents_of(self.node.outputs[index])
         if extents is None:

@@ -47,8 +47,7 @@ def reduce(node: Reading) -> Free:
 
 
 def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: str) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     keeps = bool(node.integer("keepdims", 1))
     result = axes if keeps else tuple(a for a in axes if a not in reduced)
 
@@ -76,10 +75,9 @@ def layer_normalization(node: Reading) -> Free:
     In another order the node is decomposed: it reads and writes the whole tensor 1 + 2 + 1 + 2 + 2 times (+ 2 with a
     bias, + 2 without a sum of squares) in place of 2.
     """
-    extents = node.extents(0)
-    rank = len(extents)
+    extents, axes = node.space()
+    rank = len(axes)
     first = node.axis(-1, rank)
-    axes = tuple(range(rank))
     inner = set(range(first, rank))
 
     def parameter(index: int) -> Axes | None:
@@ -119,8 +117,7 @@ def _written(inner: Collection[int], passes: int, *, plainly: bool = False) -> D
 
 @row("free", "MeanVarianceNormalization", since=9)
 def mean_variance_normalization(node: Reading) -> Free:
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     normalised = tuple(normal_axis(a, len(axes)) for a in node.ints("axes") or (0, 2, 3))
 
     def edit(order: Axes) -> Edit:

@@ -80,9 +80,8 @@ def pad(node: Reading) -> Free:
 @row("free", "Slice")
 def slice_(node: Reading) -> Free:
     """Starts, ends and steps stay; their axes are renumbered."""
-    extents = node.extents(0)
-    rank = len(extents)
-    axes = tuple(range(rank))
+    extents, axes = node.space()
+    rank = len(axes)
     as_input = node.opset >= 10
     if as_input:
         count = node.extents(1)[0]

@@ -57,8 +57,7 @@ def squeeze(node: Reading) -> Relabel | Free:
 
 def _squeezed(node: Reading, squeezed: Axes) -> Free:
     """If an extent is known only at run time the operator stays; its axes may be in any order."""
-    extents = node.extents(0)
-    axes = tuple(range(len(extents)))
+    extents, axes = node.space()
     result = without(axes, *squeezed)
     as_input = node.ints("axes") is None
 
