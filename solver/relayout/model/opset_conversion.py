@@ -5,7 +5,14 @@ from __future__ import annotations
 import onnx
 
 from relayout.errors import InputError
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, nodes_inside
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    copied,
+    declared_values,
+    graphs_inside,
+    nodes_inside,
+    replace_entries,
+)
 from relayout.model.structure import OLDEST_OPSET
 
 __all__ = ["is_lifted", "lifted"]
@@ -39,8 +46,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
             # Some shapes that the converter writes are wrong; inference computes them again.
             lifted.graph.ClearField("value_info")
         for values, declared in ((lifted.graph.input, proto.graph.input), (lifted.graph.output, proto.graph.output)):
-            del values[:]
-            values.extend(declared)
+            replace_entries(values, declared)
     except Exception as error:  # onnx raises errors of several types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -65,10 +71,9 @@ def _align(graph: onnx.GraphProto) -> None:
     every `axis` as 0, so the bias of a channel would be added along the batch. Raises InputError where a rank is
     unknown.
     """
-    values = declared_values(graph)
-    types = {info.name: info.type.tensor_type for info in values}
-    ranks = {name: len(kind.shape.dim) for name, kind in types.items() if kind.HasField("shape")}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
+    types = {info.name: info.type for info in (*declared_values(graph), *stored)}
+    ranks = {n: len(kind.tensor_type.shape.dim) for n, kind in types.items() if kind.tensor_type.HasField("shape")}
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -76,9 +81,7 @@ def _align(graph: onnx.GraphProto) -> None:
             raise InputError("an operator in a nested graph broadcasts by an attribute")
         if _broadcasts(node):
             axis = next((each.i for each in node.attribute if each.name == "axis"), None)
-            kept = [each for each in node.attribute if each.name not in ("axis", "broadcast")]
-            del node.attribute[:]
-            node.attribute.extend(kept)
+            replace_entries(node.attribute, (a for a in node.attribute if a.name not in ("axis", "broadcast")))
             own, other = (ranks.get(name) for name in node.input)
             if axis is not None and (own is None or other is None):
                 raise InputError(f"the ranks that {node.op_type} broadcasts are unknown")
@@ -88,11 +91,13 @@ def _align(graph: onnx.GraphProto) -> None:
                 taken.add(name)
                 axes = [*range(other, other + following)]
                 nodes.append(onnx.helper.make_node("Unsqueeze", [node.input[1]], [name], axes=axes))
-                graph.value_info.append(_unsqueezed(graph, node.input[1], name, following))
+                unsqueezed = copied(types[node.input[1]])
+                for _ in axes:
+                    unsqueezed.tensor_type.shape.dim.add().dim_value = 1
+                graph.value_info.add(name=name, type=unsqueezed)
                 node.input[1] = name
         nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_entries(graph.node, nodes)
 
 
 def _size(graph: onnx.GraphProto) -> None:
@@ -107,18 +112,3 @@ def _size(graph: onnx.GraphProto) -> None:
 def _broadcasts(node: onnx.NodeProto) -> bool:
     # The converter knows that of Gemm, which has no axis.
     return node.op_type != "Gemm" and any(each.name == "broadcast" and each.i for each in node.attribute)
-
-
-def _unsqueezed(graph: onnx.GraphProto, source: str, name: str, following: int) -> onnx.ValueInfoProto:
-    """The type of `source` with `following` dims of extent 1 at the end."""
-    info = onnx.ValueInfoProto()
-    for each in declared_values(graph):
-        if each.name == source:
-            info.CopyFrom(each)
-    for tensor in graph.initializer:
-        if tensor.name == source:
-            info.CopyFrom(onnx.helper.make_tensor_value_info(source, tensor.data_type, tensor.dims))
-    info.name = name
-    for _ in range(following):
-        info.type.tensor_type.shape.dim.add().dim_value = 1
-    return info
