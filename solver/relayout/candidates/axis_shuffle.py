@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
+from relayout.candidates.alternatives import FixedLowering, NodePorts, Port, in_source
 from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.conversion import Dims
-from relayout.layout.memory_format import Atom, MemoryFormat, is_padded, is_whole
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, is_padded, is_whole
 from relayout.ops import Shared, extents_of
 
 __all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle"]
@@ -61,9 +61,7 @@ class AxisShuffle(Struct, frozen=True, eq=False):
 
     def _shuffled(self, port: Port, own: MemoryFormat, lowering: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
-        dims_of_port = port.entry(lowering.inputs, lowering.outputs)
-        if dims_of_port is None:
-            dims_of_port = _source_dims(self.node, (port.is_result, port.index, 0))
+        dims_of_port = port.entry(lowering.inputs, lowering.outputs) or in_source(len(port.operand.view.axes))
         if any(len({a.axis for a in group}) != 1 for group in dims_of_port):
             return None
         rest = list(own)
@@ -88,7 +86,7 @@ class AxisShuffle(Struct, frozen=True, eq=False):
                 return None
             for member in members:
                 dims_side = outputs if member[0] else inputs
-                dims = dims_side[member[1]] or _source_dims(self.node, member)
+                dims = dims_side[member[1]] or in_source(len(_extents(self.node, member)))
                 if sum(group[0].axis == member[2] for group in dims) != 1:
                     return None  # a layout that is required tiles it
                 dims_side[member[1]] = _replaced(dims, member[2], factors)
@@ -106,22 +104,17 @@ def axis_shuffle(
 
 def _have_one_extent(node: NodePorts, members: Shared) -> bool:
     """Whether the axis has one known extent in all the operands that share it."""
-    assert node.node is not None
-    found = set()
-    for is_result, index, axis in members:
-        values = node.node.outputs if is_result else node.node.inputs
-        value = values[index] if index < len(values) else None
-        extents = extents_of(value) if value is not None else None
-        found.add(extents[axis] if extents is not None and axis < len(extents) else None)
+    known = [(_extents(node, member), member[2]) for member in members]
+    found = {extents[axis] if axis < len(extents) else None for extents, axis in known}
     return len(found) == 1 and isinstance(next(iter(found)), int)
 
 
-def _source_dims(node: NodePorts, member: _Member) -> Dims:
+def _extents(node: NodePorts, member: _Member) -> tuple[Extent, ...]:
+    """The extents of a member's operand; none where they are not known."""
     assert node.node is not None
-    value = (node.node.outputs if member[0] else node.node.inputs)[member[1]]
-    extents = extents_of(value) if value is not None else None
-    assert extents is not None
-    return tuple((Atom(axis),) for axis in range(len(extents)))
+    values = node.node.outputs if member[0] else node.node.inputs
+    value = values[member[1]] if member[1] < len(values) else None
+    return (extents_of(value) if value is not None else None) or ()
 
 
 def _replaced(dims: Dims, axis: int, factors: MemoryFormat) -> Dims:
