@@ -155,3 +155,55 @@ def with_constant(data: np.ndarray) -> onnx.ModelProto:
     nodes = [helper.make_node("Identity", ["mask"], ["y"])]
     graph = helper.make_graph(nodes, "masked", [], [result], [numpy_helper.from_array(data, "mask")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+QUANTIZED = """<ir_version: 9, opset_import: ["" : 13]> net (uint8[1,8,4,4] x) => (uint8[1,8,4,4] y, float[1,8,4,4] z)
+    <float s = {0.1}, uint8 zero = {3}, float kernel_scale = {0.02}, int8 kernel_zero = {0},
+     float bias_scale = {0.002}> {
+    y = QLinearConv <pads = [1,1,1,1]> (x, s, zero, kernel, kernel_scale, kernel_zero, s, zero, bias)
+    data = DequantizeLinear (x, s, zero)
+    weight = DequantizeLinear (kernel, kernel_scale, kernel_zero)
+    added = DequantizeLinear (bias, bias_scale)
+    z = Conv <pads = [1,1,1,1]> (data, weight, added) }"""
+
+
+def quantized() -> onnx.ModelProto:
+    """A convolution of each quantized form, with one bias of eight channels: less than a step of the result."""
+    model = onnx.parser.parse_model(QUANTIZED)
+    draw = np.random.default_rng(3)
+    model.graph.initializer.append(
+        numpy_helper.from_array(draw.integers(-99, 99, (8, 8, 3, 3)).astype(np.int8), "kernel")
+    )
+    model.graph.initializer.append(numpy_helper.from_array(draw.permutation(8).astype(np.int32) + 1, "bias"))
+    return model
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc"])
+def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> None:
+    """No run shows it, as its step is coarser. So one that is off, exchanged, gone or new is found in the data."""
+    options = {"block": 8} if backend == "x86-nchwc" else {}
+    source = quantized()
+    legal, report = legalize(source, backend, backend_options=options)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    original = ModelIndex(read_model(source))
+    assert list(check_constants(ModelIndex(read_model(legal)), original)) == []
+    assert list(check_constants(original, ModelIndex(read_model(legal)))) == []
+
+    def wrong(model: onnx.ModelProto) -> set[str]:
+        return {finding.rule for finding in check_constants(ModelIndex(read_model(model)), original)}
+
+    off = onnx.ModelProto.FromString(legal.SerializeToString())
+    for tensor in off.graph.initializer:
+        if tensor.name == "bias":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[::-1].copy(), "bias"))
+    assert wrong(off) == {"constant"}
+    for change in ("", "other"):
+        changed = onnx.ModelProto.FromString(legal.SerializeToString())
+        changed.graph.initializer.append(numpy_helper.from_array(np.arange(8, dtype=np.int32), "other"))
+        (node,) = (each for each in changed.graph.node if each.op_type == "QLinearConv")
+        node.input[8] = change
+        assert wrong(changed) == {"constant"}
+    without = onnx.ModelProto.FromString(source.SerializeToString())
+    del without.graph.node[0].input[8]
+    assert {f.rule for f in check_constants(original, ModelIndex(read_model(without)))} == {"constant"}

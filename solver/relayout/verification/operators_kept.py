@@ -23,7 +23,7 @@ from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import graphs_of, walk
 
-__all__ = ["MOVES", "check_operators"]
+__all__ = ["MOVES", "check_operators", "kind_of"]
 
 _OWN = ("", OURS)
 MOVES = frozenset(
@@ -57,7 +57,7 @@ def check_operators(
     unknown = lacking(model.model) | lacking(original.model)
     pairs = _candidates(model, original)
     kept = {
-        node: next((each for each in found if _kind(each) == _kind(node)), None)
+        node: next((each for each in found if kind_of(each) == kind_of(node)), None)
         for node, found in pairs.items()
         if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
     }
@@ -72,7 +72,7 @@ def check_operators(
         is_unknown = node.op_identifier()[:2] in unknown
         written_for = node.metadata_props.get(WRITTEN_FOR_KEY)
         if other is not None:
-            if _kind(node) != _CONSTANT:
+            if kind_of(node) != _CONSTANT:
                 yield from _check_attributes(node, other, exact=is_unknown)
             results, wanted = _results(node), _results(other)
             if results != wanted if is_unknown else _are_exchanged(results, wanted):
@@ -82,15 +82,15 @@ def check_operators(
         elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
             continue
         elif is_unknown or (node in unrun and _computes(node, constants)):
-            is_fused = is_unknown and fuses and not any(_kind(each) in unknown for each in found)
-            kind = "::".join(_kind(found[0])) if found else _NO_OTHER
-            finding = _finding(node, kind, "::".join(_kind(node)), "is not the original's")
+            is_fused = is_unknown and fuses and not any(kind_of(each) in unknown for each in found)
+            kind = "::".join(kind_of(found[0])) if found else _NO_OTHER
+            finding = _finding(node, kind, "::".join(kind_of(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
     # A rewrite drops what no output depends on.
     read = {value.producer() for value in ancestors(original.model.graph.outputs)}
     for node in replaced:
         if node in read and node.op_identifier()[:2] in unknown and node.op_type not in written:
-            yield _finding(node, "::".join(_kind(node)), "none", "is gone")
+            yield _finding(node, "::".join(kind_of(node)), "none", "is gone")
     for domain in sorted({"", *(node.domain for node in original.nodes if node.op_identifier()[:2] in unknown)}):
         mine, other_version = (each.model.graph.opset_imports.get(domain) for each in (model, original))
         if mine != other_version:
@@ -128,7 +128,7 @@ def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:
     return any(places.get(name, n) != n for n, name in enumerate(mine))
 
 
-def _kind(node: ir.Node) -> tuple[str, str]:
+def kind_of(node: ir.Node) -> tuple[str, str]:
     """The domain and the name. An operator of relayout is ONNX's, and its name may end with layouts."""
     if node.domain == OURS:
         return "", node.op_type.partition("_")[0]
@@ -158,7 +158,7 @@ def _finding(node: ir.Node, expected: str, found: str, what: str) -> Finding:
 def _check_attributes(node: ir.Node, other: ir.Node, *, exact: bool) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs. Those of ONNX's operators that have one entry for each axis may
     be permuted (unless `exact`), and an absent one has its default."""
-    defaults = {} if exact else _defaults(*_kind(node))
+    defaults = {} if exact else _defaults(*kind_of(node))
     for name in sorted({*node.attributes, *other.attributes}):
         mine, theirs = (_shown(each.attributes.get(name, defaults.get(name)), exact) for each in (node, other))
         if mine == theirs or None in (mine, theirs) or (not exact and _BY_LAYOUT.search(name)):
