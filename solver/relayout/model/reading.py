@@ -26,7 +26,7 @@ from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Inferred
 from relayout.model.dims.declared_dims import correct_declared_dims
 from relayout.model.dims.inference_rounds import infer_in_rounds
-from relayout.model.dims.shape_merging import name_input_dims
+from relayout.model.dims.shape_merging import name_input_dims, share_input_shapes
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
@@ -141,6 +141,7 @@ def model_from(light: Light) -> ir.Model:
         side: {value.name: _declared(value.type) for value in values}
         for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))
     }
+    share_input_shapes(light.proto.graph)
     infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
     corrected = correct_declared_dims(light.proto, infer)
     notes += [corrected] if corrected is not None else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 from graphs import Net
 from onnx import TensorProto, helper
 
@@ -86,3 +87,21 @@ def test_of_two_names_for_one_extent_that_of_the_value_declared_first_stays() ->
     graph = graph_of(declared=["unk__42"], inferred=["unk__20"])
     merge_shapes(graph_of(declared=["unk__14"], inferred=["unk__14"]), graph, frozenset())
     assert shapes_of(graph) == {"declared": ["unk__42"], "inferred": ["unk__42"]}
+
+
+@pytest.mark.parametrize("declared", ["x", "float[a,b,c,d] x", "float[?,8,?,?] x"])
+def test_an_input_that_is_an_output_too_keeps_its_shape(declared: str) -> None:
+    """onnx_ir makes one value of both, of the type that is read last."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> net (float[2,8,6,n] x) => (float[2,8,6,n] y, {declared}) {{
+        y = Relu (x) }}"""
+    (x,) = read_model(onnx.parser.parse_model(text)).graph.inputs
+    assert [str(dim) for dim in x.shape or ()] == ["2", "8", "6", "n"]
+
+
+def test_so_does_an_input_of_a_body() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> net (int64 trips, float[2,4,6,n] x) => (y) <bool go = {1}> {
+        y = Loop (trips, go, x) <body = step (int64 i, bool c, float[2,4,6,n] s) => (c, s) { unread = Relu (s) }> }"""
+    (loop,) = read_model(onnx.parser.parse_model(text)).graph
+    (_, taken, state) = loop.attributes["body"].as_graph().inputs
+    assert taken.shape is not None
+    assert [str(dim) for dim in state.shape or ()] == ["2", "4", "6", "n"]

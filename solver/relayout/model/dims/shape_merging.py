@@ -16,7 +16,7 @@ import onnx
 from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
 
-__all__ = ["merge_shapes", "name_input_dims", "name_open_dims", "names_in"]
+__all__ = ["merge_shapes", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
 
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
@@ -82,6 +82,29 @@ def name_input_dims(graph: onnx.GraphProto) -> None:
     for stem, dim in open_:
         dim.dim_param = next(name for name in chain([stem], (f"{stem}_{n}" for n in count(1))) if name not in taken)
         taken.add(dim.dim_param)
+
+
+def share_input_shapes(graph: onnx.GraphProto) -> None:
+    """Declare each input that is an output too, of the graph and of those inside it, with one shape: the input's, and
+    what the output's alone knows. Both are one value of the model, and callers feed the input."""
+    for inner in subgraphs_of(graph):
+        inputs = {value.name: value for value in inner.input}
+        for value in (*inner.value_info, *inner.output):
+            fed = inputs.get(value.name)
+            if fed is None or not fed.type.HasField("tensor_type"):
+                continue
+            own, other = fed.type.tensor_type, value.type.tensor_type
+            if other.elem_type not in (own.elem_type, onnx.TensorProto.UNDEFINED):
+                continue
+            if not own.HasField("shape") and other.HasField("shape"):
+                own.shape.CopyFrom(other.shape)
+            elif len(own.shape.dim) == len(other.shape.dim):
+                for dim, known in zip(own.shape.dim, other.shape.dim, strict=True):
+                    if dim.WhichOneof("value") is None:
+                        dim.CopyFrom(known)
+            elif other.HasField("shape"):
+                continue
+            other.CopyFrom(own)
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:
