@@ -78,3 +78,23 @@ def test_of_two_axes_that_go_by_one_name_one_is_another() -> None:
     legal, _ = legalize(source, "canonical")
     assert_same_numbers(source, legal)
     assert not verify(legal, "canonical", against=source).findings
+
+
+@pytest.mark.parametrize("axes", [None, []], ids=["no axes", "an empty list of axes"])
+@pytest.mark.parametrize(
+    ("reader", "backend"), [("InstanceNormalization (v, s, s)", "canonical"), ("Conv (v, w)", "tpu")]
+)
+def test_a_reduction_of_all_axes_names_none_of_them(axes: list[int] | None, reader: str, backend: str) -> None:
+    """It keeps dims of extent 1, which may lie in any order. Those of its operand have no names by that."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        net (float[n,m,8,3] x) => (y, z)
+            <float[1] s = {{1.0}}, float[2,1,1,1] w = {{0.5, 2.0}}, float[4] f = {{1, 1, 2, 2}}> {{
+            v = ReduceL2 (x{"" if axes is None else ", axes"})
+            y = {reader}
+            z = Resize <mode = "nearest"> (x, "", f) }}"""
+    )
+    if axes is not None:
+        model.graph.initializer.append(onnx.helper.make_tensor("axes", TensorProto.INT64, [0], []))
+    legal, _ = legalize(model, backend)
+    assert verify(legal, backend, against=model).findings == ()

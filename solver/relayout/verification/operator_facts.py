@@ -344,6 +344,8 @@ def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, 
         axes: tuple[int, ...] | None = (node.attributes.get_int("axis", 0),)
     else:
         axes = constant_ints(node, "axes", 1)
+    if node.op_type.startswith("Reduce") and _lists_no_axes(node, axes):
+        axes = () if node.attributes.get_int("noop_with_empty_axes", 0) else tuple(range(inner))
     if inner == outer:
         reduced = {axis % inner for axis in axes or ()} if inner else set()
         return tuple(None if axis in reduced else axis for axis in range(inner))
@@ -354,6 +356,12 @@ def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, 
         return None
     removed = {axis % inner for axis in axes}
     return tuple(axis for axis in range(inner) if axis not in removed)
+
+
+def _lists_no_axes(node: ir.Node, axes: tuple[int, ...] | None) -> bool:
+    """Whether a reduction is over all axes, or over none: its axes are absent or an empty list."""
+    is_absent = axes is None and (len(node.inputs) < 2 or node.inputs[1] is None)
+    return is_absent or axes == ()
 
 
 def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
