@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from random_problems import cheapest, problems
 
+from relayout.solve import engines
 from relayout.solve.deadline import Deadline
 from relayout.solve.engines import by_cpsat, by_reduction, free_choices, greedy, least_own_costs
 from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
@@ -21,6 +23,42 @@ def test_both_engines_find_the_optimum() -> None:
     assert (reduced.status, reduced.assignment, reduced.bound, reduced.engine) == ("optimal", (1, 0), 1, "elimination")
     assert (whole.status, whole.assignment, whole.bound, whole.engine) == ("optimal", (1, 0), 1, "cp-sat")
     assert free_choices(PROBLEM) == 1
+
+
+def rings(formats: int) -> Problem:
+    """Four rings of four choices, in which each is read by the next two: every choice has three neighbours."""
+    every = tuple(range(formats))
+    conversion = tuple([tuple([0 if f == g else 7 for g in every]) for f in every])
+    choices = [Choice(str(c), tuple([(3 * c + 5 * f) % 11 for f in every])) for c in range(16)]
+    items = []
+    for c in range(16):
+        first = c - c % 4
+        readers = [Use(first + (c + d) % 4, every) for d in (1, 2)]
+        items.append(Item(str(c), Use(c, every), tuple(readers), conversion))
+    return Problem(tuple(choices), tuple(items))
+
+
+def test_items_with_two_consumers_of_many_formats_are_eliminated_without_set_variables() -> None:
+    problem = rings(40)
+    answer = by_reduction(problem, Deadline())
+    assert (answer.status, answer.engine, answer.bound) == ("optimal", "elimination", 60)
+    assert answer.assignment is not None
+    assert cost_of(problem, answer.assignment) == 60
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_the_network_without_set_variables_has_the_same_optimum(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Nothing is eliminated with set variables.
+        patch.setattr(engines, "CELLS", 0)
+        patch.setattr(engines, "ALL_SUMS", -1)
+        answer = by_reduction(problem, Deadline())
+    best = cheapest(problem)
+    assert answer.engine == "elimination"
+    assert (answer.status, answer.bound) == (("infeasible", None) if best is None else ("optimal", best))
+    if answer.assignment is not None:
+        assert cost_of(problem, answer.assignment) == best
 
 
 def test_after_the_deadline_the_answer_is_greedy() -> None:

@@ -25,10 +25,11 @@ def kernel() -> tuple[Problem, Residual]:
     return problem, residual
 
 
+@pytest.mark.parametrize("widest", [0, 1 << 20])
 @settings(max_examples=100, deadline=None)
-@given(problems())
-def test_full_elimination_gives_the_optimum_and_an_assignment_of_it(problem: Problem) -> None:
-    network = network_of(problem)
+@given(problem=problems(reuses=True))
+def test_full_elimination_gives_the_optimum_and_an_assignment_of_it(problem: Problem, widest: int) -> None:
+    network = network_of(problem, widest=widest)
     alternatives = network.alternatives
     residual = Residual(network, UNLIMITED)
     assert residual.finish(1 << 30, 1 << 40)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from relayout.solve.deadline import UNLIMITED, Deadline
-from relayout.solve.network import FORBIDDEN, Network, Scope, Table
+from relayout.solve.network import FORBIDDEN, Network, Scope, Table, WideTable
 
 __all__ = [
     "Eliminated",
@@ -30,13 +30,16 @@ MOST_AT_ONCE = 1 << 22
 """So many sums are made at once when a variable is eliminated: 32 MiB."""
 
 
+_Key = tuple[int, tuple[tuple[tuple[int, ...], int], ...]]
+
+
 class Eliminated(NamedTuple):
     """An eliminated variable: its neighbours at that time, ascending, and the tables that contained it."""
 
     variable: int
     neighbours: Scope
     unary: Table
-    tables: tuple[tuple[Scope, Table], ...]
+    tables: tuple[tuple[Scope, Table | WideTable], ...]
 
 
 def eliminate(
@@ -57,6 +60,8 @@ def eliminate(
     heap = [(len(neighbours[x]), x) for x in (remaining if start is None else start)]
     heapify(heap)
     eliminated: list[Eliminated] = []
+    # Networks repeat their blocks. The tables of a key live on in `eliminated`.
+    known: dict[_Key, Table] = {}
     constant = 0
     while heap:
         deadline.check()
@@ -69,17 +74,14 @@ def eliminate(
         if degree > 2 and size > cells:
             continue
         scope = tuple(sorted(neighbours[x]))
-        tables = tuple((own, network.tables.pop(own)) for own in network.incident[x])
-        eliminated.append(Eliminated(x, scope, unary[x], tables))
+        eliminated.append(Eliminated(x, scope, unary[x], network.take(x)))
         remaining.discard(x)
-        for own, _ in tables:
-            for y in own:
-                if y != x:
-                    del network.incident[y][own]
-        for y in scope:
-            neighbours[y].discard(x)
         if scope:
-            network.add(scope, _best(network, eliminated[-1]))
+            key = _key(eliminated[-1])
+            best = known.get(key)
+            if best is None:
+                best = known[key] = _best(network, eliminated[-1], deadline)
+            network.add(scope, best)
         else:
             constant = min(constant + int(unary[x].min()), FORBIDDEN)
         for y in scope:
@@ -88,7 +90,8 @@ def eliminate(
 
 
 def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int]:
-    """The entries of the largest table, and of all tables, if `eliminate` removed every variable of `remaining`."""
+    """The entries of the largest table that is left, and the sums that are made, if `eliminate` removes all of
+    `remaining`."""
     neighbours = {x: network.neighbours[x] & remaining for x in remaining}
     heap = [(len(neighbours[x]), x) for x in remaining]
     heapify(heap)
@@ -98,8 +101,8 @@ def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int
         if x not in neighbours or degree != len(neighbours[x]):
             continue
         others = neighbours.pop(x)
-        entries = prod([len(network.unary[y]) for y in (x, *others)])
-        largest, total = max(largest, entries), total + entries
+        entries = prod([len(network.unary[y]) for y in others])
+        largest, total = max(largest, entries), total + entries * len(network.unary[x])
         for y in others:
             neighbours[y] |= others
             neighbours[y] -= {x, y}
@@ -107,28 +110,44 @@ def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int
     return largest, total
 
 
-def _best(network: Network, eliminated: Eliminated) -> Table:
+def _key(eliminated: Eliminated) -> _Key:
+    """All that `_best` depends on: the tables, and the axis of each of their variables."""
+    axes = {x: axis for axis, x in enumerate(eliminated.neighbours)}
+    tables = [(tuple([axes.get(x, -1) for x in scope]), id(table)) for scope, table in eliminated.tables]
+    return id(eliminated.unary), tuple(sorted(tables))
+
+
+def _best(network: Network, eliminated: Eliminated, deadline: Deadline = UNLIMITED) -> Table:
     """The least cost over the eliminated variable for each state of its neighbours."""
     axes = (*eliminated.neighbours, eliminated.variable)
-    parts = [_spread(network, scope, table, axes) for scope, table in eliminated.tables]
     states = len(eliminated.unary)
-    # Two neighbours have no limit, and with it hundreds of formats each would take gigabytes at once.
+    # The neighbours may have hundreds of formats each: all sums would take gigabytes at once.
     step = max(MOST_AT_ONCE // prod([len(network.unary[y]) for y in eliminated.neighbours]), 1)
     best: Table | None = None
     for first in range(0, states, step):
-        total = eliminated.unary[first : first + step]
-        for part in parts:
-            total = np.minimum(total + part[..., first : first + step], FORBIDDEN)
+        deadline.check()
+        some = slice(first, first + step)
+        total = eliminated.unary[some]
+        for scope, table in eliminated.tables:
+            part = _part(scope, table, {eliminated.variable: some})
+            total = np.minimum(total + _spread(scope, part, axes), FORBIDDEN)
         least: Table = total.min(axis=-1)
         best = least if best is None else np.minimum(best, least)
     assert best is not None
     return best
 
 
-def _spread(network: Network, scope: Scope, table: Table, axes: Scope) -> Table:
+def _part(scope: Scope, table: Table | WideTable, states: dict[int, slice]) -> Table:
+    """The costs of these states of some variables, and of all states of the others."""
+    slices = [states.get(x, slice(None)) for x in scope]
+    return table.part(slices) if isinstance(table, WideTable) else table[tuple(slices)]
+
+
+def _spread(scope: Scope, table: Table, axes: Scope) -> Table:
     """The table broadcast to `axes`: permuted, with length 1 on the axes that it lacks."""
     order = [scope.index(x) for x in axes if x in scope]
-    return table.transpose(order).reshape([len(network.unary[x]) if x in scope else 1 for x in axes])
+    shape = iter([table.shape[axis] for axis in order])
+    return table.transpose(order).reshape([next(shape) if x in scope else 1 for x in axes])
 
 
 def back_substitute(eliminated: list[Eliminated], states: list[int]) -> None:
@@ -138,8 +157,8 @@ def back_substitute(eliminated: list[Eliminated], states: list[int]) -> None:
     """
     for x, _, total, tables in reversed(eliminated):
         for scope, table in tables:
-            total = total + table[tuple([slice(None) if y == x else states[y] for y in scope])]
-            total = np.minimum(total, FORBIDDEN)
+            part = _part(scope, table, {y: slice(states[y], states[y] + 1) for y in scope if y != x})
+            total = np.minimum(total + part.reshape(-1), FORBIDDEN)
         states[x] = int(total.argmin())
 
 

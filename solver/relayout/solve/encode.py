@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Deadline
-from relayout.solve.network import LARGEST, Masks, Network, Tables, allowed, direct, priced, vector
+from relayout.solve.network import LARGEST, Masks, Network, Tables, WideTable, allowed, direct, priced, vector
 from relayout.solve.problem import Choice, Item, Problem, Row, Use
 
 __all__ = ["check_range", "most_of", "network_of"]
@@ -36,15 +36,21 @@ WIDE_CELLS = 128
 
 
 def network_of(
-    problem: Problem, *, set_states: int = SET_STATES, deadline: Deadline = UNLIMITED, tables: Tables | None = None
+    problem: Problem,
+    *,
+    set_states: int = SET_STATES,
+    widest: int = 0,
+    deadline: Deadline = UNLIMITED,
+    tables: Tables | None = None,
 ) -> Network:
     """The cost network of a problem, without dominated alternatives: those dearer than another one of equal formats.
 
     `set_states` is the most states of a set variable. With 0 each format has a variable of its own, and the linear
-    relaxation is small and mostly integral. `tables` are shared with networks of similar problems. Raises InputError
-    and ExpiredError."""
+    relaxation is small and mostly integral. An item of at most `widest` combinations of states has no set variable but
+    one table, which is not made whole: such a network can only be eliminated. `tables` are shared with networks of
+    similar problems. Raises InputError and ExpiredError."""
     check_range(problem)
-    builder = _Builder(problem, set_states, tables or Tables())
+    builder = _Builder(problem, set_states, widest, tables or Tables())
     for item in problem.items:
         deadline.check()
         if item.consumers:
@@ -96,8 +102,9 @@ class _Deferred(Struct, frozen=True):
 
 
 class _Builder:
-    def __init__(self, problem: Problem, set_states: int, tables: Tables) -> None:
-        self.set_states, self.table = set_states, tables.get
+    def __init__(self, problem: Problem, set_states: int, widest: int, tables: Tables) -> None:
+        self.set_states, self.widest, self.table = set_states, widest, tables.get
+        self.wide = cache(WideTable)
         self.masks = cache(_masks)
         kept = _undominated(problem)
         self.network = Network(kept)
@@ -136,11 +143,13 @@ class _Builder:
         cells = 1
         for x in scope:
             cells *= len(self.network.unary[x])
+        roles = tuple([(None if fixed or x != producer else produces, wants.get(x)) for x in scope])
         if len(scope) < 3 or (len(scope) == 3 and cells <= WIDE_CELLS):
-            roles = tuple([(None if fixed or x != producer else produces, wants.get(x)) for x in scope])
             self.network.add(
                 scope, self.table(direct, conversion, produces[0], roles, reuses_copies=item.reuses_copies)
             )
+        elif cells <= self.widest and not item.reuses_copies:
+            self.network.add_wide(scope, self.wide(conversion, produces[0], roles))
         elif fixed:
             self.defer(item, None, produces[:1], wants)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from relayout.solve.deadline import Deadline, ExpiredError
-from relayout.solve.eliminate import infeasible_scope
+from relayout.solve.eliminate import Eliminated, infeasible_scope
 from relayout.solve.encode import check_range, network_of
 from relayout.solve.network import FORBIDDEN, Network, Tables
 from relayout.solve.problem import Item, Problem, Use, cost_of
@@ -18,8 +18,14 @@ __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "leas
 
 CELLS = 1 << 16
 LARGEST_TABLE = 1 << 24
-ALL_TABLES = 1 << 26
-"""Entries of tables up to which elimination goes on to the end: about as long as the import of ortools."""
+ALL_SUMS = 1 << 26
+"""The entries of the largest table and the sums of all up to which elimination goes on to the end: about as long as the
+import of ortools."""
+
+WIDE_SUMS = 1 << 32
+SUMS_PER_SECOND = 1 << 26
+"""A network without set variables is eliminated if that takes so many sums at most, half a minute of them, and about a
+third of the time limit."""
 
 
 class Answer(Struct, frozen=True):
@@ -49,19 +55,25 @@ def by_reduction(problem: Problem, deadline: Deadline, tables: Tables | None = N
 
 def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Answer:
     residual = Residual(network_of(problem, deadline=deadline, tables=tables), deadline)
-    network = residual.network
     deadline.stage("build")
-    eliminated = residual.eliminate(CELLS)
-    if residual.fits(LARGEST_TABLE, ALL_TABLES):
-        eliminated += residual.eliminate(LARGEST_TABLE)
+    eliminated = _eliminated(residual, ALL_SUMS)
+    if residual.remaining and residual.bound < FORBIDDEN:
+        # Three or four choices meet in a table where an item with two consumers of many formats has dozens of set
+        # variables. So a chain of blocks with hundreds of formats is solved in seconds.
+        left = deadline.left()
+        most = WIDE_SUMS if left is None else min(WIDE_SUMS, int(left * SUMS_PER_SECOND))
+        whole = Residual(network_of(problem, widest=most, deadline=deadline, tables=tables), deadline)
+        steps = _eliminated(whole, most)
+        if not whole.remaining:
+            residual, eliminated = whole, steps
     deadline.stage("eliminate")
     if residual.bound >= FORBIDDEN:
-        seed = next((x for x in infeasible_scope(network, eliminated) if x < len(problem.choices)), 0)
+        seed = next((x for x in infeasible_scope(residual.network, eliminated) if x < len(problem.choices)), 0)
         return Answer("infeasible", None, None, "elimination", seed=seed)
     if not residual.remaining:
         states = residual.back_substituted({})
         deadline.stage("substitute")
-        return Answer("optimal", _assignment(network, states), residual.bound, "elimination")
+        return Answer("optimal", _assignment(residual.network, states), residual.bound, "elimination")
     # Imported late: the import of ortools takes longer than most runs.
     from relayout.solve.kernel_search import minimise
 
@@ -71,11 +83,19 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     deadline.found(known, 0)
     outcome = minimise(problem, residual, deadline, known)
     deadline.stage("kernel")
-    assignment = first if outcome.states is None else _assignment(network, outcome.states)
+    assignment = first if outcome.states is None else _assignment(residual.network, outcome.states)
     bound = outcome.bound
     if outcome.status in ("feasible", "unknown"):
         bound = max(bound or 0, least_own_costs(problem))
     return Answer(outcome.status, assignment, bound, engine, kernel)
+
+
+def _eliminated(residual: Residual, most: int) -> list[Eliminated]:
+    """Eliminate variables of few neighbours, and all if that takes at most so many sums; returns them in order."""
+    eliminated = residual.eliminate(CELLS)
+    if residual.fits(LARGEST_TABLE, most):
+        eliminated += residual.eliminate(most)
+    return eliminated
 
 
 def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:

@@ -7,10 +7,9 @@ FORBIDDEN is so far above it that a sum of three entries neither overflows nor l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
-from itertools import chain, product
+from functools import lru_cache
+from itertools import product, zip_longest
 from math import inf
-from operator import or_
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ __all__ = [
     "Scope",
     "Table",
     "Tables",
+    "WideTable",
     "allowed",
     "direct",
     "priced",
@@ -45,18 +45,37 @@ LARGEST = 1 << 60
 FORBIDDEN = 1 << 61
 
 
+class WideTable(Struct, frozen=True):
+    """The conversion costs of one item, as `direct` gives them for these arguments."""
+
+    conversion: Conversion
+    source: int
+    roles: tuple[Role, ...]
+
+    def part(self, states: Sequence[slice]) -> Table:
+        """The costs of some states of each choice, one axis a choice."""
+        roles = [
+            (produces and produces[some], wants and wants[some])
+            for (produces, wants), some in zip(self.roles, states, strict=True)
+        ]
+        return direct(self.conversion, self.source, tuple(roles))
+
+
 class Network(Struct):
     """Variables and cost tables. `tables[scope]` has one axis for each variable of the ascending `scope`.
 
     `unary[x]` has one axis. `alternatives[c][state]` is the alternative of choice `c` in that state.
-    `incident[x]` are the scopes that contain `x`.
+    `incident[x]` are the scopes that contain `x`. `wide[scope]` are tables too large to be made whole: only a
+    network that is eliminated to the end has them.
     """
 
     alternatives: list[tuple[int, ...]]
     unary: list[Table] = field(default_factory=list)
     tables: dict[Scope, Table] = field(default_factory=dict)
+    wide: dict[Scope, list[WideTable]] = field(default_factory=dict)
     incident: list[dict[Scope, None]] = field(default_factory=list)
     neighbours: list[set[int]] = field(default_factory=list)
+    sums: dict[tuple[int, int], tuple[Table, Table, Table]] = field(default_factory=dict)
 
     def copy(self) -> Network:
         """A copy that shares the arrays, which are never written to."""
@@ -64,6 +83,7 @@ class Network(Struct):
             self.alternatives,
             list(self.unary),
             dict(self.tables),
+            dict(self.wide),
             [dict(scopes) for scopes in self.incident],
             [set(others) for others in self.neighbours],
         )
@@ -86,15 +106,45 @@ class Network(Struct):
     def add(self, scope: Scope, table: Table) -> None:
         """Add the costs of a table over ascending variables; the array is shared and never written to."""
         if len(scope) == 1:
-            self.unary[scope[0]] = np.minimum(self.unary[scope[0]] + table, FORBIDDEN)
+            self.unary[scope[0]] = self._sum(self.unary[scope[0]], table)
         elif scope in self.tables:
-            self.tables[scope] = np.minimum(self.tables[scope] + table, FORBIDDEN)
+            self.tables[scope] = self._sum(self.tables[scope], table)
         else:
             self.tables[scope] = table
-            for x in scope:
-                self.incident[x][scope] = None
-                self.neighbours[x].update(scope)
-                self.neighbours[x].discard(x)
+            self._connect(scope)
+
+    def add_wide(self, scope: Scope, table: WideTable) -> None:
+        """Add the costs of a table over ascending variables, which is made piece by piece."""
+        self.wide.setdefault(scope, []).append(table)
+        self._connect(scope)
+
+    def take(self, x: int) -> tuple[tuple[Scope, Table | WideTable], ...]:
+        """Remove a variable from its neighbours, with all tables that contain it, which are returned."""
+        taken: list[tuple[Scope, Table | WideTable]] = []
+        for scope in self.incident[x]:
+            if scope in self.tables:
+                taken.append((scope, self.tables.pop(scope)))
+            taken += [(scope, table) for table in self.wide.pop(scope, ())]
+            for y in scope:
+                if y != x:
+                    del self.incident[y][scope]
+        for y in self.neighbours[x]:
+            self.neighbours[y].discard(x)
+        return tuple(taken)
+
+    def _connect(self, scope: Scope) -> None:
+        for x in scope:
+            self.incident[x][scope] = None
+            self.neighbours[x].update(scope)
+            self.neighbours[x].discard(x)
+
+    def _sum(self, one: Table, other: Table) -> Table:
+        """The sum of two tables, the same array for the same tables."""
+        key = id(one), id(other)
+        if key not in self.sums:
+            # With both of them, whose ids are then not given to others.
+            self.sums[key] = one, other, np.minimum(one + other, FORBIDDEN)
+        return self.sums[key][2]
 
 
 class Tables:
@@ -151,18 +201,27 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...], *, reus
         return vector(cells).reshape(sizes)
     along = [[-1 if k == axis else 1 for k in range(len(sizes))] for axis in range(len(sizes))]
     produced = np.array(source)
-    for shape, (produces, _) in zip(along, roles, strict=True):
+    wanted: list[npt.NDArray[np.int64]] = []
+    for shape, (produces, wants) in zip(along, roles, strict=True):
         if produces is not None:
             produced = np.array(produces).reshape(shape)
+        if wants is not None:
+            wanted += [column.reshape(shape) for column in _columns(wants)]
     prices = _matrix(conversion)
     total = np.zeros(sizes, dtype=np.int64)
-    for target in members(reduce(or_, chain.from_iterable(wants or () for _, wants in roles), 0)):
-        wanted = np.array(False)
-        for shape, (_, wants) in zip(along, roles, strict=True):
-            if wants is not None:
-                wanted = wanted | np.array([mask >> target & 1 for mask in wants], dtype=bool).reshape(shape)
-        total = np.minimum(total + np.where(wanted, prices[produced, target], 0), FORBIDDEN)
+    for number, targets in enumerate(wanted):
+        # A format that two want is paid once.
+        is_paid = targets >= 0
+        for before in wanted[:number]:
+            is_paid = is_paid & (targets != before)
+        total = np.minimum(total + np.where(is_paid, prices[produced, targets], 0), FORBIDDEN)
     return _read_only(total)
+
+
+def _columns(wants: Masks) -> list[npt.NDArray[np.int64]]:
+    """The formats of each set, one array for the first of every set, one for the second, and so on; -1: none."""
+    rows = list(zip_longest(*map(members, wants), fillvalue=-1))
+    return [np.array(row) for row in rows]
 
 
 def _combined(roles: tuple[Role, ...], states: Sequence[int], source: int) -> tuple[int, int]:

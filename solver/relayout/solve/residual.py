@@ -50,8 +50,7 @@ class Residual:
         return eliminated
 
     def fits(self, largest: int, total: int) -> bool:
-        """Whether every variable can be eliminated with no table of more than `largest` entries, and all of them of at
-        most `total`."""
+        """Whether all variables can be eliminated with at most `total` sums, and `largest` entries of a new table."""
         entries = elimination_entries(self.network, self.remaining)
         return entries[0] <= largest and entries[1] <= total
 
@@ -59,7 +58,7 @@ class Residual:
         """Eliminate every variable if that fits, else none. Returns whether it did."""
         is_done = self.fits(largest, total)
         if is_done:
-            self.eliminate(largest)
+            self.eliminate(total)
         return is_done
 
     def reparametrize(self, relaxation: Relaxation) -> None:
