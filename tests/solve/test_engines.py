@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from random_problems import cheapest, problems
 
-from relayout.solve import engines
+from relayout.solve import engines, kernel_search
 from relayout.solve.deadline import Deadline
 from relayout.solve.engines import by_cpsat, by_reduction, free_choices, greedy, least_own_costs
+from relayout.solve.or_tools import Outcome
 from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
+from relayout.solve.residual import Residual
 
 TWO = ((0, 3), (5, 0))
 PROBLEM = Problem(
@@ -46,19 +48,50 @@ def test_items_with_two_consumers_of_many_formats_are_eliminated_without_set_var
     assert cost_of(problem, answer.assignment) == 60
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @settings(max_examples=200, deadline=None)
-@given(problems())
-def test_the_network_without_set_variables_has_the_same_optimum(problem: Problem) -> None:
+@given(problem=problems())
+def test_the_network_without_set_variables_has_the_same_optimum(problem: Problem, is_first: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # Nothing is eliminated with set variables.
-        patch.setattr(engines, "CELLS", 0)
-        patch.setattr(engines, "ALL_SUMS", -1)
+        if is_first:
+            patch.setattr(engines, "MANY_FORMATS", 0)
+        else:
+            # All but chains are left to the search, and it gives up.
+            patch.setattr(engines, "CELLS", 0)
+            patch.setattr(engines, "ALL_SUMS", -1)
+            patch.setattr(engines, "SOON_SUMS", -1)
+            patch.setattr(engines, "SUMS_PER_CELL", 1e-9)
+            patch.setattr(kernel_search, "minimise", lambda *_: Outcome("unknown", None, None))
         answer = by_reduction(problem, Deadline())
     best = cheapest(problem)
     assert answer.engine == "elimination"
     assert (answer.status, answer.bound) == (("infeasible", None) if best is None else ("optimal", best))
     if answer.assignment is not None:
         assert cost_of(problem, answer.assignment) == best
+
+
+def test_a_search_that_gives_up_is_finished_by_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MANY_FORMATS", 100)
+    monkeypatch.setattr(engines, "SOON_SUMS", -1)
+    asked: list[int | None] = []
+
+    def gives_up(
+        problem: Problem, kernel: Residual, deadline: Deadline, known: int | None, rounds: int | None
+    ) -> Outcome:
+        asked.append(rounds)
+        return Outcome("feasible", None, 3)
+
+    monkeypatch.setattr(kernel_search, "minimise", gives_up)
+    monkeypatch.setattr(engines, "SUMS_PER_CELL", 1)
+    answer = by_reduction(rings(40), Deadline())
+    assert (answer.status, answer.engine, answer.bound) == ("optimal", "elimination", 60)
+    assert len(asked) == 1
+    assert asked[0]
+    # The limit would end before the elimination: the search goes on.
+    monkeypatch.setattr(engines, "SUMS_PER_SECOND", 1)
+    answer = by_reduction(rings(40), Deadline(600))
+    assert asked[1] is None
+    assert (answer.status, answer.engine) == ("feasible", "elimination+cp-sat")
 
 
 def test_after_the_deadline_the_answer_is_greedy() -> None:

@@ -6,7 +6,8 @@ This is bucket elimination (Dechter 1999); for variables of degree 0, 1 and 2 it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import prod
 from typing import NamedTuple
@@ -30,6 +31,7 @@ MOST_AT_ONCE = 1 << 22
 """So many sums are made at once when a variable is eliminated: 32 MiB."""
 
 
+Neighbours = Sequence[set[int]] | Mapping[int, set[int]]
 _Key = tuple[int, tuple[tuple[tuple[int, ...], int], ...]]
 
 
@@ -48,16 +50,20 @@ def eliminate(
     cells: int,
     start: Iterable[int] | None = None,
     *,
+    by_size: bool = False,
     deadline: Deadline = UNLIMITED,
 ) -> tuple[list[Eliminated], int]:
-    """Eliminate variables of `remaining`, fewest neighbours first, while no new table has more than `cells` entries.
+    """Eliminate variables of `remaining`, fewest neighbours first, or with `by_size` fewest sums first.
+
+    A variable of more than two neighbours stays where it would take more than `cells` sums.
 
     Returns the eliminated variables in order and the constant cost that they leave; `remaining` keeps the kernel. A
     constant of FORBIDDEN means that the problem is infeasible. `start` lists the variables that changed since the last
     call; None: all. Changes the network; after an ExpiredError it is unusable.
     """
     unary, neighbours = network.unary, network.neighbours
-    heap = [(len(neighbours[x]), x) for x in (remaining if start is None else start)]
+    rank = partial(_sums if by_size else _degree, unary, neighbours)
+    heap = [(rank(x), x) for x in (remaining if start is None else start)]
     heapify(heap)
     eliminated: list[Eliminated] = []
     # Networks repeat their blocks. The tables of a key live on in `eliminated`.
@@ -65,13 +71,10 @@ def eliminate(
     constant = 0
     while heap:
         deadline.check()
-        degree, x = heappop(heap)
-        if x not in remaining or degree != len(neighbours[x]):
+        place, x = heappop(heap)
+        if x not in remaining or place != rank(x):
             continue
-        size = len(unary[x])
-        for y in neighbours[x]:
-            size *= len(unary[y])
-        if degree > 2 and size > cells:
+        if len(neighbours[x]) > 2 and _sums(unary, neighbours, x) > cells:
             continue
         scope = tuple(sorted(neighbours[x]))
         eliminated.append(Eliminated(x, scope, unary[x], network.take(x)))
@@ -85,20 +88,30 @@ def eliminate(
         else:
             constant = min(constant + int(unary[x].min()), FORBIDDEN)
         for y in scope:
-            heappush(heap, (len(neighbours[y]), y))
+            heappush(heap, (rank(y), y))
     return eliminated, constant
 
 
-def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int]:
+def _degree(_: Sequence[Table], neighbours: Neighbours, x: int) -> int:
+    return len(neighbours[x])
+
+
+def _sums(unary: Sequence[Table], neighbours: Neighbours, x: int) -> int:
+    """The number of sums that the elimination of a variable takes."""
+    return prod([len(unary[y]) for y in neighbours[x]], start=len(unary[x]))
+
+
+def elimination_entries(network: Network, remaining: set[int], *, by_size: bool = False) -> tuple[int, int]:
     """The entries of the largest table that is left, and the sums that are made, if `eliminate` removes all of
     `remaining`."""
     neighbours = {x: network.neighbours[x] & remaining for x in remaining}
-    heap = [(len(neighbours[x]), x) for x in remaining]
+    rank = partial(_sums if by_size else _degree, network.unary, neighbours)
+    heap = [(rank(x), x) for x in remaining]
     heapify(heap)
     largest = total = 0
     while heap:
-        degree, x = heappop(heap)
-        if x not in neighbours or degree != len(neighbours[x]):
+        place, x = heappop(heap)
+        if x not in neighbours or place != rank(x):
             continue
         others = neighbours.pop(x)
         entries = prod([len(network.unary[y]) for y in others])
@@ -106,7 +119,7 @@ def elimination_entries(network: Network, remaining: set[int]) -> tuple[int, int
         for y in others:
             neighbours[y] |= others
             neighbours[y] -= {x, y}
-            heappush(heap, (len(neighbours[y]), y))
+            heappush(heap, (rank(y), y))
     return largest, total
 
 

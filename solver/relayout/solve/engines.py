@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -22,10 +23,18 @@ ALL_SUMS = 1 << 26
 """The entries of the largest table and the sums of all up to which elimination goes on to the end: about as long as the
 import of ortools."""
 
-WIDE_SUMS = 1 << 32
+WIDE_SUMS = 1 << 33
 SUMS_PER_SECOND = 1 << 26
-"""A network without set variables is eliminated if that takes so many sums at most, half a minute of them, and about a
-third of the time limit."""
+"""A network without set variables is eliminated if that takes at most so many sums, which is a minute, and a third
+of the time limit."""
+
+SOON_SUMS = 1 << 29
+SUMS_PER_CELL = 1 << 7
+"""If it takes more than the former, the search on the kernel is tried for about as long: a round of it takes as long as
+so many sums for each entry of the kernel's tables."""
+
+MANY_FORMATS = 16
+"""From so many formats on, an item with two consumers has several set variables."""
 
 
 class Answer(Struct, frozen=True):
@@ -54,26 +63,25 @@ def by_reduction(problem: Problem, deadline: Deadline, tables: Tables | None = N
 
 
 def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Answer:
+    whole: _Whole | None = None
+    if any(len(item.conversion) >= MANY_FORMATS and len(item.consumers) > 1 for item in problem.items):
+        whole = _Whole(problem, deadline, tables)
+        if whole.sums <= ALL_SUMS:
+            return whole.answer()
     residual = Residual(network_of(problem, deadline=deadline, tables=tables), deadline)
     deadline.stage("build")
-    eliminated = _eliminated(residual, ALL_SUMS)
-    if residual.remaining and residual.bound < FORBIDDEN:
-        # Three or four choices meet in a table where an item with two consumers of many formats has dozens of set
-        # variables. So a chain of blocks with hundreds of formats is solved in seconds.
-        left = deadline.left()
-        most = WIDE_SUMS if left is None else min(WIDE_SUMS, int(left * SUMS_PER_SECOND))
-        whole = Residual(network_of(problem, widest=most, deadline=deadline, tables=tables), deadline)
-        steps = _eliminated(whole, most)
-        if not whole.remaining:
-            residual, eliminated = whole, steps
+    eliminated = residual.eliminate(CELLS)
+    if residual.fits(LARGEST_TABLE, ALL_SUMS):
+        eliminated += residual.eliminate(ALL_SUMS)
     deadline.stage("eliminate")
-    if residual.bound >= FORBIDDEN:
-        seed = next((x for x in infeasible_scope(residual.network, eliminated) if x < len(problem.choices)), 0)
-        return Answer("infeasible", None, None, "elimination", seed=seed)
-    if not residual.remaining:
-        states = residual.back_substituted({})
-        deadline.stage("substitute")
-        return Answer("optimal", _assignment(residual.network, states), residual.bound, "elimination")
+    if not residual.remaining or residual.bound >= FORBIDDEN:
+        return _eliminated(problem, residual, eliminated, deadline)
+    whole = whole or _Whole(problem, deadline, tables)
+    rounds = None
+    if whole.is_affordable():
+        rounds = whole.sums // (sum(residual.cells()) * SUMS_PER_CELL)
+        if rounds == 0 or whole.sums <= SOON_SUMS:
+            return whole.answer()
     # Imported late: the import of ortools takes longer than most runs.
     from relayout.solve.kernel_search import minimise
 
@@ -81,8 +89,11 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     first = greedy(problem)
     known = None if first is None else cost_of(problem, first)
     deadline.found(known, 0)
-    outcome = minimise(problem, residual, deadline, known)
+    outcome = minimise(problem, residual, deadline, known, rounds)
     deadline.stage("kernel")
+    if rounds is not None and outcome.status in ("feasible", "unknown"):
+        with suppress(ExpiredError):
+            return whole.answer()
     assignment = first if outcome.states is None else _assignment(residual.network, outcome.states)
     bound = outcome.bound
     if outcome.status in ("feasible", "unknown"):
@@ -90,12 +101,38 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     return Answer(outcome.status, assignment, bound, engine, kernel)
 
 
-def _eliminated(residual: Residual, most: int) -> list[Eliminated]:
-    """Eliminate variables of few neighbours, and all if that takes at most so many sums; returns them in order."""
-    eliminated = residual.eliminate(CELLS)
-    if residual.fits(LARGEST_TABLE, most):
-        eliminated += residual.eliminate(most)
-    return eliminated
+def _eliminated(problem: Problem, residual: Residual, eliminated: list[Eliminated], deadline: Deadline) -> Answer:
+    """The answer where elimination leaves nothing, or no allowed state."""
+    if residual.bound >= FORBIDDEN:
+        seed = next((x for x in infeasible_scope(residual.network, eliminated) if x < len(problem.choices)), 0)
+        return Answer("infeasible", None, None, "elimination", seed=seed)
+    states = residual.back_substituted({})
+    deadline.stage("substitute")
+    return Answer("optimal", _assignment(residual.network, states), residual.bound, "elimination")
+
+
+class _Whole:
+    """The network without set variables, and the sums that its elimination takes; FORBIDDEN: a table is too large.
+
+    An item with two consumers of hundreds of formats has dozens of set variables. Without them, the choices of a chain
+    of blocks meet in tables of three or four."""
+
+    def __init__(self, problem: Problem, deadline: Deadline, tables: Tables | None) -> None:
+        self._problem, self._deadline = problem, deadline
+        self._residual = Residual(network_of(problem, widest=WIDE_SUMS, deadline=deadline, tables=tables), deadline)
+        deadline.stage("build")
+        self._eliminated = self._residual.eliminate(CELLS)
+        left, sums = self._residual.entries(by_size=True)
+        self.sums = sums if left <= LARGEST_TABLE else FORBIDDEN
+
+    def is_affordable(self) -> bool:
+        left = self._deadline.left()
+        return self.sums <= (WIDE_SUMS if left is None else min(WIDE_SUMS, left * SUMS_PER_SECOND))
+
+    def answer(self) -> Answer:
+        self._eliminated += self._residual.eliminate(self.sums, by_size=True)
+        self._deadline.stage("eliminate")
+        return _eliminated(self._problem, self._residual, self._eliminated, self._deadline)
 
 
 def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:

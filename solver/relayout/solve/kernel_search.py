@@ -41,18 +41,22 @@ PROGRESS = 0.03
 NARROW = (8, 12)
 
 
-def minimise(problem: Problem, kernel: Residual, deadline: Deadline, known: int | None = None) -> Outcome:
+def minimise(
+    problem: Problem, kernel: Residual, deadline: Deadline, known: int | None = None, rounds: int | None = None
+) -> Outcome:
     """Minimise a problem, exactly if time allows. The states are those of `network_of`'s variables, choices first.
 
     `kernel` is what elimination left of the problem's network; it is consumed. `known` is the cost of a solution that
-    the caller has. The outcome has no states if none is cheaper."""
+    the caller has. The outcome has no states if none is cheaper. With `rounds` the search gives up after so many rounds
+    of dual ascent, or after the smaller relaxation."""
     search = _Search(deadline, FORBIDDEN if known is None else known)
     try:
-        if kernel.cells_per_table() >= LARGE_TABLES:
-            if not search.ascends(kernel):
+        cells = kernel.cells()
+        if sum(cells) >= LARGE_TABLES * max(len(cells), 1):
+            if not search.ascends(kernel, rounds) and rounds is None:
                 search.closes(kernel, exact=True, dives=False)
             return search.outcome()
-        for sets in (0, SETS):
+        for sets in (0, SETS) if rounds is None else (0,):
             network = network_of(problem, set_states=sets, deadline=deadline)
             if search.closes(Residual(network, deadline), exact=sets > 0, dives=sets > 0):
                 break
@@ -78,8 +82,9 @@ class _Search:
         status = "optimal" if self.bound >= self.cost else "feasible"
         return Outcome(status, self.states, self.bound, self.cost)
 
-    def ascends(self, residual: Residual) -> bool:
-        """Bound by dual ascent, fix and eliminate, as long as that narrows the gap. Returns whether nothing remains."""
+    def ascends(self, residual: Residual, rounds: int | None) -> bool:
+        """Bound by dual ascent, fix and eliminate, as long as that narrows the gap, and for at most so many rounds.
+        Returns whether nothing remains."""
         self.offer(residual, complete_greedily(residual, self.deadline))
         found = True
         residual.drop_states(self.cost - 1 - residual.bound)
@@ -91,7 +96,8 @@ class _Search:
             residual.drop_states(self.cost - 1 - residual.bound)
             if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
                 return True
-            if self.cost - residual.bound > (1 - PROGRESS) * gap:
+            rounds = None if rounds is None else rounds - 1
+            if rounds == 0 or self.cost - residual.bound > (1 - PROGRESS) * gap:
                 return False
         return True
 

@@ -33,10 +33,10 @@ class Residual:
         # Rounded duals may add up to less than 0.
         self.bound = FORBIDDEN if max(amount, self.bound) >= FORBIDDEN else self.bound + amount
 
-    def eliminate(self, cells: int) -> list[Eliminated]:
+    def eliminate(self, cells: int, *, by_size: bool = False) -> list[Eliminated]:
         """Eliminate variables while no new table has more than `cells` entries, and return them in order."""
         size = len(self.network.unary)
-        eliminated, constant = eliminate(self.network, self.remaining, cells, deadline=self._deadline)
+        eliminated, constant = eliminate(self.network, self.remaining, cells, by_size=by_size, deadline=self._deadline)
         self.raise_bound(constant)
 
         def back(states: States) -> States:
@@ -51,8 +51,12 @@ class Residual:
 
     def fits(self, largest: int, total: int) -> bool:
         """Whether all variables can be eliminated with at most `total` sums, and `largest` entries of a new table."""
-        entries = elimination_entries(self.network, self.remaining)
-        return entries[0] <= largest and entries[1] <= total
+        left, sums = self.entries()
+        return left <= largest and sums <= total
+
+    def entries(self, *, by_size: bool = False) -> tuple[int, int]:
+        """The entries of the largest table that the elimination of all variables leaves, and the sums that it takes."""
+        return elimination_entries(self.network, self.remaining, by_size=by_size)
 
     def finish(self, largest: int, total: int) -> bool:
         """Eliminate every variable if that fits, else none. Returns whether it did."""
@@ -92,10 +96,10 @@ class Residual:
         """The number of states of all remaining variables."""
         return sum([len(self.network.unary[x]) for x in self.remaining])
 
-    def cells_per_table(self) -> int:
-        """The mean number of entries of the tables; 0 without tables."""
+    def cells(self) -> list[int]:
+        """The number of entries of each table."""
         scopes = {scope for x in self.remaining for scope in self.network.incident[x]}
-        return sum([self.network.tables[scope].size for scope in scopes]) // max(len(scopes), 1)
+        return [self.network.tables[scope].size for scope in scopes]
 
     def price(self, states: States) -> int:
         """The total cost of an assignment of the remaining variables; FORBIDDEN or more: infeasible."""
