@@ -23,8 +23,8 @@ __all__ = ["minimise"]
 # Larger tables tighten the relaxation but cost more than they save.
 SMALL_CELLS = 32
 LARGEST_TABLE = 1 << 24
-ALL_TABLES = 1 << 29
-"""Entries of tables up to which elimination finishes: 128 MiB for one, and some seconds for all."""
+ALL_SUMS = 1 << 29
+"""The entries of the largest table that is left and the sums up to which elimination finishes: 128 MiB, seconds."""
 
 SETS = 16
 ROUNDS = 4
@@ -94,7 +94,7 @@ class _Search:
             if found:
                 found = self.improves(residual)
             residual.drop_states(self.cost - 1 - residual.bound)
-            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
+            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_SUMS) and self.closed(residual)):
                 return True
             rounds = None if rounds is None else rounds - 1
             if rounds == 0 or self.cost - residual.bound > (1 - PROGRESS) * gap:
@@ -133,7 +133,7 @@ class _Search:
             if self.closed(residual):
                 return True
             fewer = residual.drop_states(self.cost - 1 - residual.bound)
-            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_TABLES) and self.closed(residual)):
+            if self.closed(residual) or (residual.finish(LARGEST_TABLE, ALL_SUMS) and self.closed(residual)):
                 return True
             # By so much, about, a precise solve raises the bound.
             left = before + relaxation.objective - residual.bound
