@@ -70,6 +70,14 @@ def test_the_network_without_set_variables_has_the_same_optimum(problem: Problem
         assert cost_of(problem, answer.assignment) == best
 
 
+def test_the_search_takes_over_where_elimination_would_leave_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "CELLS", 1 << 10)
+    assert by_reduction(rings(12), Deadline()).engine == "elimination"
+    monkeypatch.setattr(engines, "WIDE_LEFT", 0)
+    answer = by_reduction(rings(12), Deadline())
+    assert (answer.status, answer.engine, answer.bound) == ("optimal", "elimination+cp-sat", 60)
+
+
 def test_a_search_that_gives_up_is_finished_by_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MANY_FORMATS", 100)
     monkeypatch.setattr(engines, "SOON_SUMS", -1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from random_problems import cheapest, problems, synthetic
 
 from relayout.solve.deadline import UNLIMITED, Deadline, ExpiredError
-from relayout.solve.eliminate import elimination_entries
+from relayout.solve.eliminate import elimination_size
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN
 from relayout.solve.or_tools import relax, solve_kernel
@@ -73,7 +73,7 @@ def test_no_state_is_left_below_the_optimum() -> None:
 def test_an_elimination_that_would_be_too_large_is_not_begun() -> None:
     _, residual = kernel()
     network, remaining, bound = residual.network.copy(), set(residual.remaining), residual.bound
-    largest, total = elimination_entries(residual.network, residual.remaining)
+    largest, _, total = elimination_size(residual.network, residual.remaining)
     assert not residual.finish(largest - 1, total)
     assert not residual.finish(largest, total - 1)
     assert (residual.remaining, residual.bound) == (remaining, bound)

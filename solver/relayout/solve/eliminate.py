@@ -19,9 +19,10 @@ from relayout.solve.network import FORBIDDEN, Network, Scope, Table, WideTable
 
 __all__ = [
     "Eliminated",
+    "Size",
     "back_substitute",
     "eliminate",
-    "elimination_entries",
+    "elimination_size",
     "fix",
     "greedy_states",
     "infeasible_scope",
@@ -101,26 +102,33 @@ def _sums(unary: Sequence[Table], neighbours: Neighbours, x: int) -> int:
     return prod([len(unary[y]) for y in neighbours[x]], start=len(unary[x]))
 
 
-def elimination_entries(network: Network, remaining: set[int], *, by_size: bool = False) -> tuple[int, int]:
-    """The entries of the largest table that is left, and the sums that are made, if `eliminate` removes all of
-    `remaining`."""
+class Size(NamedTuple):
+    """The entries of the largest table that an elimination leaves, those of all, and the sums that it takes."""
+
+    largest: int
+    all: int
+    sums: int
+
+
+def elimination_size(network: Network, remaining: set[int], *, by_size: bool = False) -> Size:
+    """The size of an elimination of all variables of `remaining` by `eliminate`."""
     neighbours = {x: network.neighbours[x] & remaining for x in remaining}
     rank = partial(_sums if by_size else _degree, network.unary, neighbours)
     heap = [(rank(x), x) for x in remaining]
     heapify(heap)
-    largest = total = 0
+    largest = left = sums = 0
     while heap:
         place, x = heappop(heap)
         if x not in neighbours or place != rank(x):
             continue
         others = neighbours.pop(x)
         entries = prod([len(network.unary[y]) for y in others])
-        largest, total = max(largest, entries), total + entries * len(network.unary[x])
+        largest, left, sums = max(largest, entries), left + entries, sums + entries * len(network.unary[x])
         for y in others:
             neighbours[y] |= others
             neighbours[y] -= {x, y}
             heappush(heap, (rank(y), y))
-    return largest, total
+    return Size(largest, left, sums)
 
 
 def _key(eliminated: Eliminated) -> _Key:

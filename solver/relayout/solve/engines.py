@@ -28,10 +28,13 @@ SUMS_PER_SECOND = 1 << 26
 """A network without set variables is eliminated if that takes at most so many sums, which is a minute, and a third
 of the time limit."""
 
+WIDE_LEFT = 1 << 27
+"""The entries of all tables that the elimination may leave: 1 GiB."""
+
 SOON_SUMS = 1 << 29
 SUMS_PER_CELL = 1 << 7
-"""If it takes more than the former, the search on the kernel is tried for about as long: a round of it takes as long as
-so many sums for each entry of the kernel's tables."""
+"""If it takes more than the former, the search on the kernel is tried first, for about as long: a round of it takes as
+long as so many sums for each entry of the kernel's tables."""
 
 MANY_FORMATS = 16
 """From so many formats on, an item with two consumers has several set variables."""
@@ -112,7 +115,7 @@ def _eliminated(problem: Problem, residual: Residual, eliminated: list[Eliminate
 
 
 class _Whole:
-    """The network without set variables, and the sums that its elimination takes; FORBIDDEN: a table is too large.
+    """The network without set variables, and the sums that its elimination takes; FORBIDDEN: it leaves too much.
 
     An item with two consumers of hundreds of formats has dozens of set variables. Without them, the choices of a chain
     of blocks meet in tables of three or four."""
@@ -122,8 +125,8 @@ class _Whole:
         self._residual = Residual(network_of(problem, widest=WIDE_SUMS, deadline=deadline, tables=tables), deadline)
         deadline.stage("build")
         self._eliminated = self._residual.eliminate(CELLS)
-        left, sums = self._residual.entries(by_size=True)
-        self.sums = sums if left <= LARGEST_TABLE else FORBIDDEN
+        size = self._residual.elimination_size(by_size=True)
+        self.sums = size.sums if size.largest <= LARGEST_TABLE and size.all <= WIDE_LEFT else FORBIDDEN
 
     def is_affordable(self) -> bool:
         left = self._deadline.left()

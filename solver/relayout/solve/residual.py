@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relayout.solve.deadline import Deadline
-from relayout.solve.eliminate import Eliminated, back_substitute, eliminate, elimination_entries
+from relayout.solve.eliminate import Eliminated, Size, back_substitute, eliminate, elimination_size
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.reparametrize import Relaxation, apply_shifts, assignment_cost, restrict, states_within
 
@@ -51,12 +51,12 @@ class Residual:
 
     def fits(self, largest: int, total: int) -> bool:
         """Whether all variables can be eliminated with at most `total` sums, and `largest` entries of a new table."""
-        left, sums = self.entries()
-        return left <= largest and sums <= total
+        size = self.elimination_size()
+        return size.largest <= largest and size.sums <= total
 
-    def entries(self, *, by_size: bool = False) -> tuple[int, int]:
-        """The entries of the largest table that the elimination of all variables leaves, and the sums that it takes."""
-        return elimination_entries(self.network, self.remaining, by_size=by_size)
+    def elimination_size(self, *, by_size: bool = False) -> Size:
+        """The size of the elimination of all variables."""
+        return elimination_size(self.network, self.remaining, by_size=by_size)
 
     def finish(self, largest: int, total: int) -> bool:
         """Eliminate every variable if that fits, else none. Returns whether it did."""
