@@ -33,7 +33,8 @@ from relayout.report.schema import (
     Transfer,
 )
 
-__all__ = ["Records", "name_of", "records_of", "required_layout", "with_nodes"]
+__all__ = ["Records", "boundary_of", "conversions_of", "name_of", "records_of", "required_layout", "transfers_of",
+           "with_nodes"]  # fmt: skip
 
 
 class Records(Struct, frozen=True):
@@ -52,15 +53,15 @@ def records_of(
 ) -> Records:
     """The records of a plan, before the rewrite of `graph`. `bytes_of` has the size of a tensor in a format."""
     return Records(
-        _conversions_of(plan),
-        _transfers_of(plan),
+        conversions_of(plan),
+        transfers_of(plan),
         _charges_of(plan, bytes_of, conversion_operators_of(backend)),
         _placements(plan, backend),
-        _boundary_of(graph, plan),
+        boundary_of(graph, plan),
     )
 
 
-def _conversions_of(plan: Plan) -> tuple[Conversion, ...]:
+def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
     """The conversions of the plan, in the order of the graph."""
     found = []
     for conversion in plan.conversions:
@@ -130,7 +131,7 @@ def _kind(conversion: PlannedConversion) -> ConversionKind:
     return "pad" if kinds & {"pad", "crop"} else "reshape"
 
 
-def _transfers_of(plan: Plan) -> tuple[Transfer, ...]:
+def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     """The transfers of the plan, in the order of the graph."""
     found = []
     for transfer in plan.transfers:
@@ -193,7 +194,7 @@ def _placements(plan: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
     )
 
 
-def _boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
+def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
     """The shape and layout of each graph input and output under the plan, and the steps from and to the source's.
     `graph` is the source, before the rewrite."""
     formats: dict[tuple[str, int], MemoryFormat] = {}
