@@ -55,8 +55,11 @@ class _Cut(NamedTuple):
 
 
 class _Values:
-    """What is known of a graph's values while its nodes are gone through: the `dims` that have been inferred, the
-    shapes of constants as `stored`, the extents of generated names as `formulas`, and the Slices so far as `cuts`."""
+    """The values of a graph while its nodes are gone through in order.
+
+    `dims` are the dims that have been inferred, `stored` the shapes of constants, `formulas` the extents of generated
+    names, and `cuts` the Slices so far.
+    """
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
         self._graph, self._known = graph, known
