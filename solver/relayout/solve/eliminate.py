@@ -145,13 +145,16 @@ def _best(network: Network, eliminated: Eliminated, deadline: Deadline = UNLIMIT
     # The neighbours may have hundreds of formats each: all sums would take gigabytes at once.
     step = max(MOST_AT_ONCE // prod([len(network.unary[y]) for y in eliminated.neighbours]), 1)
     best: Table | None = None
+    # The small ones first: their sums are small too.
+    tables = sorted(eliminated.tables, key=lambda each: len(each[0]))
     for first in range(0, states, step):
         deadline.check()
         some = slice(first, first + step)
         total = eliminated.unary[some]
-        for scope, table in eliminated.tables:
+        for scope, table in tables:
             part = _part(scope, table, {eliminated.variable: some})
-            total = np.minimum(total + _spread(scope, part, axes), FORBIDDEN)
+            total = total + _spread(scope, part, axes)
+            np.minimum(total, FORBIDDEN, out=total)
         least: Table = total.min(axis=-1)
         best = least if best is None else np.minimum(best, least)
     assert best is not None

@@ -33,8 +33,8 @@ WIDE_LEFT = 1 << 27
 
 SOON_SUMS = 1 << 29
 SUMS_PER_CELL = 1 << 7
-"""If it takes more than the former, the search on the kernel is tried first, for about as long: a round of it takes as
-long as so many sums for each entry of the kernel's tables."""
+"""If it takes more than the former, some seconds, the search on the kernel is tried first, for about as long: a round
+of it takes as long as so many sums for each entry of the kernel's tables."""
 
 MANY_FORMATS = 16
 """From so many formats on, an item with two consumers has several set variables."""
@@ -69,7 +69,7 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     whole: _Whole | None = None
     if any(len(item.conversion) >= MANY_FORMATS and len(item.consumers) > 1 for item in problem.items):
         whole = _Whole(problem, deadline, tables)
-        if whole.sums <= ALL_SUMS:
+        if whole.sums <= whole.affordable(SOON_SUMS):
             return whole.answer()
     residual = Residual(network_of(problem, deadline=deadline, tables=tables), deadline)
     deadline.stage("build")
@@ -81,7 +81,7 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
         return _eliminated(problem, residual, eliminated, deadline)
     whole = whole or _Whole(problem, deadline, tables)
     rounds = None
-    if whole.is_affordable():
+    if whole.sums <= whole.affordable(WIDE_SUMS):
         rounds = whole.sums // (sum(residual.cells()) * SUMS_PER_CELL)
         if rounds == 0 or whole.sums <= SOON_SUMS:
             return whole.answer()
@@ -118,24 +118,26 @@ class _Whole:
     """The network without set variables, and the sums that its elimination takes; FORBIDDEN: it leaves too much.
 
     An item with two consumers of hundreds of formats has dozens of set variables. Without them, the choices of a chain
-    of blocks meet in tables of three or four."""
+    of blocks meet in tables of three or four. Items that reuse copies, and those of too many combinations, keep theirs.
+    """
 
     def __init__(self, problem: Problem, deadline: Deadline, tables: Tables | None) -> None:
         self._problem, self._deadline = problem, deadline
         self._residual = Residual(network_of(problem, widest=WIDE_SUMS, deadline=deadline, tables=tables), deadline)
-        deadline.stage("build")
-        self._eliminated = self._residual.eliminate(CELLS)
         size = self._residual.elimination_size(by_size=True)
         self.sums = size.sums if size.largest <= LARGEST_TABLE and size.all <= WIDE_LEFT else FORBIDDEN
 
-    def is_affordable(self) -> bool:
+        deadline.stage("build")
+
+    def affordable(self, most: int) -> float:
+        """The sums that there is time for: at most so many."""
         left = self._deadline.left()
-        return self.sums <= (WIDE_SUMS if left is None else min(WIDE_SUMS, left * SUMS_PER_SECOND))
+        return most if left is None else min(most, left * SUMS_PER_SECOND)
 
     def answer(self) -> Answer:
-        self._eliminated += self._residual.eliminate(self.sums, by_size=True)
+        eliminated = self._residual.eliminate(self.sums, by_size=True)
         self._deadline.stage("eliminate")
-        return _eliminated(self._problem, self._residual, self._eliminated, self._deadline)
+        return _eliminated(self._problem, self._residual, eliminated, self._deadline)
 
 
 def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:

@@ -208,14 +208,16 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...], *, reus
         if wants is not None:
             wanted += [column.reshape(shape) for column in _columns(wants)]
     prices = _matrix(conversion)
-    total = np.zeros(sizes, dtype=np.int64)
+    # It gets its axes one after the other: only the last sum is over all of them.
+    total = np.zeros([1] * len(sizes), dtype=np.int64)
     for number, targets in enumerate(wanted):
         # A format that two want is paid once.
         is_paid = targets >= 0
         for before in wanted[:number]:
             is_paid = is_paid & (targets != before)
-        total = np.minimum(total + np.where(is_paid, prices[produced, targets], 0), FORBIDDEN)
-    return _read_only(total)
+        total = total + np.where(is_paid, prices[produced, targets], 0)
+        np.minimum(total, FORBIDDEN, out=total)
+    return _read_only(np.broadcast_to(total, sizes))
 
 
 def _columns(wants: Masks) -> list[npt.NDArray[np.int64]]:

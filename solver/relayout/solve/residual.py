@@ -34,7 +34,7 @@ class Residual:
         self.bound = FORBIDDEN if max(amount, self.bound) >= FORBIDDEN else self.bound + amount
 
     def eliminate(self, cells: int, *, by_size: bool = False) -> list[Eliminated]:
-        """Eliminate variables while no new table has more than `cells` entries, and return them in order."""
+        """Eliminate variables while each takes at most `cells` sums, or has two neighbours; return them in order."""
         size = len(self.network.unary)
         eliminated, constant = eliminate(self.network, self.remaining, cells, by_size=by_size, deadline=self._deadline)
         self.raise_bound(constant)
