@@ -180,23 +180,21 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
 def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
     """Hide the values of `misread_operands` and the starts of `blind_slices` from onnx's inference, in `graph` and
     those inside it. `has_graphs`: there may be some."""
-    blind = [graph.node[index] for index in blind_slices(graph)]
-    for index, places in reversed(misread_operands(graph).items()):
-        node = graph.node[index]
-        for place in places:
-            # onnx propagates no values through an Identity.
-            hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
-            graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
-            node.input[place] = hidden
+    blind, misread = set(blind_slices(graph)), misread_operands(graph)
+    kept = f"{PLACEHOLDER}.kept"
     if blind:
-        kept = onnx.helper.make_tensor(f"{PLACEHOLDER}.kept", onnx.TensorProto.BOOL, [1], [True])
-        graph.initializer.append(kept)
-    for node in blind:
-        # onnx follows no value of an unknown length. To one of unknown numbers it gives zeros.
-        hidden = f"{PLACEHOLDER}.{node.output[0]}.1"
-        index = next(index for index, each in enumerate(graph.node) if each.output[:] == node.output[:])
-        graph.node.insert(index, onnx.helper.make_node("Compress", [node.input[1], kept.name], [hidden], PLACEHOLDER))
-        node.input[1] = hidden
+        graph.initializer.append(onnx.helper.make_tensor(kept, onnx.TensorProto.BOOL, [1], [True]))
+    for index in sorted({*blind, *misread}, reverse=True):
+        node = graph.node[index]
+        # onnx propagates no values through an Identity.
+        hiding = {place: ("Identity", [node.input[place]]) for place in misread.get(index, ())}
+        if index in blind:
+            # onnx follows no value of an unknown length. To one of unknown numbers it gives zeros.
+            hiding[1] = ("Compress", [node.input[1], kept])
+        for place, (operator, operands) in hiding.items():
+            hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
+            graph.node.insert(index, onnx.helper.make_node(operator, operands, [hidden], PLACEHOLDER))
+            node.input[place] = hidden
     for inner in graphs_inside(graph.node) if has_graphs else ():
         hide(inner)
 
