@@ -20,6 +20,7 @@ from relayout.layout.conversion import dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
+from relayout.model.emit import attribute_of
 from relayout.ops import Axes, Free
 
 __all__ = ["ChosenOrder", "DryRun"]
@@ -77,7 +78,7 @@ class DryRun(ChosenOrder):
         return value
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
-        tensor = ir.tensor(array, name=stem)
+        tensor = ir.Tensor(array, name=stem)
         return ir.Value(name=stem, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
 
     def emit_dims(
@@ -92,7 +93,7 @@ class DryRun(ChosenOrder):
     ) -> ir.Value:
         kind = next((value.type for value in (like, *inputs) if value is not None), None)
         result = self._value(f"{self.node.outputs[0].name}_{operator}", kind, dims)
-        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        made = [attribute_of(name, value) for name, value in attributes.items()]
         node = ir.Node("", operator, inputs, made, outputs=[result], name=self.node.name)
         self._nodes.append(node)
         self._orders[node] = self.numbered(order)

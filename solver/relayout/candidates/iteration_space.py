@@ -65,6 +65,7 @@ class IndexingMaps:
         self._named = frozenset(range(len(extents)) if is_named else ()) - uneven - different
         self._companions = {a: own.companion for a, own in each if own.companion is not None}
         self._insertion_rule = insertion_rule
+        self.grouped = cache(self._grouped)
         self.formats, self.extend = cache(self._formats), cache(self._extend)
         self.merged_order, self.guided_order = cache(self._merged_order), cache(self._guided_order)
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
@@ -95,7 +96,7 @@ class IndexingMaps:
         found = [self._completed([Atom(axis) for axis in axes]) for axes in (firsts, lasts)]
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
-    def grouped(self, order: MemoryFormat) -> Dims | None:
+    def _grouped(self, order: MemoryFormat) -> Dims | None:
         """The order as dimensions of the node: one for each factor of a tileable axis, one for an axis whose factors
         are only permuted. None where the node does not support such factors."""
         if all(atom.is_whole for atom in order):

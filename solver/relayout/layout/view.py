@@ -85,8 +85,7 @@ class View(Struct, frozen=True):
 
     def from_base(self, format_: MemoryFormat) -> MemoryFormat | None:
         """The inverse of `to_base`, without the unit axes that the base lacks."""
-        found = _mapped(format_, self._up, self.base_extents, self.extents)
-        return None if found is None or any(max(a.inner, a.outer) >= _UNKNOWN for a in found) else found
+        return _mapped(format_, self._up, self.base_extents, self.extents)
 
     def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
         """The view of this view, whose `axes` are given in this view's atoms; None if the factors do not nest."""
@@ -139,9 +138,11 @@ def _identity(extents: tuple[Extent, ...]) -> View:
     return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
 
 
+@lru_cache(maxsize=1 << 15)
 def _mapped(
     format_: MemoryFormat, ranges: _Ranges, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
 ) -> MemoryFormat | None:
+    """The format in the atoms of the other tensor; None if the factors do not nest, or one has an unknown stride."""
     found: list[Atom] = []
     for atom in format_:
         if atom_extent(atom, extents) == 1:
@@ -150,7 +151,8 @@ def _mapped(
         if factors is None:
             return None
         found += factors
-    return normal_form(tuple(found), target_extents)
+    order = normal_form(tuple(found), target_extents)
+    return None if any(max(atom.inner, atom.outer) >= _UNKNOWN for atom in order) else order
 
 
 def _factors(atom: Atom, ranges: _Ranges) -> list[Atom] | None:
