@@ -10,6 +10,7 @@ from graphs import Net
 from onnx import TensorProto
 
 from relayout import legalize, verify
+from relayout.model.dims.constant_propagation import infer_with_values
 from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.io import read_model
 
@@ -472,3 +473,48 @@ def test_the_extent_that_a_computed_shape_leaves_open_is_what_the_others_leave()
            y = Reshape (x, v)  z = Relu (y) }"""
     )
     assert str(read_model(source).graph[-1].outputs[0].shape) == "[n,2,8,4]"
+
+
+def test_numbers_are_rounded_up_and_kept_between_bounds_and_symbols_are_not() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (float[N,7] x) => (float[2] up, float[2] bounded, int64[2] most, int64[2] least)
+        <float[1] two = {2.0}, float low = {3.0}, float high = {3.25}, int64[1] five = {5}> {
+            s = Shape (x)
+            f = Cast <to = 1> (s)
+            half = Div (f, two)
+            up = Ceil (half)
+            bounded = Clip (half, low, high)
+            most = Min (s, five)
+            least = Max (s, five) }"""
+    )
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = Symbols(graph, {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}).values
+    numbers = {name: values[name].terms[1].factor for name in ("up", "bounded", "most", "least")}
+    assert numbers == {"up": 4, "bounded": 3.25, "most": 5, "least": 7}
+    assert all(values[name].terms[0] is None for name in ("up", "bounded", "most", "least"))
+
+
+def test_shapes_are_followed_through_any_operator_whose_operands_have_known_shapes() -> None:
+    """Each stage pads its image to a multiple of 4, by what it computes from the extents."""
+    net = Net()
+    image, one = net.input("x", (1, 3, 30, 30)), net.constant([0])
+    for channels in (3, 8, 8):
+        image = net.node("Softmax", net.conv(image, channels, 8), axis=1)
+        read = net.node("Cast", net.node("Gather", net.node("Shape", image), net.constant(2)), to=1)
+        blocks = net.node("Ceil", net.node("Div", read, net.constant(np.float32(4))))
+        missing = net.node("Sub", net.node("Mul", blocks, net.constant(np.float32(4))), read)
+        pad = net.node("Unsqueeze", net.node("Cast", net.node("Clip", missing, net.constant(np.float32(0))), to=7), one)
+        image = net.node("Pad", image, net.node("Concat", net.constant([0] * 6), pad, pad, axis=0))
+    net.output(image)
+    rounds = 0
+
+    def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+        nonlocal rounds
+        rounds += 1
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+
+    inferred = infer_with_values(net.model(), infer, has_graphs=False).proto.graph
+    (result,) = (v.type.tensor_type.shape.dim for v in (*inferred.value_info, *inferred.output) if v.name == image)
+    assert [dim.dim_value for dim in result] == [1, 8, 32, 32]
+    assert rounds <= 3

@@ -91,10 +91,12 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     hints: dict[str, onnx.ValueInfoProto] = {}
     learned: dict[str, onnx.ValueInfoProto] = {}
     rounds_without_values = 0
-    # Each of a chain of layers that pad by what they compute from extents takes a round, however many they are.
+    # Each of a chain of layers that pad by what they compute from extents may take a round, however many they are.
     while rounds_without_values < ROUNDS:
-        found, better = _follow_symbols(inferred.graph, computing, known)
-        found |= _compute(inferred, computing, known)
+        # Symbols start from constants, and lead to further ones.
+        found = _compute(inferred, computing, known)
+        determined, better = _follow_symbols(inferred, computing, known)
+        found |= determined | _compute(inferred, computing, known)
         fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
@@ -215,13 +217,13 @@ def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
 
 
 def _follow_symbols(
-    graph: onnx.GraphProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]
+    model: onnx.ModelProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]
 ) -> tuple[set[str], list[onnx.ValueInfoProto]]:
     """Enter the constants that dims of partly unknown shapes determine into `known`; return their names, and the shapes
     of Reshapes that become better known."""
     if not _asks_for_shapes(computing, known):
         return set(), []
-    symbols = Symbols(graph, known)
+    symbols = Symbols(model.graph, known, model.opset_import)
     found = {name: array for name, array in symbols.constants().items() if name not in known}
     known.update(found)
     return set(found), list(symbols.better_shapes())

@@ -7,7 +7,7 @@ value are numbers the value is a constant; where they are symbols, a Reshape by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
+from relayout.model.dims.lone_inference import LoneInference
 from relayout.model.dims.symbolic_shapes import (
     MATCHED,
     PLAIN,
@@ -54,8 +55,15 @@ class Symbols:
     a shape (Reshape, Expand, Slice, Resize, Range), its shape by symbols and its shape in the graph.
     """
 
-    def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        known: Mapping[str, np.ndarray],
+        opsets: Sequence[onnx.OperatorSetIdProto] = (),
+    ) -> None:
+        """`known` has the constants by name. `opsets` give the version of the operators."""
         self._known = known
+        self._alone = LoneInference(opsets)
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
         self._made_up = MadeUpNames(graph)
@@ -79,6 +87,8 @@ class Symbols:
                 continue
             if node.op_type in _FOLLOWED:
                 self._follow_shape(node)
+            else:
+                self._follow_alone(node)
             if node.op_type in RULES:
                 self._follow(node)
 
@@ -129,7 +139,10 @@ class Symbols:
             own = self._shape_of(node.input[0])
             read = [None if own is None else Vector(own)]
         else:
-            read = [self._value(name) for name in (node.input[:1] if node.op_type in OF_FIRST else node.input)]
+            names = list(node.input[:1] if node.op_type in OF_FIRST else node.input)
+            while names and not names[-1]:
+                names.pop()  # an operand that is left out at the end says nothing
+            read = [self._value(name) for name in names]
         operands = [each for each in read if each is not None]
         if len(operands) < len(read) or (any(v.columns for v in operands) and node.op_type not in OF_MATRICES):
             return
@@ -157,6 +170,19 @@ class Symbols:
             shape = matched(node, [self._shape_of(name) for name in node.input if name])
         if shape is not None:
             self._enter(node.output[0], shape)
+
+    def _follow_alone(self, node: onnx.NodeProto) -> None:
+        """Enter the shapes of results that are not known in full, of an operator whose operands' shapes are."""
+        if all(_numbers(self._dims.get(name)) is not None for name in node.output if name):
+            return
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in node.input:
+            shape = _numbers(self._shape_of(name)) if name else ()
+            if shape is None:
+                return
+            shapes[name] = shape
+        for name, found in self._alone.shapes(node, shapes, self._kinds, self._known).items():
+            self._enter(name, tuple([Term(Fraction(extent)) for extent in found]))
 
     def _enter(self, name: str, shape: Dims) -> None:
         """Compare the shape of a value with what the graph has of it."""
@@ -223,7 +249,16 @@ class Symbols:
 
 
 def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
-    return {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)}
+    stored = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return stored | {info.name: info.type.tensor_type.elem_type for info in declared_values(graph)}
+
+
+def _numbers(shape: Dims | None) -> tuple[int, ...] | None:
+    """The extents, where all are known numbers."""
+    if shape is None:
+        return None
+    known = tuple([int(dim.factor) for dim in shape if dim is not None and not dim.names])
+    return known if len(known) == len(shape) else None
 
 
 def _dims_of(graph: onnx.GraphProto) -> dict[str, Dims]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +129,36 @@ def _floor(operands: _Operands, given: Given) -> Vector | None:
     own = operands[0]
     # Lengths are not negative, so that cutting off is rounding down; of others nothing is said.
     return Vector(tuple(None if t is None or t.factor < 0 else _cut(t) for t in own.terms), own.is_scalar)
+
+
+def _rounded_up(operands: _Operands, given: Given) -> Vector | None:
+    """The whole numbers that are not below numbers; of a symbol only where it is one."""
+    own = operands[0]
+    return own._replace(terms=tuple(_next_whole(term) for term in own.terms))
+
+
+def _next_whole(term: Term | None) -> Term | None:
+    if term is None or term.factor.denominator == 1:
+        return term
+    return None if term.names else Term(Fraction(ceil(term.factor)))
+
+
+def _clipped(operands: _Operands, given: Given) -> Vector | None:
+    """Numbers between bounds that are operands; of a symbol nothing is said."""
+    if len(operands) < 2:
+        return None  # before opset 11 the bounds are attributes
+    raised = _elementwise(operands[:2], _of_numbers(max))
+    return raised if raised is None or len(operands) < 3 else _elementwise([raised, operands[2]], _of_numbers(min))
+
+
+def _of_numbers(function: Callable[..., Fraction]) -> Callable[..., Term | None]:
+    """A function of numbers, for terms; None where one is not known or a symbol."""
+
+    def combined(*terms: Term | None) -> Term | None:
+        numbers = [term.factor for term in terms if term is not None and not term.names]
+        return Term(function(numbers)) if len(numbers) == len(terms) else None
+
+    return combined
 
 
 def _gather(operands: _Operands, given: Given) -> Vector | None:
@@ -302,12 +333,16 @@ def whole(term: Term | None) -> Term | None:
 RULES: dict[str, _Rule] = {
     "Add": _each(added),
     "Cast": _cast,
+    "Ceil": _rounded_up,
+    "Clip": _clipped,
     "Concat": _concat,
     "Div": _divided,
     "Equal": _each(_equal),
     "Floor": _floor,
     "Gather": _gather,
     "Identity": _same,
+    "Max": lambda operands, given: _elementwise(operands, _of_numbers(max)),
+    "Min": lambda operands, given: _elementwise(operands, _of_numbers(min)),
     "Mod": _modulo,
     "Mul": _each(_product_of),
     "ReduceProd": _reduced,
