@@ -195,6 +195,7 @@ def _axes() -> list[Example]:
         Example("Size", (X,), {}, 13),
         Example("DynamicQuantizeLinear", (X,), {}, 11, results=3),
         Example("QuantizeLinear", (X, Constant(np.array(0.02), F), Constant(np.array(3), U8)), {}, 10),
+        Example("QuantizeLinear", (X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)), {}, 10),
         Example("QuantizeLinear", (X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)), {"axis": 1}, 13),
         Example("QuantizeLinear", (X, Constant(np.full((2, 3, 2, 5), 0.1), F)), {"axis": 2, "block_size": 2}, 21),
         Example("DequantizeLinear", (Input((2, 3, 4, 5), U8, 0, 255), Constant(np.array(0.1), F)), {}, 10),

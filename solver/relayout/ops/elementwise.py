@@ -75,7 +75,10 @@ def like(node: Reading) -> Free:
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
 def quantize(node: Reading) -> Free:
-    """Scale and zero point are scalars, a vector along `axis`, or (blocked) tensors of the input's own rank."""
+    """Scale and zero point are scalars, a vector along `axis`, or (blocked) tensors of the input's own rank.
+
+    Before opset 13 ONNX has no `axis`; onnxruntime takes a vector along axis 1 there.
+    """
     extents, axes = node.space()
     scale_rank = node.rank(1)
     if scale_rank == 0 or node.extents(1) == (1,):
@@ -88,6 +91,8 @@ def quantize(node: Reading) -> Free:
     else:
         parameter = None
     inputs = (axes, *(parameter if node.has(i) else None for i in range(1, len(node.node.inputs))))
+    if not node.node.domain and node.opset < 13:
+        return free(extents, inputs, (axes,), allows=lambda order: position(order, axes, axis) == axis)
     return free(extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)}))
 
 
