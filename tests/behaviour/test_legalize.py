@@ -9,6 +9,7 @@ from graphs import Net, assert_same_numbers, run
 from legalization_checks import checked, operators
 from model_files import parse
 
+from relayout.backend import load_backend
 from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalization import legalize
 from relayout.verification.verifier import verify
@@ -438,6 +439,30 @@ def test_a_unit_dimension_moves_where_another_is_empty_at_run_time(backend: str)
         assert_same_numbers(model, legal, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
     again, _ = legalize(legal, backend)
     assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("shape", [(1, 0, 3, 6), (1, 0, "M", 6)])
+def test_a_matrix_without_elements_is_reshaped(shape: tuple[int | str, ...], opset: int) -> None:
+    net = Net(opset=opset)
+    product = net.node("MatMul", net.transpose(net.input("x", shape), *TO_NHWC), net.weight(0, 2))
+    net.output(net.transpose(product, *TO_NCHW))
+    legal, report = legalize(net.model())
+    assert (report.cost, "Reshape" in operators(legal)) == (0, True)
+    sizes = [extent if isinstance(extent, int) else 4 for extent in shape]
+    assert_same_numbers(net.model(), legal, {"x": np.ones(sizes, np.float32)})
+    assert verify(legal, against=net.model(), run=False).findings == ()
+
+
+@pytest.mark.parametrize("shape", [("N", 4, "H", "W"), (1, 4, 0, 1)])
+def test_no_extent_of_0_copies_a_dimension(shape: tuple[int | str, ...]) -> None:
+    blocked = load_backend({"name": "blocked", "rule": [{"op": "Conv", "data": "NCHWc[tile:4]", "kernel": "OIHW"}]})
+    net = Net(opset=17)
+    net.output(net.node("Conv", net.input("x", shape), net.weight(4, 4, 3, 3), pads=[2, 2, 2, 2]))
+    legal, _ = legalize(net.model(), blocked)
+    for sizes in [(1, 4, 0, 1), *[(2, 4, 3, 4), (2, 4, 0, 4), (0, 4, 3, 4), (2, 4, 4, 0)] * ("N" in shape)]:
+        assert_same_numbers(net.model(), legal, {"x": np.ones(sizes, np.float32)})
+    assert verify(legal, blocked, against=net.model(), run=False).findings == ()
 
 
 def test_the_shape_of_an_elided_tensor_is_computed_at_run_time() -> None:

@@ -19,6 +19,8 @@ from relayout.layout.terms import dividend_of, term_of
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
+# Before this opset a 0 in the shape of a Reshape always copies a dimension; since then `allowzero` can say otherwise.
+_ZERO_IS_AN_EXTENT = 14
 
 __all__ = ["Emitter", "Physical", "attribute_of", "same_but_leading_units"]
 
@@ -181,27 +183,36 @@ class Emitter:
         given = _static_target(source.dims if source.shape is None else None, source.shape, target, extents)
         if given is not None:
             return self._reshape_to(source.value, given, shape, stem)
-        if 0 in extents:
+        if shape.count(0) > 1 and self.opset < _ZERO_IS_AN_EXTENT:
             raise ValueError(f"no Reshape from {source.dims} to {target}")
         return self._reshape_at_run_time(source, target, shape, extents, stem)
 
     def _reshape_at_run_time(
         self, source: Physical, target: Dims, shape: Sequence[Extent], extents: tuple[Extent, ...], stem: str
     ) -> ir.Value:
-        """A Reshape to `shape`; its extents that are no numbers are those of `target`, read off the source."""
+        """A Reshape to `shape`; its extents that are no numbers are those of `target`, read off the source.
+
+        None of them copies a dimension where it is 0. Opsets that cannot say so have -1 for an extent known to be 0.
+        """
+        attributes = {"allowzero": 1} if self.opset >= _ZERO_IS_AN_EXTENT else {}
+        wanted = [-1 if not attributes and extent == 0 else extent for extent in shape]
+        numbers = [extent for extent in wanted if isinstance(extent, int)]
+        if len(numbers) == len(wanted):
+            fixed = self.integers(f"{stem}_shape", numbers)
+            return self.node("Reshape", [source.value, fixed], attributes, source.value, shape, stem)
         own = source.dims if source.shape is None else _whole_axes(source.shape, extents)
         whole = self.node("Shape", [source.value], {}, None, [len(own)], f"{stem}_extents")
         parts = [
             self.integers(f"{stem}_extent", [extent])
             if isinstance(extent, int)
             else self._extent_of(group, own, whole, extents, stem) or self._extent_named(extent, stem)
-            for group, extent in zip(target, shape, strict=True)
+            for group, extent in zip(target, wanted, strict=True)
         ]
         given = [part for part in parts if part is not None]
         if len(given) < len(parts):
             raise ValueError(f"no extents of {target} in {own}")
         given_value = self.node("Concat", given, {"axis": 0}, whole, [len(given)], f"{stem}_shape")
-        return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
+        return self.node("Reshape", [source.value, given_value], attributes, source.value, shape, stem)
 
     def _extent_of(
         self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str

@@ -65,7 +65,8 @@ def operand_format(
         extent = extents[i]
         if extent is None or (not exact and place is None and not zeros):
             extent = min(extent or _SMALL[number], _SMALL[number]) + (zeros if extent is None else 0)
-        if not tile or (place is not None and extents[place] not in (tile, None)) or extent * tile <= zeros:
+        is_other_tile = place is not None and extents[place] not in (tile, None)
+        if not tile or is_other_tile or (zeros and extent * tile <= zeros):
             return None
         sizes[axis] = extent * tile - zeros
         reach = extent * tile if zeros else 0
@@ -86,17 +87,19 @@ def fault_in_body(
     One of the two is in `layout`, with `extents`, and the other in the operator's own format, with `axes`: where
     `start` is an input of the body the path leads into the operator, else out of it.
     """
-    # Two axes of extent 1 could be swapped without a difference.
+    # Two axes of extent 1 could be swapped without a difference, and so could all axes of an empty operand. Only at the
+    # operand's own size does it show whether the path takes an extent of 0 for a dimension to copy.
     longer = _longer(layout, extents)
     fault = _try(start, end, layout, axes, longer, opset) if longer != tuple(extents) else _NOT_RUN
-    return fault if fault in (None, _OTHER_ORDER) else _try(start, end, layout, axes, extents, opset)
+    is_enough = fault == _OTHER_ORDER or (fault is None and 0 not in extents)
+    return fault if is_enough else _try(start, end, layout, axes, extents, opset)
 
 
 def _longer(layout: Layout, extents: Sequence[int | None]) -> tuple[int | None, ...]:
     if len(extents) != layout.rank:
         return tuple(extents)
     fixed = [layout.outer(i) is not None or layout.attribute(i, "pad") is not None for i in range(layout.rank)]
-    return tuple(2 if extent == 1 and not keep else extent for extent, keep in zip(extents, fixed, strict=True))
+    return tuple(2 if extent in (0, 1) and not keep else extent for extent, keep in zip(extents, fixed, strict=True))
 
 
 def _try(

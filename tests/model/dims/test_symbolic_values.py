@@ -518,3 +518,19 @@ def test_shapes_are_followed_through_any_operator_whose_operands_have_known_shap
     (result,) = (v.type.tensor_type.shape.dim for v in (*inferred.value_info, *inferred.output) if v.name == image)
     assert [dim.dim_value for dim in result] == [1, 8, 32, 32]
     assert rounds <= 3
+
+
+@pytest.mark.parametrize(("allowzero", "first"), [(0, "n"), (1, "0")])
+def test_a_reshape_whose_zeros_copy_nothing_has_the_extents_of_its_shape(allowzero: int, first: str) -> None:
+    net = Net(opset=17)
+    x = net.input("x", ("n", 8, "m"))
+    rows, columns = (net.node("Gather", net.node("Shape", x), net.constant([axis])) for axis in (0, 2))
+    area, zero = net.node("Mul", rows, columns), net.constant([0])
+    flat = net.node("Reshape", x, net.node("Concat", net.constant([8]), area, axis=0), allowzero=1)
+    other = net.node(
+        "Reshape", x, net.node("Concat", zero, net.node("Mul", columns, columns), axis=0), allowzero=allowzero
+    )
+    net.output(flat)
+    net.output(other)
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert (shapes[flat], shapes[other]) == ("[8,m*n]", f"[{first},m*m]")

@@ -105,14 +105,14 @@ def _in_blocks(node: onnx.NodeProto, source: Dims) -> Dims | None:
     return (batch, quotient(channels, product([size, size])), *(product([dim, size]) for dim in image))
 
 
-def reshape(source: Dims, given: Read, exact: Mapping[str, Term]) -> Dims | None:
-    """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements. `exact` quotients leave no
-    remainder."""
+def reshape(source: Dims, given: Read, exact: Mapping[str, Term], *, copies: bool) -> Dims | None:
+    """The shape of a Reshape; 0 copies a dim, if it `copies` any, and -1 is what is left of the elements. `exact`
+    quotients leave no remainder."""
     target = elements(given[-1])
     if target is None:
         return None
     shape = [
-        (source[place] if place < len(source) else None) if term == Term(Fraction(0)) else term
+        (source[place] if place < len(source) else None) if copies and term == Term(Fraction(0)) else term
         for place, term in enumerate(target)
     ]
     rest = Term(Fraction(-1))
@@ -294,5 +294,5 @@ SHAPED: dict[str, Callable[[Dims, Read], Dims | None]] = {
     "Tile": _tile,
 }
 """The shape of the result, from the shape of the first operand and the elements of all."""
-PLAIN = {"allowzero": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"}
+PLAIN = {"axes": None, "keep_aspect_ratio_policy": b"stretch"}
 """Attributes of these that must be absent or have this value: with another the shape is another."""

@@ -226,7 +226,8 @@ class Symbols:
             axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
             return product(source[:axis]), product(source[axis:])
         if node.op_type == "Reshape":
-            shape = reshape(source, given, self._exact)
+            copies = not any(each.name == "allowzero" and each.i for each in node.attribute)
+            shape = reshape(source, given, self._exact, copies=copies)
             known = self._dims.get(node.output[0])
             if shape is None and known is not None:
                 shape = left_by_elements(source, known)
