@@ -190,3 +190,53 @@ def test_blocks_change_the_extents_of_axes_but_not_their_names() -> None:
 def test_axes_behind_blocks(operator: str, before: str, after: str, sources: tuple[int | None, ...]) -> None:
     made = node(f"(float[{before}] x) => (float[{after}] y) {{ y = {operator} <blocksize = 2> (x) }}")
     assert axis_path(made, 0, 0) == sources
+
+
+@pytest.mark.parametrize(
+    ("operands", "operator", "n", "sources"),
+    [
+        ("float[2,3,4,5] x, float[2,3,5,6] y", "MatMul (x, y)", 0, (0, 1, 2, None)),
+        ("float[2,3,4,5] x, float[2,3,5,6] y", "MatMul (x, y)", 1, (0, 1, None, 3)),
+        ("float[3,4,5] x, float[2,1,5,6] y", "MatMul (x, y)", 0, (None, 0, 1, None)),
+        ("float[3,4,5] x, float[2,1,5,6] y", "MatMul (x, y)", 1, (0, None, None, 3)),
+        ("float[2,4,5] x, float[5] y", "MatMul (x, y)", 0, (0, 1)),
+        ("float[2,4,5] x, float[5] y", "MatMul (x, y)", 1, (None, None)),
+        ("float[5] x, float[2,5,6] y", "MatMul (x, y)", 1, (0, 2)),
+        ("float[5,4] x, float[6,5] y", "Gemm <transA = 1, transB = 1> (x, y)", 0, (1, None)),
+        ("float[5,4] x, float[5,6] y", "Gemm <transA = 1> (x, y)", 1, (None, 1)),
+        ("float[2,3,4] x, float[2,4,5] y", 'Einsum <equation = "bij,bjk->kbi"> (x, y)', 0, (None, 0, 1)),
+        ("float[2,3,4] x, float[2,4,5] y", 'Einsum <equation = "bij,bjk->kbi"> (x, y)', 1, (2, 0, None)),
+        ("float[3,3] x, float[3] y", 'Einsum <equation = "ii,i->i"> (x, y)', 0, None),
+        ("float[2,3] x, int64[2,2] y", "GatherElements <axis = 1> (x, y)", 1, (0, 1)),
+    ],
+)
+def test_axes_of_a_product(operands: str, operator: str, n: int, sources: tuple[int | None, ...] | None) -> None:
+    rank = len(sources or (0,))
+    made = node(f"({operands}) => (float[{','.join('?' * rank)}] z) {{ z = {operator} }}")
+    assert axis_path(made, n, 0) == sources
+
+
+def test_the_means_of_a_normalization_do_not_have_the_axes_that_it_reduces() -> None:
+    """The instance normalization calls the second axis of the means C, which is any of the data."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        net (float[4,2,3,6] x, float[4,2,3,6] scale, float[1] s) => (float[4,2,3,6] y, float[1,1,1,1] z) {
+            y, mean, deviation = LayerNormalization <axis = 0> (x, scale)
+            z = InstanceNormalization (mean, s, s) }"""
+    )
+    legal, _ = legalize(model, "canonical")
+    assert verify(legal, "canonical", against=model).findings == ()
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_the_names_of_a_product_are_those_of_its_factors(backend: str) -> None:
+    """The image comes channels last, and only the operator behind the product says so."""
+    net = Net(opset=13)
+    image = net.input("x", (3, 4, 4, 6))
+    turned = net.node("Round", net.transpose(image, 0, 3, 1, 2))
+    product = net.node("MatMul", turned, turned)
+    net.output(net.node("InstanceNormalization", product, net.weight(6), net.weight(6)))
+    net.output(net.node("SpaceToDepth", image, blocksize=2))
+    net.output(net.node("ScatterElements", image, net.constant(np.zeros((3, 4, 4, 6), np.int64)), image, axis=2))
+    legal, _ = legalize(net.model(), backend)
+    assert verify(legal, backend, against=net.model(), run=False).findings == ()

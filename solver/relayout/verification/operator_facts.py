@@ -107,10 +107,14 @@ _ELEMENTWISE_NAMES = """
 # The axes of the first operand pass on; the other operands are parameters.
 _OF_THE_FIRST_NAMES = """
     ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
-    GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
-    QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND
+    Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
+    QuantizeLinear RMSNormalization Resize ReverseSequence ScatterND
     SimplifiedLayerNormalization Slice Softmax Split Tile TopK Trilu Upsample
 """
+# Each operand has the axes of the result, of extents that may differ.
+_BY_ELEMENTS = frozenset({"GatherElements", "Scatter", "ScatterElements"})
+# The two matrices, or stacks of matrices, of a product.
+_FACTORS = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 # The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
 _CONTRIBUTED_DATA = {
     **dict.fromkeys("Gelu QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu".split(), (0,)),
@@ -297,6 +301,10 @@ def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | Non
     sources = (_contributed_sources if node.domain == CONTRIBUTED else _sources)(node, n, inner, outer)
     if sources is None or len(sources) != outer or any(axis is not None and axis >= inner for axis in sources):
         return None
+    if m in (1, 2) and outer and node.op_type.endswith("LayerNormalization"):
+        # The means and deviations of the axes that are normalized.
+        kept = node.attributes.get_int("axis", -1) % outer
+        sources = (*sources[:kept], *[None] * (outer - kept))
     return tuple(
         None if axis is None or (source.shape[axis] == 1 and result.shape[i] != 1) else axis
         for i, axis in enumerate(sources)
@@ -307,8 +315,15 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     kind = node.op_type
     if kind in _ELEMENTWISE:
         return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
-    if kind == "Concat":
+    if kind == "Concat" or kind in _BY_ELEMENTS:
         return tuple(range(inner))
+    if kind in _FACTORS:
+        return _of_factor(node, n, inner, outer)
+    if kind == "Gemm" and n < 2:
+        is_turned = node.attributes.get_int("transB" if n else "transA", 0) != 0
+        return (None, int(not is_turned)) if n else (int(is_turned), None)
+    if kind == "Einsum":
+        return _of_term(node, n)
     if n != 0:
         return None
     if kind == "Transpose":
@@ -330,6 +345,31 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
         return (*range(axis), *[None] * (outer - inner + 1), *range(axis + 1, inner))
     picks = kind == "Compress" and "axis" in node.attributes  # without it, the result is flat
     return tuple(range(inner)) if kind in _OF_THE_FIRST or picks else None
+
+
+def _of_factor(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
+    """The axes of a product by one of its factors: the batch, and its rows or its columns. A vector has neither."""
+    factors = _FACTORS[node.op_type]
+    if n not in factors:
+        return None
+    other = node.inputs[factors[n == factors[0]]]
+    if other is None or other.shape is None:
+        return None
+    if inner == 1:
+        return (None,) * outer
+    of_other = (None,) * (len(other.shape) > 1)
+    batch = outer - 1 - len(of_other)
+    stack = tuple(axis if axis >= 0 else None for axis in range(inner - 2 - batch, inner - 2))
+    return (*stack, inner - 2, *of_other) if n == factors[0] else (*stack, *of_other, inner - 1)
+
+
+def _of_term(node: ir.Node, n: int) -> tuple[int | None, ...] | None:
+    """The axes of an Einsum's result by one of its terms; None where the equation does not list all axes once."""
+    terms, arrow, result = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
+    each = terms.split(",")
+    if not arrow or "." in terms or n >= len(each) or len(set(each[n])) < len(each[n]):
+        return None
+    return tuple(each[n].index(letter) if letter in each[n] else None for letter in result)
 
 
 def _contributed_sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
