@@ -9,6 +9,7 @@ from graphs import run
 from model_files import parse, same, shapes
 
 from relayout.errors import InputError
+from relayout.legalization import legalize
 from relayout.model.io import read_model, to_json, to_proto, warnings_of
 
 
@@ -147,3 +148,38 @@ def test_a_stft_says_whether_its_spectrum_is_one_sided(given: str, bins: int, in
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(8 if value == "step" else 16), value))
     (node,) = read_model(model).graph
     assert node.outputs[0].shape == [2, 15, bins, 2]
+
+
+@pytest.mark.parametrize("constant", ["initializer", "node"])
+@pytest.mark.parametrize("domain", ["", "mine."])
+def test_the_empty_operands_of_a_resize_inside_a_node_are_left_out(constant: str, domain: str) -> None:
+    empty = "<float[0] none = {}, int64[4] sizes = {1,2,8,8}>"
+    made = "" if constant == "initializer" else "none = Constant <value = float[0] {}> ()"
+    declared = empty if constant == "initializer" else "<int64[4] sizes = {1,2,8,8}>"
+    resized = f"{domain}Resize (x, none, none, sizes)"
+    model = parse(
+        f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y, float[1,2,8,8] z) {declared} {{
+            {made} z = Resize (x, none, none, sizes)
+            y = If (c) <then_branch = one () => (float[1,2,8,8] a) {{ a = {resized} }},
+                        else_branch = other () => (float[1,2,8,8] b) {{ b = Relu (z) }}> }}
+        <domain: "mine", opset_import: ["" : 20]> Resize (x, n, m, sizes) => (y) {{ y = Resize (x, n, m, sizes) }}"""
+    )
+    legal, report = legalize(model, "tpu")
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    feeds = {"x": np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4), "c": np.array(True)}
+    for expected, found in zip(run(model, feeds), run(legal, feeds), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_constant_is_empty_only_in_its_own_scope() -> None:
+    model = parse(
+        """g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <int64[4] sizes = {1,2,8,8}> {
+            y = If (c) <
+                then_branch = one () => (float[1,2,8,8] a) <float[0] roi = {}> { a = Resize (x, roi, , sizes) },
+                else_branch = other () => (float[1,2,8,8] b) <float[8] roi = {0.0,0.0,0.5,0.5,1.0,1.0,1.0,1.0}> {
+                    b = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, roi, , sizes) }> }"""
+    )
+    (node,) = read_model(model).graph
+    left = {key: attribute.as_graph()[0].inputs[1] is None for key, attribute in node.attributes.items()}
+    assert left == {"then_branch": True, "else_branch": False}

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, nodes_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_inside, nodes_inside, subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 from relayout.ops.operand_roles import OWN_DOMAIN
 
@@ -23,6 +23,8 @@ __all__ = ["inline", "normalize"]
 
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 ONE_SIDED = "STFT"
+# Since then a Resize has either scales or sizes, and the other may be absent.
+RESIZE_WITHOUT_SCALES = 13
 
 
 def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) -> tuple[onnx.ModelProto, Structure]:
@@ -56,12 +58,15 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
         _separate_constants(proto, notes)
     if structure.in_order and all(function.domain == OWN_DOMAIN for function in proto.functions):
+        if structure.has_graphs and "Resize" in operators:
+            _leave_out_empty(proto)
         return proto, structure
     _align_opsets(proto)
     model = ir.from_proto(proto)
     _inline(model)
     model.graph.sort()
     inlined: onnx.ModelProto = ir.to_proto(model)
+    _leave_out_empty(inlined)
     return inlined, check_structure(inlined)
 
 
@@ -112,6 +117,33 @@ def _say_one_sided(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.op_type == ONE_SIDED and not node.domain and all(each.name != "onesided" for each in node.attribute):
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+
+
+def _leave_out_empty(proto: onnx.ModelProto) -> None:
+    """Leave out the empty operands of each Resize inside a node. Exporters write them where an operand may be absent.
+    onnx's inference does not see that a constant of a graph around it is empty, and finds both scales and sizes.
+    """
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    if versions.get("", 0) >= RESIZE_WITHOUT_SCALES:
+        _leave_out(proto.graph, None)
+
+
+def _leave_out(graph: onnx.GraphProto, around: Set[str] | None) -> None:
+    """The same for one graph and those inside it; `around` are the empty constants of the graphs around it, None for
+    the outermost one."""
+    own = {tensor.name: 0 in tensor.dims for tensor in graph.initializer}
+    for node in graph.node[:]:
+        is_empty = node.op_type == "Constant" and any(0 in each.t.dims for each in node.attribute)
+        own.update(dict.fromkeys(node.output, is_empty))
+    own.update({info.name: False for info in graph.input})
+    empty = {name for name in around or () if name not in own} | {name for name, is_empty in own.items() if is_empty}
+    for node in graph.node[:]:
+        if around is not None and node.op_type == "Resize" and node.domain in ("", OWN_DOMAIN):
+            left = ["" if name in empty else name for name in node.input[1:]]
+            if any(left[1:]):
+                node.input[1:] = left
+        for inner in graphs_inside([node]):
+            _leave_out(inner, empty)
 
 
 def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:
