@@ -20,6 +20,7 @@ from relayout.report.schema import (
     Finding,
     Numeric,
     OutputDifference,
+    Price,
     Report,
     RequiredBy,
     SolverFacts,
@@ -163,7 +164,9 @@ def test_the_table_puts_before_and_after_side_by_side() -> None:
     assert ["nodes", "12", "", "9", "", ""] in rows
     assert ["status", "", "", "feasible", "", ""] in rows
     assert ["bound", "", "", "", "", "3 (gap 25.00 %)"] in rows
-    assert ["image", "NHWC", "NCHW", "transpose", "2.07", "conv1:0 NCHW"] in rows
+    listed = text[text.index("conversions that remain") :].splitlines()
+    assert listed[1] == "  2.07 MB  image: NHWC -> NCHW, transpose"
+    assert listed[2].split() == ["required", "by", "conv1", "NCHW"]
 
 
 def test_the_text_shows_findings_as_they_are_named_in_the_model() -> None:
@@ -187,17 +190,50 @@ def test_every_format_renders_every_report(name: str) -> None:
     assert FORMATS[name](results_of(report_with(status="infeasible", cost=None, bound=None, verification=None)))
 
 
-def test_a_name_is_never_split_and_repeated_blocks_are_one_row() -> None:
+def test_a_name_is_never_split_and_repeated_blocks_are_one_entry() -> None:
     long = "/encoder/" + "block/" * 40
     readers = [(RequiredBy(node=f"MatMul '{long}{n}'", operand=1, layout=""),) for n in range(12)]
     blocks = [
         CONVERSION.model_copy(update={"value": f"{long}{n}/x", "required_by": by}) for n, by in enumerate(readers)
     ]
     text = render_text(report_with(conversions=(*blocks, CONVERSION)))
-    assert f"| 12 x | {long}*/x " in text
-    assert f"MatMul '{long}*':1" in text
-    assert "24.84" in text
-    assert "and 1 more rows" in render_text(report_with(conversions=(*blocks, CONVERSION)), top=1)
+    assert f"  24.84 MB  12 x  {long}*/x: NHWC -> NCHW, transpose\n" in text
+    assert f"required by  MatMul '{long}*', input 1\n" in text
+    assert "and 1 more: --top" in render_text(report_with(conversions=(*blocks, CONVERSION)), top=1)
+
+
+def test_a_line_has_one_name_and_a_long_list_of_readers_is_counted() -> None:
+    alike = [RequiredBy(node=f"MatMul '/up/{n}/to_k'", operand=0, layout="0,2,1") for n in range(9)]
+    others = [RequiredBy(node=f"Conv '{name}'", operand=0, layout="NCHW") for name in "abcde"]
+    conversion = CONVERSION.model_copy(update={"required_by": (*alike, *others)})
+    text = render_text(report_with(conversions=(conversion,)))
+    assert [" ".join(line.split()) for line in text.splitlines() if line.startswith(" ")] == [
+        "2.07 MB image: NHWC -> NCHW, transpose",
+        "required by 9 x MatMul '/up/*/to_k', input 0 0,2,1",
+        *(f"required by Conv '{name}', input 0 NCHW" for name in "abc"),
+        "and 2 more",
+    ]
+
+
+def test_factors_of_axes_are_explained_where_there_are_any() -> None:
+    heads = CONVERSION.model_copy(update={"to": "2/32,1,2%32"})
+    line = "axis 2 in blocks of 32: 2/32 counts the blocks, 2%32 the positions in a block\n"
+    assert line in render_text(report_with(conversions=(heads,)))
+    assert "in blocks of" not in render_text(report_with(conversions=(CONVERSION,)))
+
+
+def test_no_line_of_the_text_ends_with_a_space() -> None:
+    lines = render_text(report_with(ERROR, conversions=(CONVERSION,))).splitlines()
+    assert [line for line in lines if line.endswith(" ")] == []
+
+
+def test_a_cost_that_agrees_is_not_said_to_be_computed_in_part() -> None:
+    def text(computed: int) -> str:
+        price = Price(claimed=4, computed=computed, not_computed=("the cost of operators: noted",))
+        return render_text(report_with(verification=Verification(passed=True, price=price)))
+
+    assert "computed again: the cost 4; taken on trust: the cost of operators: noted\n" in text(4)
+    assert "computed again: 3 of the cost 4; not computed: the cost of operators: noted\n" in text(3)
 
 
 def test_rich_is_imported_only_to_draw_tables() -> None:
@@ -210,10 +246,12 @@ def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
         Charge(node="Pool 'p'", layout="NCHW", bytes=1, cost=1_000_000),
         *(Charge(node=f"Norm 'n{n}'", layout="NHWC", kind="decomposition", bytes=1, cost=2_000_000) for n in range(3)),
     ]
-    lines = render_text(report_with(charges=tuple(charges))).splitlines()
-    (start,) = [n for n, line in enumerate(lines) if line.startswith("operators that have a cost")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 4 : start + 6]]
-    assert rows == [["3 x", "Norm 'n*'", "NHWC", "written out in others", "6.00"], ["", "Pool 'p'", "NCHW", "", "1.00"]]
+    text = render_text(report_with(charges=tuple(charges)))
+    assert text[text.index("operators that") :].splitlines()[:3] == [
+        "operators that have a cost",
+        "  6.00 MB  3 x  Norm 'n*' in NHWC: written out in others",
+        "  1.00 MB       Pool 'p' in NCHW",
+    ]
 
 
 def test_the_text_counts_the_transposes_that_do_not_run() -> None:

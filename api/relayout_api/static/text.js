@@ -42,7 +42,7 @@ const FACTOR = /^(\d+)(?:%(\d+))?(?:\/(\d+))?$/;
 // Letters: a longer text in words is hard to read.
 const LONGEST_IN_WORDS = 80;
 
-// A layout in words, those of the command: axis numbers mean the axes of the source's value.
+// A layout in words: axis numbers mean the axes of the source's value.
 export function layoutText(layout) {
   const parts = (layout ?? "").split(",").map(part => FACTOR.exec(part));
   if (!parts.every(Boolean)) return layout;

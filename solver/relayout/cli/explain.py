@@ -18,7 +18,7 @@ from relayout.cli.terminal import print_result, print_status
 from relayout.report.text_table import aligned
 
 if TYPE_CHECKING:
-    from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, RequiredBy, Saving, SharedReason
+    from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, Saving, SharedReason
 
 __all__ = ["boundary_lines", "explain"]
 
@@ -59,6 +59,8 @@ def _explanation(report: Report, top: int) -> str:
 
     At most the first `top` of the groups, and of the kinds.
     """
+    from relayout.report.conversion_list import factors_explained
+
     groups = _alike(report.conversions)
     blocks = [_block(alike) for alike in groups[:top]]
     if left := sum(map(len, groups[top:])):
@@ -75,18 +77,20 @@ def _explanation(report: Report, top: int) -> str:
         reached = explanation.solved >= limit
         why = f"--limit {limit} was reached" if reached else "the time limit was reached"
         blocks.append(f"{_counted(left, 'requirement')} and sets of them were not dropped: {why}")
+    if line := factors_explained(report):
+        blocks.append(line)
     blocks.append(_sum(report))
     return "\n\n".join(blocks)
 
 
 def _charged(report: Report, top: int) -> str:
     """The operators that cost more than their best alternative."""
-    from relayout.report.conversion_table import charge_rows
+    from relayout.report.conversion_list import charge_entries
 
-    rows = charge_rows(report.charges)
-    cells = [("operator", "layout", "", "costs")]
-    cells += [(f"{row.count} {row.node}".lstrip(), row.layout, row.remark, f"{row.cost} bytes") for row in rows[:top]]
-    more = [f"{_counted(len(rows) - top, 'more row')}: --top"] if len(rows) > top else []
+    entries = charge_entries(report.charges)
+    cells = [("operator", "costs")]
+    cells += [(f"{each.count} {each.text}".lstrip(), f"{each.size} bytes") for each in entries[:top]]
+    more = [f"{_counted(len(entries) - top, 'more row')}: --top"] if len(entries) > top else []
     return "\n".join([*aligned(cells), *more])
 
 
@@ -126,9 +130,11 @@ def _step(step: Mapping[str, Any]) -> str:
 
 def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:
     """The conversions with their numbers, grouped if they differ in names only."""
+    from relayout.report.conversion_list import operand_text
+
     groups: dict[object, list[tuple[int, Conversion]]] = {}
     for number, conversion in enumerate(conversions, 1):
-        readers = tuple((_reader(by).replace(by.node, _operator(by.node)), by.layout) for by in conversion.required_by)
+        readers = tuple((_operator(by.node), operand_text(by), by.layout) for by in conversion.required_by)
         reasons = tuple((_operator(r.node), r.part, r.operand, r.layout, r.saved) for r in _first_reasons(conversion))
         change = conversion.from_, conversion.to, conversion.kind, conversion.bytes
         key = (change, _operator(conversion.producer or ""), readers, conversion.saved, reasons)
@@ -141,25 +147,20 @@ def _operator(label: str) -> str:
     return label.partition(" '")[0] if " '" in label else label.partition(" ")[0]
 
 
-def _reader(by: RequiredBy) -> str:
-    return f"{by.node}, input {by.operand}" if " '" in by.node else by.node
-
-
 def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
-    number, conversion = alike[0]
-    from relayout.report.conversion_table import in_words
+    from relayout.report.conversion_list import operand_text
 
-    change = f"{in_words(conversion.from_)} -> {in_words(conversion.to)}, {conversion.kind}, {conversion.bytes} bytes"
+    number, conversion = alike[0]
+    change = f"{conversion.from_} -> {conversion.to}, {conversion.kind}, {conversion.bytes} bytes"
     lines = [f"{number}. {conversion.value}: {change}"]
     if len(alike) > 1:
         others = [f"{number}. {other.value}" for number, other in alike[1:]]
         shown = ", ".join([*others[:_MOST_NAMES], *["..."] * (len(others) > _MOST_NAMES)])
         lines.append(f"   and {len(others)} alike: {shown}")
     rows = [("produced by", conversion.producer or "", conversion.from_, "")]
-    rows += [("required by", _reader(by), by.layout, "") for by in conversion.required_by]
+    rows += [("required by", f"{by.node}{operand_text(by)}", by.layout, "") for by in conversion.required_by]
     for reason in _first_reasons(conversion):
         rows.append(("caused by", _dropped(reason), reason.layout, f"without it: {_saves(reason.saved)}"))
-    rows = [(row[0], row[1], in_words(row[2]), row[3]) for row in rows]
     lines += [f"   {line}" for line in aligned(rows)]
     saved = conversion.saved
     if saved is not None and saved.cost > max((reason.saved.cost for reason in _first_reasons(conversion)), default=0):

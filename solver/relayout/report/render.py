@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import detail, place
-from relayout.report.conversion_table import charge_rows, conversion_rows, megabytes, transfer_rows
+from relayout.report.conversion_list import (
+    ListEntry,
+    charge_entries,
+    conversion_entries,
+    factors_explained,
+    megabytes,
+    transfer_entries,
+)
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
+from relayout.report.text_table import aligned, padded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +25,8 @@ __all__ = ["difference_line", "finding_line", "price_line", "render_text"]
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
 _NUMBERS = ("MB", "cost", "legal", "nodes", "source")
+_READERS = 4
+"""More nodes than these that require one conversion are counted."""
 _SIZES = 8
 """More assumed sizes than these are counted."""
 
@@ -24,7 +34,7 @@ _SIZES = 8
 def render_text(report: Report, *, top: int | None = None) -> str:
     """Return the account, the remaining conversions with the consumers that require them, and the findings.
 
-    Tables are as wide as their cells, so that names stay whole. `top`: at most so many rows of conversions.
+    Lines are as long as the names in them, which stay whole. `top`: at most so many entries of each list.
     """
     from io import StringIO
 
@@ -35,19 +45,19 @@ def render_text(report: Report, *, top: int | None = None) -> str:
     console.print(_summary(report))
     for line in _notes(report):
         console.print(line, markup=False, soft_wrap=True)
-    if report.conversions:
-        console.print(_conversions(report, top))
-    if report.charges:
-        console.print(_charges(report, top))
+    for line in (*_conversions(report, top), *_charges(report, top)):
+        console.print(line, markup=False, soft_wrap=True)
     if report.devices:
         console.print(_devices(report))
-    if report.transfers:
-        console.print(_transfers(report, top))
+    for line in (*_transfers(report, top), factors_explained(report)):
+        if line:
+            console.print(line, markup=False, soft_wrap=True)
     if report.verification is not None:
         _print_verification(report.verification, console.print)
     for warning in report.warnings:
         console.print(f"warning: {warning}", markup=False)
-    return stream.getvalue()
+    # rich fills the line of a title up to the width of its table.
+    return "".join(f"{line.rstrip(' ')}\n" for line in stream.getvalue().splitlines())
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -64,21 +74,22 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _listed(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], top: int | None = None, *more: str
-) -> Table:
-    """A table of the first `top` rows; its caption tells of the others and of `more`. A column that has neither a
-    heading nor text is left out."""
-    from rich.text import Text
-
-    kept = [n for n, heading in enumerate(headings) if heading or any(row[n] for row in rows)]
-    table = _table(title, *(headings[n] for n in kept))
-    for row in rows[:top]:
-        table.add_row(*(Text(row[n]) for n in kept))
-    unseen = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
+def _listed(title: str, entries: Sequence[ListEntry], top: int | None, *more: str) -> Iterator[str]:
+    """The first `top` entries, each above the nodes that require it, then a line about the others and `more`."""
+    yield title
+    shown = entries[:top]
+    numbers = padded([(f"{megabytes(entry.size)} MB", entry.count) for entry in shown], {0, 1})
+    for cells, entry in zip(numbers, shown, strict=True):
+        margin = "".join(f"  {cell}" for cell in cells if cell) + "  "
+        yield f"{margin}{entry.text}"
+        readers = [("required by", *reader) for reader in entry.readers[:_READERS]]
+        if len(entry.readers) > _READERS:
+            readers.append(("", f"and {len(entry.readers) - _READERS} more", ""))
+        for line in aligned(readers):
+            yield f"{' ' * len(margin)}{line}"
+    unseen = [f"{len(entries) - len(shown)} more: --top"] if len(entries) > len(shown) else []
     if unseen or more:
-        table.caption = f"and {', and '.join([*unseen, *more])}"
-    return table
+        yield f"  and {', and '.join([*unseen, *more])}"
 
 
 def _summary(report: Report) -> Table:
@@ -141,30 +152,29 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"assumed sizes: {sizes}{more} (--dim NAME=N gives others)"
 
 
-def _conversions(report: Report, top: int | None) -> Table:
+def _conversions(report: Report, top: int | None) -> Iterable[str]:
     # Folded constants cost nothing at run time and are many: the text has their number, the JSON has all.
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
     folded = len(report.conversions) - len(running)
     more = [f"{folded} folded into constants"] if folded else []
-    headings = ("", "value", "from", "to", "kind", "MB", "required by")
-    return _listed("conversions that remain", headings, conversion_rows(running), top, *more)
+    return _listed("conversions that remain", conversion_entries(running), top, *more) if report.conversions else ()
 
 
-def _transfers(report: Report, top: int | None) -> Table:
-    headings = ("", "value", "from", "to", "layout", "MB", "required by")
-    return _listed("transfers", headings, transfer_rows(report.transfers), top)
+def _charges(report: Report, top: int | None) -> Iterable[str]:
+    return _listed("operators that have a cost", charge_entries(report.charges), top) if report.charges else ()
 
 
-def _charges(report: Report, top: int | None) -> Table:
-    rows = [
-        (each.count, each.node, each.layout, each.remark, megabytes(each.cost)) for each in charge_rows(report.charges)
-    ]
-    return _listed("operators that have a cost", ("", "node", "layout", "", "MB"), rows, top)
+def _transfers(report: Report, top: int | None) -> Iterable[str]:
+    return _listed("transfers", transfer_entries(report.transfers), top) if report.transfers else ()
 
 
 def _devices(report: Report) -> Table:
-    rows = [(each.device, each.backend, str(len(each.nodes))) for each in report.devices]
-    return _listed("devices", ("device", "backend", "nodes"), rows)
+    from rich.text import Text
+
+    table = _table("devices", "device", "backend", "nodes")
+    for each in report.devices:
+        table.add_row(*map(Text, (each.device, each.backend, str(len(each.nodes)))))
+    return table
 
 
 def _print_verification(verification: Verification, print_line: Callable[..., None]) -> None:
@@ -198,6 +208,7 @@ def price_line(price: Price | None) -> str:
     """The part of the cost that the verifier did not compute again; "" if it computed all."""
     if price is None or not price.not_computed:
         return ""
-    return (
-        f"computed again: {price.computed} of the cost {price.claimed}; not computed: {'; '.join(price.not_computed)}"
-    )
+    reasons = "; ".join(price.not_computed)
+    if price.computed == price.claimed:
+        return f"computed again: the cost {price.claimed}; taken on trust: {reasons}"
+    return f"computed again: {price.computed} of the cost {price.claimed}; not computed: {reasons}"
