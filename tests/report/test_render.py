@@ -175,6 +175,15 @@ def test_the_text_shows_findings_as_they_are_named_in_the_model() -> None:
     assert "\x1b[" not in render_text(report_with(ERROR))
 
 
+def test_nodes_that_break_one_rule_alike_are_one_line() -> None:
+    many = [ERROR.model_copy(update={"node": f"conv{n}", "message": f"the kernel (w{n}) is wrong"}) for n in range(40)]
+    lines = [line for line in render_text(report_with(*many)).splitlines() if line.startswith("error")]
+    assert lines == [
+        "error: [layout-requirement] the kernel is wrong (expected NHWC, found NCHW): at 40 places, conv0, operand 0; "
+        "conv1, operand 0; conv2, operand 0; conv3, operand 0; conv4, operand 0 and 35 more"
+    ]
+
+
 def test_the_verdict_says_whether_the_models_ran() -> None:
     compared = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="compared"))
     skipped = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="skipped", reason="too large"))

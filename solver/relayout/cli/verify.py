@@ -286,12 +286,12 @@ def read_budget(path: Path) -> dict[str, int]:
 
 
 def finding_lines(report: Report) -> Iterator[str]:
-    """One line per finding, then the comparison and the verdict."""
-    from relayout.report.render import difference_line, finding_line, price_line
+    """One line per cause of findings, then the comparison and the verdict."""
+    from relayout.report.render import cause_lines, difference_line, price_line
 
     verification = report.verification
     assert verification is not None
-    yield from map(finding_line, verification.findings)
+    yield from cause_lines(verification.findings)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"

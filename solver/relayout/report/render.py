@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.report.causes import detail, place
+from relayout.report.causes import causes
 from relayout.report.conversion_list import (
     ListEntry,
     charge_entries,
@@ -20,7 +20,7 @@ from relayout.report.text_table import aligned, padded
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["difference_line", "finding_line", "price_line", "render_text"]
+__all__ = ["cause_lines", "difference_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
@@ -181,8 +181,8 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
     unknown = price_line(verification.price)
     if verification.passed and not verification.findings and verification.numeric is None and not unknown:
         return  # the usual case, in which there is nothing to tell
-    for finding in verification.findings:
-        print_line(finding_line(finding), markup=False)
+    for line in cause_lines(verification.findings):
+        print_line(line, markup=False)
     # A comparison that was skipped has no outputs, and a finding that says why.
     for output in verification.numeric.outputs if verification.numeric is not None else ():
         print_line(difference_line(output), markup=False)
@@ -193,8 +193,10 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
     print_line(f"verification {verdict}{'' if is_compared else ', without a run of the models'}", markup=False)
 
 
-def finding_line(finding: Finding) -> str:
-    return f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}"
+def cause_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """One line for each cause: a network has many nodes that break one rule in the same way."""
+    for cause in causes(findings):
+        yield f"{cause.severity}: [{cause.rule}] {cause.message}"
 
 
 def difference_line(output: OutputDifference) -> str:
