@@ -162,7 +162,8 @@ def test_an_answer_that_does_not_fit_a_node_names_the_rule(tmp_path: Path) -> No
         with pytest.raises(BackendError) as caught:
             ask(load_backend(file), relu)
         assert caught.value.expected == "a layout of rank 4, as the tensor"
-        assert caught.value.hint == f"the rule is in {file}, {place}"
+        rank = "`when.rank` limits a rule to nodes whose first input has that rank"
+        assert caught.value.hint == f"the rule is in {file}, {place}; {rank}"
 
 
 def test_a_layout_by_role_needs_one_operator_of_a_pattern_with_the_role() -> None:

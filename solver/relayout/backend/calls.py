@@ -338,7 +338,9 @@ class _NodeCheck(Struct, frozen=True):
         if str(given) == "*":
             return Layout.any(rank)
         found = f"{str(given)!r}, of rank {stated}"
-        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}")
+        rule = _rule_behind(self.backend, self.node)
+        hint = f"{rule}; `when.rank` limits a rule to nodes whose first input has that rank" if rule else ""
+        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}", hint)
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
