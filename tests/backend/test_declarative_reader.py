@@ -162,7 +162,7 @@ def test_an_answer_that_does_not_fit_a_node_names_the_rule(tmp_path: Path) -> No
         with pytest.raises(BackendError) as caught:
             ask(load_backend(file), relu)
         assert caught.value.expected == "a layout of rank 4, as the tensor"
-        rank = "`when.rank` limits a rule to nodes whose first input has that rank"
+        rank = "`when.rank` and `when.result.rank` limit it to nodes with these ranks"
         assert caught.value.hint == f"the rule is in {file}, {place}; {rank}"
 
 

@@ -339,7 +339,7 @@ class _NodeCheck(Struct, frozen=True):
             return Layout.any(rank)
         found = f"{str(given)!r}, of rank {stated}"
         rule = _rule_behind(self.backend, self.node)
-        hint = f"{rule}; `when.rank` limits a rule to nodes whose first input has that rank" if rule else ""
+        hint = f"{rule}; `when.rank` and `when.result.rank` limit it to nodes with these ranks" if rule else ""
         raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}", hint)
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
