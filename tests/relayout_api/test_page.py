@@ -546,6 +546,31 @@ def test_a_request_in_json_is_taken_with_its_backend_and_options(page: Page) -> 
     expect(page.get_by_label("Max batch")).to_have_value("16")
 
 
+def test_what_depends_on_an_early_value_stands_beside_its_consumer(page: Page) -> None:
+    """A chain of 20 nodes below an input. Each fourth reads, over a branch that divides and joins, a second input, as the
+    attentions of a diffusion model read the text. A node that leads to an output alone stays below what it reads."""
+    layers = page.evaluate(
+        """async () => {
+            const {layered} = await import("/static/layered.js");
+            const nodes = Array.from({length: 22}, () => ({width: 60, height: 40}));
+            const node = () => nodes.push({width: 60, height: 40}) - 1;
+            const chain = Array.from({length: 20}, (_, i) => i + 2);
+            const links = [0, ...chain.slice(0, -1)].map((from, i) => ({from, to: [chain[i]]}));
+            const branches = chain.filter((_, i) => i % 4 === 3).map(to => ({to, top: node(), left: node(), right: node()}));
+            links.push({from: 1, to: branches.map(({top}) => top)});
+            for (const {to, top, left, right} of branches) {
+                links.push({from: top, to: [left, right]}, {from: left, to: [to]}, {from: right, to: [to]});
+            }
+            const output = node();
+            links.push({from: chain[9], to: [output]});
+            const {layers} = layered(nodes, links);
+            return [branches.map(({to, top, left}) => [layers[to] - layers[left], layers[left] - layers[top]]),
+                layers[output] - layers[chain[9]]];
+        }"""
+    )
+    assert layers == [[[1, 1]] * 5, 1]
+
+
 def test_a_layout_has_no_overlaps_and_its_links_go_down(page: Page) -> None:
     """Random layered graphs with shared values, long links and a cycle."""
     faults = page.evaluate(

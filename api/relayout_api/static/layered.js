@@ -15,7 +15,7 @@ const PLACE_SWEEPS = 12;
 // layers: layer of each node, routes: for each link, for each target, a list of points [x, y, x, y, ...]}.
 export function layered(nodes, links) {
   const graph = acyclic(nodes.length, links);
-  const layer = layersOf(nodes.length, graph);
+  const layer = layersOf(links, graph);
   const full = withBends(nodes, links, graph, layer);
   order(full);
   place(full);
@@ -61,23 +61,48 @@ function acyclic(count, links) {
   return {successors, predecessors, topological, position};
 }
 
-// The longest path from the sources; nodes that depend on sources alone move down to their first consumer.
-function layersOf(count, {successors, predecessors, topological}) {
-  const layer = new Int32Array(count);
-  const movable = new Uint8Array(count);
+// The longest path from the sources, and then, from the last node to the first, each node as far down as its consumers let
+// it, with all nodes that lead to nothing else. They stay where that makes more links longer than shorter. So what depends
+// on an early value stands beside its consumer: an attention's keys and values of a text, a scale of a time step.
+function layersOf(links, {successors, predecessors, topological, position}) {
+  const layer = new Int32Array(topological.length);
   for (const node of topological) {
-    movable[node] = predecessors[node].length < 2 ? 1 : 0;
-    for (const before of predecessors[node]) {
-      layer[node] = Math.max(layer[node], layer[before] + 1);
-      movable[node] &= movable[before] & (successors[before].length === 1 ? 1 : 0);
-    }
+    for (const before of predecessors[node]) layer[node] = Math.max(layer[node], layer[before] + 1);
   }
-  for (let i = count - 1; i >= 0; i--) {
-    const node = topological[i];
-    if (!movable[node] || !successors[node].length) continue;
-    let least = Infinity;
-    for (const after of successors[node]) least = Math.min(least, layer[after]);
-    layer[node] = Math.max(layer[node], least - 1);
+  const backwards = topological.slice().reverse();
+  const lowest = (node, layers) => successors[node].reduce((least, after) => Math.min(least, layers[after]), Infinity) - 1;
+  // The first node on all ways down from a node, its immediate post-dominator (Cooper, Harvey, Kennedy 2001); -1: there
+  // is none.
+  const joined = new Int32Array(topological.length).fill(-1);
+  const latest = layer.slice();
+  for (const node of backwards) {
+    if (!successors[node].length) continue;
+    latest[node] = lowest(node, latest);
+    joined[node] = successors[node].reduce((a, b) => {
+      while (a !== b && a >= 0 && b >= 0) {
+        if (position[a] < position[b]) a = joined[a];
+        else b = joined[b];
+      }
+      return a === b ? a : -1;
+    });
+  }
+  // The links that get longer where a node and all that it post-dominates move down: those from outside. A link is as long
+  // as the way to its lowest target.
+  const longer = new Int32Array(topological.length);
+  const shorter = new Int32Array(topological.length);
+  for (const {from, to} of links) {
+    const forward = to.filter(target => position[target] > position[from]);
+    if (!forward.length) continue;
+    shorter[from] += 1;
+    longer[forward.reduce((a, b) => (latest[a] < latest[b] ? b : a))] += 1;
+    if (joined[from] >= 0) longer[joined[from]] -= 1;
+  }
+  for (const node of topological) if (joined[node] >= 0) longer[joined[node]] += longer[node];
+  const moved = new Int32Array(topological.length);
+  for (const node of backwards) {
+    moved[node] = joined[node] >= 0 ? moved[joined[node]] : 0;
+    if (shorter[node] && longer[node] <= shorter[node]) moved[node] = lowest(node, layer) - layer[node];
+    layer[node] += moved[node];
   }
   return layer;
 }
