@@ -46,6 +46,26 @@ def test_the_answer_is_that_of_the_library(remote: Client, model: Path) -> None:
     assert (result.report.status, result.report.cost) == (report.status, report.cost)
 
 
+@pytest.mark.parametrize("kind", ["legalize", "verify"])
+def test_a_large_body_is_sent_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket takes a part of what it is given, and httpcore copies all that is left."""
+    sent: list[httpx.Request] = []
+    pieces: list[int] = []
+
+    def take(transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        sent.append(request)
+        pieces.extend(len(piece) for piece in request.stream)
+        return httpx.Response(202, json={"id": "1", "kind": kind, "state": "queued"})
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", take)
+    model = bytes(3 << 20)
+    with Client("http://127.0.0.1:1") as client:
+        client.submit(kind, model, "nhwc", against=model if kind == "verify" else None)
+    assert max(pieces) <= 1 << 20
+    assert sum(pieces) == int(sent[0].headers["content-length"]) >= len(model)
+
+
 def test_graph_json_comes_back_as_graph_json(remote: Client, model: Path) -> None:
     result = remote.legalize(to_json(read_model(model)), "nhwc")
     assert isinstance(result.model, dict)

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,7 @@ class Body:
         own = [("kind", kind)] if name is None else [("kind", kind), ("name", name)]
         given = {"params": [*own, *self.query], "headers": headers}
         if self.against is not None:
-            return {**given, "files": {"model": self.content, "against": self.against}}
+            return {**given, "files": {"model": BytesIO(self.content), "against": BytesIO(self.against)}}
         headers["Content-Type"] = self.media
         return {**given, "content": self.content}
 
