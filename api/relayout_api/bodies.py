@@ -69,6 +69,7 @@ class Body(Content):
         self._hashed = end
 
 
+_LIMIT = "the server's variable RELAYOUT_MAX_BODY_BYTES is this limit; the command relayout legalize has none"
 _FORM = "state the body's type in the header Content-Type; curl sends that of a form where none is given"
 
 
@@ -313,4 +314,11 @@ class _Reading:
         self.content = Body()
 
     def _too_large(self, found: str) -> RefusedError:
-        return RefusedError("too-large", "the body is too large", expected=f"at most {self._most} bytes", found=found)
+        is_limit = self._most == self._settings.max_body_bytes
+        return RefusedError(
+            "too-large",
+            "the body is too large",
+            expected=f"at most {self._most} bytes",
+            found=found,
+            hint=_LIMIT if is_limit else "",
+        )

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from relayout.cli.processors import processors
@@ -49,7 +49,11 @@ class Settings(BaseSettings):
         2 << 30, description="data memory of a worker, on Linux; 256 MiB or more"
     )
     max_body_bytes: _Count = Field(128 << 20, description="size of a body")
-    bodies_bytes: _Count = Field(512 << 20, description="size of all bodies that are held in memory")
+    bodies_bytes: _Count = Field(
+        default_factory=lambda fields: max(512 << 20, fields.get("max_body_bytes", 0)),
+        validate_default=True,
+        description="size of all bodies that are held in memory; by default 512 MiB, or that of one body",
+    )
     body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")
     body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
         1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"
@@ -90,6 +94,15 @@ class Settings(BaseSettings):
     @classmethod
     def _separate(cls, value: object) -> object:
         return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+    @field_validator("bodies_bytes")
+    @classmethod
+    def _a_body_fits(cls, value: int, info: ValidationInfo) -> int:
+        most = info.data.get("max_body_bytes", 0)
+        if value < most:
+            # A larger body would be refused for ever, as if others were in its place.
+            raise ValueError(f"RELAYOUT_MAX_BODY_BYTES, which is {most}, or more")
+        return value
 
     @field_validator("database_url")
     @classmethod

@@ -93,6 +93,7 @@ def test_the_limits_can_be_asked_for(client: httpx.Client) -> None:
 def test_a_body_that_says_it_is_too_large_is_refused(client: httpx.Client) -> None:
     answer = client.post("/v1/legalize", content=b" " * (MAX_BODY + 1), headers=JSON)
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
+    assert "RELAYOUT_MAX_BODY_BYTES" in answer.json()["hint"]
     assert still_works(client)
 
 

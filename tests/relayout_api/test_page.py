@@ -547,7 +547,7 @@ def test_a_request_in_json_is_taken_with_its_backend_and_options(page: Page) -> 
 
 
 def test_what_depends_on_an_early_value_stands_beside_its_consumer(page: Page) -> None:
-    """A chain of 20 nodes below an input. Each fourth reads, over a branch that divides and joins, a second input, as the
+    """A chain of 20 nodes. Each fourth reads a second input, over a branch that divides and joins, as the
     attentions of a diffusion model read the text. A node that leads to an output alone stays below what it reads."""
     layers = page.evaluate(
         """async () => {
@@ -556,7 +556,8 @@ def test_what_depends_on_an_early_value_stands_beside_its_consumer(page: Page) -
             const node = () => nodes.push({width: 60, height: 40}) - 1;
             const chain = Array.from({length: 20}, (_, i) => i + 2);
             const links = [0, ...chain.slice(0, -1)].map((from, i) => ({from, to: [chain[i]]}));
-            const branches = chain.filter((_, i) => i % 4 === 3).map(to => ({to, top: node(), left: node(), right: node()}));
+            const readers = chain.filter((_, i) => i % 4 === 3);
+            const branches = readers.map(to => ({to, top: node(), left: node(), right: node()}));
             links.push({from: 1, to: branches.map(({top}) => top)});
             for (const {to, top, left, right} of branches) {
                 links.push({from: top, to: [left, right]}, {from: left, to: [to]}, {from: right, to: [to]});

@@ -29,6 +29,7 @@ def test_every_field_has_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RELAYOUT_TIME_LIMIT", "nan"),
         ("RELAYOUT_TIME_LIMIT", "inf"),
         ("RELAYOUT_MAX_BODY_BYTES", "-5"),
+        ("RELAYOUT_BODIES_BYTES", str((128 << 20) - 1)),
         ("RELAYOUT_MEMORY_BYTES", "9" * 30),
         ("RELAYOUT_MEMORY_BYTES", "1000000"),
         ("RELAYOUT_BODY_SECONDS", ""),
@@ -44,6 +45,15 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(
         Settings.from_environment()
     assert raised.value.where == name
     assert "unable to parse" not in str(raised.value)
+
+
+def test_the_memory_of_bodies_has_a_place_for_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.from_environment().bodies_bytes == 512 << 20
+    monkeypatch.setenv("RELAYOUT_MAX_BODY_BYTES", str(1 << 30))
+    assert Settings.from_environment().bodies_bytes == 1 << 30
+    monkeypatch.setenv("RELAYOUT_BODIES_BYTES", str(1 << 29))
+    with pytest.raises(UsageError, match="RELAYOUT_MAX_BODY_BYTES, which is 1073741824, or more"):
+        Settings.from_environment()
 
 
 def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
