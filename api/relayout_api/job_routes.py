@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -142,10 +143,13 @@ async def job_events(
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service
-    async for event in service.jobs.events(job.workflow_id, after, service.stopping.is_set):
-        is_job = event.name == "done"
-        data = _reached(request, Job(**event.data)).model_dump() if is_job else event.data
-        yield ServerSentEvent(data=data, event=event.name, id=str(event.number))
+    # The answer has begun, so there is no place for a problem, such as a database that is gone. A caller asks again for
+    # the rest, and is told then.
+    with suppress(RefusedError):
+        async for event in service.jobs.events(job.workflow_id, after, service.stopping.is_set):
+            is_job = event.name == "done"
+            data = _reached(request, Job(**event.data)).model_dump() if is_job else event.data
+            yield ServerSentEvent(data=data, event=event.name, id=str(event.number))
 
 
 def _reached(request: Request, job: Job) -> Job:

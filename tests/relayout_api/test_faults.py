@@ -299,7 +299,10 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
     with serving(folders[0], impatient=True, **shared) as server, client_of(server) as client:
         job = submit_loop(client, LOOP * 2)
         wait_until_running(server, client, job)
-        postgres.kill()
+        with client.stream("GET", f"/v1/jobs/{job}/events") as events:
+            postgres.kill()
+            # It ends as an answer does, without `done`.
+            assert "event: done" not in events.read().decode()
         refused = client.post("/v1/jobs", json=BODY)
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting"), refused.text
         # What is found stands for a second.
