@@ -90,7 +90,8 @@ def _access(settings: Settings, host: str, is_open: bool) -> str:
     from relayout_api.access.keys import Keys
 
     with Keys(settings.keys_url) as keys:
-        return f"{len(keys.all())} keys"
+        known = len(keys.all())
+        return "1 key" if known == 1 else f"{known} keys"
 
 
 def _check_address(host: str) -> None:

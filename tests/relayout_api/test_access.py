@@ -193,6 +193,11 @@ def test_the_configuration_can_be_checked_without_a_start(
     assert locked.status == 2
     assert "RELAYOUT_AUTH: nobody could call the service" in locked.err
     assert "lets everybody in" not in locked.err
+    for count in ("1 key", "2 keys"):
+        assert run("serve", "keys", "add", f"with-{count[0]}").status == 0
+        checked = run("serve", "--check")
+        assert checked.status == 0
+        assert re.search(rf"^access +{count}$", checked.out, re.MULTILINE)
     monkeypatch.delenv("RELAYOUT_AUTH")
     # Kubernetes sets this for a service named relayout.
     monkeypatch.setenv("RELAYOUT_PORT", "tcp://10.0.0.1:8000")

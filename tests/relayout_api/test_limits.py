@@ -26,6 +26,7 @@ from http_server import (
     client_of,
     cpu_seconds,
     is_running,
+    replaced,
     wait_for,
     workers_of,
 )
@@ -44,8 +45,11 @@ def still_works(client: httpx.Client) -> bool:
 
 
 def test_work_without_end_is_killed_and_the_server_stays_up(client: httpx.Client) -> None:
+    stopped, died = replaced(client, "stopped"), replaced(client, "died")
     answer = client.post("/v1/verify", json=ENDLESS)
     assert (answer.status_code, answer.json()["type"]) == (504, "/problems/out-of-time")
+    wait_for(lambda: replaced(client, "stopped") == stopped + 1)
+    assert replaced(client, "died") == died
     assert answer.json()["expected"] == f"at most {TIME_LIMIT:g} s"
     assert still_works(client)
 

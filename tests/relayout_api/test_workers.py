@@ -19,7 +19,7 @@ import onnx
 import pytest
 from anyio import to_thread
 from http_bodies import GRAPH, onnx_bytes
-from http_server import Server, children, wait_for, workers_of
+from http_server import Server, children, replaced, wait_for, workers_of
 
 from relayout.backend import Backend, load_backend
 from relayout_api.problems import RefusedError
@@ -207,7 +207,9 @@ def test_the_death_of_a_worker_is_the_callers_where_memory_is_the_cause(
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 def test_idle_workers_and_their_template_are_replaced(server: Server, client: httpx.Client) -> None:
-    assert_replaced(server, client, workers_of(server))
+    workers, died = workers_of(server), replaced(client, "died")
+    assert_replaced(server, client, workers)
+    wait_for(lambda: replaced(client, "died") == died + len(workers))
     assert "died without a task: SIGKILL" in server.log()
     assert_replaced(server, client, {*children(server.process.pid)})
     assert "the template of the workers ended" in server.log()
@@ -288,7 +290,7 @@ def test_a_worker_is_known_though_its_caller_is_cancelled_while_it_is_forked(mon
             os.kill(template._process.pid, signal.SIGCONT)
             while not forked:
                 await anyio.sleep(0)
-            forked[0].kill()
+            forked[0].kill("stopped")
             assert await ended(forked[0]) == "SIGKILL"
             tasks.cancel_scope.cancel()
 

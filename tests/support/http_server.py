@@ -25,6 +25,7 @@ __all__ = [
     "client_of",
     "has_ended",
     "is_running",
+    "replaced",
     "serving",
     "wait_for",
     "workers_of",
@@ -133,6 +134,13 @@ def wait_until_ready(server: Server, until: str) -> None:
 def workers_of(server: Server) -> set[int]:
     """The processes of the workers: the children of the template, which is the server's only child."""
     return {worker for template in children(server.process.pid) for worker in children(template)}
+
+
+def replaced(client: httpx.Client, cause: str) -> float:
+    """The workers that were replaced for a cause, by the server's metrics."""
+    start = f'relayout_worker_restarts_total{{cause="{cause}"}} '
+    (found,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith(start)]
+    return float(found.removeprefix(start))
 
 
 def children(process: int) -> list[int]:

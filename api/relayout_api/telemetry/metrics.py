@@ -49,7 +49,11 @@ class Metrics:
             registry=self._registry,
         )
         self._solves = Counter("relayout_solves", "Reports, by status", ("status",), registry=self._registry)
-        self._restarts = Counter("relayout_worker_restarts", "Workers that were replaced", registry=self._registry)
+        about = "Workers that were replaced, by cause"
+        self._restarts = Counter("relayout_worker_restarts", about, ("cause",), registry=self._registry)
+        for cause in ("died", "stopped", "renewed"):
+            # A rate counts from a value that was there before.
+            self._restarts.labels(cause)
 
     def watch(self, *states: Callable[[], Gauges]) -> None:
         """Ask for these gauges each time that the metrics are read."""
@@ -68,9 +72,9 @@ class Metrics:
         for stage, seconds in stages.items():
             self._stages.labels(stage).observe(seconds)
 
-    def restarted(self) -> None:
-        """Count one worker that ended and is replaced."""
-        self._restarts.inc()
+    def restarted(self, cause: str) -> None:
+        """Count one worker that ended for this cause and is replaced."""
+        self._restarts.labels(cause).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format, of the media type MEDIA_TYPE."""

@@ -146,7 +146,7 @@ class Pool:
             if is_whole and worker.tasks < _MOST_TASKS and worker.end is None and not is_spare:
                 self._idle.append(worker)
             else:
-                worker.kill()
+                worker.kill("renewed" if is_whole else "stopped")
                 worker.channel.close()
 
     async def _converse(
@@ -223,7 +223,7 @@ class Pool:
         await worker.ended.wait()
         self._all.discard(worker)
         if not self._stopping:
-            self._metrics.restarted()
+            self._metrics.restarted(worker.cause)
         if worker in self._idle:
             self._idle.remove(worker)
             worker.channel.close()
@@ -248,7 +248,7 @@ class Pool:
                 continue
             if len(self._all) > self._settings.workers:
                 # Another was forked in the meantime.
-                worker.kill()
+                worker.kill("renewed")
                 worker.channel.close()
             else:
                 self._idle.append(worker)
@@ -294,7 +294,7 @@ async def _next(worker: WorkerProcess) -> Received | None:
             return None
         except ValueError as error:
             _log.error("worker %d sent no message: %s", worker.pid, error)
-            worker.kill()
+            worker.kill("died")
             return None
 
 

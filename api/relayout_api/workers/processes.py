@@ -12,10 +12,11 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 
-__all__ = ["End", "Template", "TemplateError", "WorkerProcess"]
+__all__ = ["Cause", "End", "Template", "TemplateError", "WorkerProcess"]
 
 _STDERR_KEPT = 16 << 10
 _ENVIRONMENT = {
@@ -28,6 +29,10 @@ _ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
+
+
+Cause = Literal["died", "stopped", "renewed"]
+"""Why a worker ended: by itself, because its task was late or its caller left, or because it had served its turn."""
 
 
 class TemplateError(Exception):
@@ -56,6 +61,7 @@ class WorkerProcess:
         self.pid = pid
         self.channel = channel
         self.tasks = 0
+        self.cause: Cause = "died"
         self.end: End | None = None
         self.ended = anyio.Event()
         self._errors = errors
@@ -82,9 +88,10 @@ class WorkerProcess:
         self._written.clear()
         return text
 
-    def kill(self) -> None:
-        """Kill the worker, unless it has ended."""
+    def kill(self, cause: Cause) -> None:
+        """Kill the worker for this cause, unless it has ended."""
         if self.end is None:
+            self.cause = cause
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
