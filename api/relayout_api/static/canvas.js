@@ -88,7 +88,8 @@ export class GraphView {
         this.outgoing[from].push(target);
         this.incoming[target].push(from);
       }
-      links[link].spans = this.placed.routes[link].map(route => [route[1], route[route.length - 1], ...sides(route)]);
+      const spans = this.placed.routes[link].map(route => [route[1], route[route.length - 1], ...sides(route)]);
+      Object.assign(links[link], {spans, lowest: spans.reduce((most, span, t) => (span[1] > spans[most][1] ? t : most), 0)});
     });
     this.changed = nodes.map((_, i) => i).filter(i => CHANGES.has(nodes[i].kind))
       .sort((a, b) => placed.y[a] - placed.y[b] || placed.x[a] - placed.x[b]);
@@ -387,13 +388,17 @@ export class GraphView {
         const [top, bottom, left, right] = link.spans[t];
         if (Math.max(top, bottom) < box.top || Math.min(top, bottom) > box.bottom || right < box.left || left > box.right) return;
         const bold = near || target === this.selected;
+        const whole = placed.routes[l][t];
+        // A value is one line to its lowest target, and a leg from there to each other.
+        const route = bold || t === link.lowest ? between(whole, box.top, box.bottom) : whole.slice(-4);
+        if (route[1] > box.bottom) return;
         const key = `${link.kind} ${this.colorOf(link, colors)} ${bold}`;
         if (!groups.has(key)) groups.set(key, {link, bold, routes: []});
-        groups.get(key).routes.push(placed.routes[l][t]);
-        if (scale > LABEL_ZOOM) lines.push(placed.routes[l][t]);
+        groups.get(key).routes.push(route);
+        if (scale > LABEL_ZOOM) lines.push(route);
         // One label a node: the legal graph's, if there are two.
-        if (t === 0 && scale > LABEL_ZOOM && (link.kind !== "removed" || !labels.has(link.from))) {
-          labels.set(link.from, [link, placed.routes[l][t]]);
+        if (scale > LABEL_ZOOM && whole[1] >= box.top && (link.kind !== "removed" || !labels.has(link.from))) {
+          labels.set(link.from, [link, whole]);
         }
       });
     });
@@ -540,6 +545,22 @@ function sides(route) {
     right = Math.max(right, route[i]);
   }
   return [left, right];
+}
+
+// The part of a route that goes through these heights. A route with bends goes down.
+function between(route, top, bottom) {
+  const first = (height, from) => {
+    let [low, high] = [from, route.length / 2];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (route[2 * middle + 1] < height) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  if (route.length === 4) return route;
+  const start = Math.max(first(top, 0) - 1, 0);
+  return route.slice(2 * start, 2 * (first(bottom, start) + 1));
 }
 
 const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
