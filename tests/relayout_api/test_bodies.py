@@ -48,7 +48,7 @@ def sent(*parts: bytes) -> Receive:
 
 
 def test_all_bodies_together_are_bounded_and_each_is_given_back(tmp_path: Path) -> None:
-    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=100))
+    bodies = Bodies(Settings(data=tmp_path, max_body_bytes=100, bodies_bytes=100))
 
     async def main() -> None:
         async with bodies.read(request(whole(60))) as first:
@@ -119,7 +119,7 @@ def test_a_body_that_says_it_is_too_large_says_so_before_it_is_sent_too(tmp_path
 
 def test_the_files_of_a_form_are_held_in_place_of_the_form(tmp_path: Path) -> None:
     content = file("against", b"a" * 300) + file("model", b"m" * 200) + b"--b--\r\n"
-    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=len(content)))
+    bodies = Bodies(Settings(data=tmp_path, max_body_bytes=len(content), bodies_bytes=len(content)))
 
     async def main() -> None:
         async with bodies.files(form(sent(content))) as (files, split):
@@ -133,7 +133,7 @@ def test_the_files_of_a_form_are_held_in_place_of_the_form(tmp_path: Path) -> No
 def test_the_files_of_a_form_are_refused_where_others_have_taken_its_room(tmp_path: Path) -> None:
     # A file of this size is written to disk by a thread, and others have their turns.
     content = file("model", b"m" * (4 << 20)) + b"--b--\r\n"
-    bodies = Bodies(Settings(data=tmp_path, bodies_bytes=len(content)))
+    bodies = Bodies(Settings(data=tmp_path, max_body_bytes=len(content), bodies_bytes=len(content)))
 
     async def main() -> None:
         is_there, is_refused = anyio.Event(), anyio.Event()
