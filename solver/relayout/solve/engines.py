@@ -24,16 +24,16 @@ ALL_SUMS = 1 << 26
 import of ortools."""
 
 WIDE_SUMS = 1 << 33
-SUMS_PER_SECOND = 1 << 26
-"""A network without set variables is eliminated if that takes at most so many sums, which is a minute, and a third
-of the time limit."""
+SUMS_PER_SECOND = 1 << 27
+"""A network without set variables is eliminated if that takes at most so many sums, which is a minute, and about half
+of the time that is left."""
 
 WIDE_LEFT = 1 << 27
 """The entries of all tables that the elimination may leave: 1 GiB."""
 
-SOON_SUMS = 1 << 29
+SOON_SUMS = 1 << 31
 SUMS_PER_CELL = 1 << 7
-"""If it takes more than the former, some seconds, the search on the kernel is tried first, for about as long: a round
+"""If it takes more than the former, ten seconds, the search on the kernel is tried first, for about as long: a round
 of it takes as long as so many sums for each entry of the kernel's tables."""
 
 MANY_FORMATS = 16
