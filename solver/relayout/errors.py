@@ -5,7 +5,8 @@
     |   `-- LayoutSyntaxError          a layout string, with the column of the fault
     |-- UsageError                     a wrong option, backend name or file, or combination of them
     |   `-- BackendError               a backend that cannot be found or loaded, or that gives an invalid answer
-    |       `-- UnknownOptionError     options that a backend does not take, with their names
+    |       |-- UnknownOptionError     options that a backend does not take, with their names
+    |       `-- LayoutRankError        a layout of another rank than the operand that it is for
     |-- InfeasibleError                the requirements contradict each other
     |-- OutOfTimeError                 no solution was found within the time limit
     `-- InternalError                  a bug in relayout: an invariant does not hold
@@ -25,6 +26,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "InternalError",
+    "LayoutRankError",
     "LayoutSyntaxError",
     "OutOfTimeError",
     "RelayoutError",
@@ -149,6 +151,10 @@ class UnknownOptionError(BackendError):
     """Options that a backend does not take; `names` are theirs."""
 
     names: tuple[str, ...] = ()
+
+
+class LayoutRankError(BackendError):
+    """A layout of another rank than the operand that a backend gives it for."""
 
 
 class InfeasibleError(RelayoutError):

@@ -24,7 +24,7 @@ from relayout.backend.interface import (
     rank_of,
 )
 from relayout.backend.members import misspelt_hooks
-from relayout.errors import BackendError, first_few
+from relayout.errors import BackendError, LayoutRankError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical, logical_order
@@ -340,7 +340,7 @@ class _NodeCheck(Struct, frozen=True):
         found = f"{str(given)!r}, of rank {stated}"
         rule = _rule_behind(self.backend, self.node)
         hint = f"{rule}; `when.rank` and `when.result.rank` limit it to nodes with these ranks" if rule else ""
-        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}", hint)
+        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}", hint, LayoutRankError)
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
@@ -348,9 +348,12 @@ class _NodeCheck(Struct, frozen=True):
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 
-    def wrong(self, expected: str, found: str, operand: str = "", hint: str = "") -> BackendError:
+    def wrong(
+        self, expected: str, found: str, operand: str = "", hint: str = "", kind: type[BackendError] = BackendError
+    ) -> BackendError:
         hint = hint or _rule_behind(self.backend, self.node)
-        return wrong_answer(self.backend, self.hook, self.where, expected, found, operand=operand, hint=hint)
+        where = self.where
+        return wrong_answer(self.backend, self.hook, where, expected, found, operand=operand, hint=hint, kind=kind)
 
 
 def _checked_bool(backend: Backend, hook: str, where: object, given: object) -> bool:

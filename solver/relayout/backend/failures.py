@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 
 from relayout.backend.interface import Backend
-from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
+from relayout.errors import BackendError, LayoutRankError, LayoutSyntaxError, RelayoutError
 
-__all__ = ["failure_text", "guarded", "shown", "shown_path", "wrong_answer"]
+__all__ = ["failure_text", "guarded", "may_be_written", "shown", "shown_path", "wrong_answer"]
 
 
 @contextmanager
@@ -39,6 +39,23 @@ def guarded(backend: Backend, hook: str, where: object = "", expected: str = "")
         ) from error
 
 
+def may_be_written(is_legal: Callable[[], bool]) -> bool:
+    """Whether relayout may write a node that the model lacks, in place of one that it has: `is_legal` asks the backend.
+
+    A layout of another rank than one of its operands is no fault of a backend, whose requirements are for the nodes of
+    a model. The node is not legal then, as the verifier and a second run would ask the same. Any other error passes,
+    and says that the model has no such node. Raises BackendError.
+    """
+    try:
+        return is_legal()
+    except LayoutRankError:
+        return False
+    except BackendError as error:
+        written = "the model has no such node, which relayout would write in place of another"
+        error.hint = f"{written}; {error.hint}" if error.hint else written
+        raise
+
+
 def _asked(backend: Backend, hook: str, operand: str) -> str:
     """The method that gave the layout of an operand, such as `input 0`: `Backend.implementations` asks two others."""
     if operand and hook == "implementations" and type(backend).implementations is Backend.implementations:
@@ -47,11 +64,19 @@ def _asked(backend: Backend, hook: str, operand: str) -> str:
 
 
 def wrong_answer(
-    backend: Backend, hook: str, where: object, expected: str, found: str, *, operand: str = "", hint: str = ""
+    backend: Backend,
+    hook: str,
+    where: object,
+    expected: str,
+    found: str,
+    *,
+    operand: str = "",
+    hint: str = "",
+    kind: type[BackendError] = BackendError,
 ) -> BackendError:
     """The error for an answer of the wrong form. `operand`: the one that it is about, such as `input 0`."""
     hook = _asked(backend, hook, operand)
-    return BackendError(
+    return kind(
         f"invalid value from the backend's {hook}",
         where=_location(backend, where, operand),
         expected=expected,

@@ -10,6 +10,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of, is_met_by, supported_by
+from relayout.backend.failures import may_be_written
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
 from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
@@ -145,7 +146,7 @@ class RequirementChecker:
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
-        return written.meets_requirements(self.backend, device)
+        return may_be_written(lambda: written.meets_requirements(self.backend, device))
 
     def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims], device: str) -> bool:
         """Whether `device` runs the node with operands of these dimensions and requires no layout of them. A dimension
@@ -159,9 +160,12 @@ class RequirementChecker:
         outputs = [_placeholder(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()
         permuted = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
-        if device and not self._takes(permuted, device):
+        return may_be_written(lambda: self._runs_in_any_order(permuted, device))
+
+    def _runs_in_any_order(self, node: ir.Node, device: str) -> bool:
+        if device and not self._takes(node, device):
             return False
-        stated = ask(self.backend.at(device), permuted)
+        stated = ask(self.backend.at(device), node)
         return any(not any(map(has_requirement, (*each.inputs, *each.results))) for each in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:

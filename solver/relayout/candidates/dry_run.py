@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, is_met_by, supported_by
 from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering, axis_numbers, noted_orders
+from relayout.candidates.alternatives import FreeLowering, axis_numbers, label_of, noted_orders
 from relayout.layout.conversion import dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -68,6 +68,8 @@ class DryRun(ChosenOrder):
         assert lowering.rewritten is not None
         lowering.rewritten.write(self)
         ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
+        for each in self._nodes:
+            each.name = node.name  # the graph names what has no name
 
     def read(self, index: int, dims: Places) -> ir.Value:
         source = self.node.inputs[index]
@@ -123,7 +125,8 @@ class DryRun(ChosenOrder):
             order = self._orders[node]
             numbers = "".join(map(str, order if len(order) == len(shape) else range(len(shape))))
             current = Layout.from_names(numbers) if required.is_numbered else self._layouts[value]
-            if not is_met_by(backend, TensorType(element_size(value), shape), required, current):
+            tensor = TensorType(element_size(value), shape)
+            if not is_met_by(backend, tensor, required, current, f"{node.op_type} for {label_of(self.node)}"):
                 return False
         return True
 
