@@ -60,7 +60,7 @@ def test_the_table_and_the_report_say_whether_the_model_failed(
     backend: str, status: str, plain: Path, tmp_path: Path, run: Run
 ) -> None:
     said = run("verify", plain, "--backend", backend, "--report", tmp_path / "report.json")
-    assert [line.split()[-4] for line in said.err.splitlines() if "| status" in line] == [status]
+    assert [line.split()[-3] for line in said.err.splitlines() if "| status" in line] == [status]
     assert Report.model_validate_json((tmp_path / "report.json").read_text()).status == status
 
 

@@ -245,6 +245,29 @@ def test_a_cost_that_agrees_is_not_said_to_be_computed_in_part() -> None:
     assert "computed again: 3 of the cost 4; not computed: the cost of operators: noted\n" in text(3)
 
 
+def test_the_cost_of_decomposed_operators_is_told_where_there_is_any() -> None:
+    def text(noted: int | None) -> str:
+        price = Price(claimed=4_000_000, computed=4_000_000, noted=noted)
+        return render_text(report_with(verification=Verification(passed=True, price=price)))
+
+    assert (
+        "computed again: the cost 4000000; 1500000 of it for operators that are decomposed into others, as the "
+        "model's metadata notes (`relayout.node_cost`)\n"
+    ) in text(1_500_000)
+    assert "computed again" not in text(0) + text(None)
+
+
+def test_one_model_has_one_column_of_counts_and_no_cost() -> None:
+    nothing = {"cost": None, "bound": None, "status": "verified"}
+    counts = Totals(nodes=9, transposes=1, bytes=2_070_000, transposes_in_file=3, transposes_of_constants=2)
+    lines = render_text(report_with(before=counts, after=counts, **nothing)).splitlines()
+    assert lines[0] == "backend nhwc"
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == ["", "model", "MB"]
+    assert lines[-1] == "model: 3 Transposes in the file: 1 at run time, 2 on constants alone"
+    compared = render_text(report_with(**nothing)).splitlines()
+    assert [cell.strip() for cell in compared[2].strip("|").split("|")] == ["", "source", "MB", "legal", "MB"]
+
+
 def test_rich_is_imported_only_to_draw_tables() -> None:
     program = "import sys, relayout.report.render; sys.exit('rich' in sys.modules)"
     assert run([sys.executable, "-c", program], check=False).returncode == 0
@@ -258,7 +281,7 @@ def test_dear_operators_are_rows_by_cost_and_repeated_blocks_are_one() -> None:
     text = render_text(report_with(charges=tuple(charges)))
     assert text[text.index("operators that") :].splitlines()[:3] == [
         "operators that have a cost",
-        "  6.00 MB  3 x  Norm 'n*' in NHWC: written out in others",
+        "  6.00 MB  3 x  Norm 'n*' in NHWC: decomposed into others",
         "  1.00 MB       Pool 'p' in NCHW",
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -164,6 +165,40 @@ def test_a_pad_beside_a_transpose_may_be_a_part_of_it_where_no_report_says() -> 
     entry.value = "1"
     (finding,) = errors(made, packed, {}, None)
     assert finding.found == "1"
+
+
+def product_of_the_transposes(rows: int) -> onnx.ModelProto:
+    """A product with a matrix, cheaper with its operands transposed: a broadcast matrix is read once for each row."""
+    net = Net()
+    value = net.transpose(net.node("Relu", net.input("x", (rows, 8, 6, 6))), 0, 2, 3, 1)
+    product = net.node("MatMul", value, net.constant(np.ones((8, 4), np.float32)))
+    net.output(net.node("Relu", net.transpose(product, 0, 3, 1, 2)))
+    return net.model()
+
+
+def test_the_cost_of_a_decomposed_operator_is_that_of_its_note() -> None:
+    made, report = relayout.legalize(product_of_the_transposes(2))
+    assert report.account is not None
+    cost = report.account.operators.cost
+    assert report.cost == cost > 0
+    for stated in (report, None):
+        price = relayout.verify(made, report=stated, run=False).price
+        assert price == Price(claimed=cost, computed=cost, noted=cost)
+    for other in (cost + 4, 0):
+        operators = report.account.operators.model_copy(update={"bytes": other, "cost": other})
+        wrong = charging(report, report.account.model_copy(update={"operators": operators}))
+        found = relayout.verify(made, report=wrong, run=False)
+        assert found.price is not None
+        assert found.price.noted == cost
+        # A note may be lost where a rewrite has become views alone; what is noted costs no less.
+        assert len(errors(made, None, {}, wrong)) == (other < cost)
+        assert ["more is charged for operators" in text for text in found.price.not_computed] == [True] * (other > cost)
+
+
+def test_a_decomposed_operator_without_a_cost_is_noted_at_zero() -> None:
+    _, report = relayout.legalize(product_of_the_transposes(1))
+    assert report.verification is not None
+    assert report.verification.price == Price(claimed=0, computed=0, noted=0)
 
 
 def test_what_cannot_be_computed_again_is_said() -> None:

@@ -94,7 +94,7 @@ def operand_text(by: RequiredBy) -> str:
 
 _REMARKS = {
     "operator": "",
-    "decomposition": "written out in others",
+    "decomposition": "decomposed into others",
     "reorder": "a reorder of the source",
     "pad": "a pad of the source",
 }

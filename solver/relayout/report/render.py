@@ -24,7 +24,7 @@ __all__ = ["cause_lines", "difference_line", "price_line", "render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
-_NUMBERS = ("MB", "cost", "legal", "nodes", "source")
+_NUMBERS = ("MB", "cost", "legal", "model", "nodes", "source")
 _READERS = 4
 """More nodes than these that require one conversion are counted."""
 _SIZES = 8
@@ -93,10 +93,20 @@ def _listed(title: str, entries: Sequence[ListEntry], top: int | None, *more: st
 
 
 def _summary(report: Report) -> Table:
-    """The account: each kind of conversion in the source and in the legal model, with what it costs there."""
-    title = f"backend {report.backend}, objective {report.objective}"
-    table = _table(title, "", "source", "MB", "legal", "MB", "cost")
+    """The account: each kind of conversion in the source and in the legal model, with what it costs there.
+
+    Where nothing was solved there is no cost, and where there is one model, one column has its counts.
+    """
     before, after = report.before, report.after
+    is_solved, is_one = report.cost is not None, _is_one_model(report)
+    heads = ("", "source", "MB", "model" if is_one else "legal", "MB", "cost")
+    shown = [n for n in range(len(heads)) if not (is_one and n in (1, 2)) and (is_solved or n != 5)]
+    title = f"backend {report.backend}{f', objective {report.objective}' * is_solved}"
+    table = _table(title, *(heads[n] for n in shown))
+
+    def add(*cells: object, ends: bool = False) -> None:
+        table.add_row(*(str(cells[n]) for n in shown), end_section=ends)
+
     account = report.account or Account()
     counted = (
         ("transposes", before.transposes, before.bytes, after.transposes, after.bytes, account.transposes),
@@ -107,17 +117,21 @@ def _summary(report: Report) -> Table:
     )
     for name, old, old_bytes, new, new_bytes, entry in counted:
         if name == "transposes" or old or new:
-            cost = "" if report.account is None else str(entry.cost)
-            table.add_row(name, str(old), megabytes(old_bytes), str(new), megabytes(new_bytes), cost)
+            cost = "" if report.account is None else entry.cost
+            add(name, old, megabytes(old_bytes), new, megabytes(new_bytes), cost)
     olds, news = sum(row[1] for row in counted), sum(row[3] for row in counted)
     moved = megabytes(sum(row[2] for row in counted)), megabytes(sum(row[4] for row in counted))
-    total = "" if report.cost is None else str(report.cost)
-    table.add_row("total", str(olds), moved[0], str(news), moved[1], total, end_section=True)
-    table.add_row("nodes", str(before.nodes), "", str(after.nodes), "", "", end_section=True)
-    table.add_row("status", "", "", report.status, "", "")
+    add("total", olds, moved[0], news, moved[1], report.cost, ends=True)
+    add("nodes", before.nodes, "", after.nodes, "", "", ends=True)
+    add("status", "", "", report.status, "", "")
     if report.bound is not None:
-        table.add_row("bound", "", "", "", "", _bound(report))
+        add("bound", "", "", "", "", _bound(report))
     return table
+
+
+def _is_one_model(report: Report) -> bool:
+    """Whether the report is about the source alone, or about a legal model alone."""
+    return report.cost is None and report.before == report.after
 
 
 def _bound(report: Report) -> str:
@@ -130,7 +144,8 @@ def _notes(report: Report) -> Iterator[str]:
     """The meaning of the bound, why the file has other Transposes than those counted, and the sizes assumed."""
     if report.proof is not None:
         yield f"{report.status}: {report.proof}"
-    for name, totals in (("source", report.before), ("legal model", report.after)):
+    last = "model" if _is_one_model(report) else "legal model"
+    for name, totals in (("source", report.before), (last, report.after)):
         kinds = (
             (totals.transposes_of_constants, "on constants alone"),
             (totals.transposes_in_functions, "in bodies that define operators of relayout"),
@@ -207,10 +222,20 @@ def difference_line(output: OutputDifference) -> str:
 
 
 def price_line(price: Price | None) -> str:
-    """The part of the cost that the verifier did not compute again; "" if it computed all."""
-    if price is None or not price.not_computed:
+    """The part of the cost that the verifier did not compute again, or that only the model states; "" if it computed
+    all."""
+    if price is None:
         return ""
-    reasons = "; ".join(price.not_computed)
-    if price.computed == price.claimed:
-        return f"computed again: the cost {price.claimed}; taken on trust: {reasons}"
-    return f"computed again: {price.computed} of the cost {price.claimed}; not computed: {reasons}"
+    parts = []
+    if price.noted:
+        parts.append(
+            f"{price.noted} of it for operators that are decomposed into others, as the model's metadata notes "
+            "(`relayout.node_cost`)"
+        )
+    is_confirmed = price.computed == price.claimed
+    if price.not_computed:
+        parts.append(f"{'taken on trust' if is_confirmed else 'not computed'}: {'; '.join(price.not_computed)}")
+    if not parts:
+        return ""
+    confirmed = f"the cost {price.claimed}" if is_confirmed else f"{price.computed} of the cost {price.claimed}"
+    return f"computed again: {'; '.join([confirmed, *parts])}"

@@ -104,7 +104,7 @@ class Account(Record, frozen=True, kw_only=True):
 
     `transposes` are passes over a tensor: a conversion between tiles that do not nest has two. `pads` are the zeros
     that a conversion adds or removes. `operators` are nodes that cost more than their best alternative: those that the
-    backend charges for, and those that are written out in other operators. `transfers` are copies between devices.
+    backend charges for, and those that are decomposed into others. `transfers` are copies between devices.
     """
 
     transposes: Entry = Entry()
@@ -243,7 +243,7 @@ class Charge(Record, frozen=True, kw_only=True):
     """A node that has a cost, with the `layout` of its first operand, "" without one; the cost is in bytes of memory
     traffic.
 
-    An `operator` costs more than its best alternative, and so does a `decomposition`, which is written out in other
+    An `operator` costs more than its best alternative, and so does a `decomposition`, which is replaced by several
     operators of ONNX, as it does not take this layout. A `reorder` or `pad` is a conversion that the source has
     already: it reads and writes `bytes`. The bytes of the other kinds are their cost. `nodes` are those of the legal
     model that it became, as for a `Conversion`.
@@ -343,11 +343,13 @@ class Price(Record, frozen=True, kw_only=True):
     """The cost of the legal model as the verifier computes it again, in the objective's unit.
 
     `claimed` is the report's cost, or without a report the one that the model records. `computed` is the sum that the
-    model and the backend's answers give; `not_computed` says what it lacks, and why.
+    model and the backend's answers give; `not_computed` says what it lacks, and why. `noted` are the bytes of it for
+    operators that are decomposed into others: only the model's metadata states them. None: there is no such operator.
     """
 
     claimed: int
     computed: int
+    noted: int | None = None
     not_computed: tuple[str, ...] = ()
 
 

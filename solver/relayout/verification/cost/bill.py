@@ -12,6 +12,7 @@ from msgspec import Struct
 from relayout.backend.calls import conversion_operators_of, transfer_cost_of
 from relayout.backend.interface import Backend
 from relayout.backend.members import answers_by_type
+from relayout.backend.noted_costs import noted_cost
 from relayout.layout.metadata_keys import DEVICE_KEY, INLINED_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Report, Transfer
 from relayout.verification.cost.conversions import ConversionSearch, FoundConversion, converting_nodes
@@ -110,11 +111,18 @@ class Bill:
     @property
     def unseen(self) -> str:
         """Why operators may cost more than their implementations; "" if they cannot."""
-        if any(WRITTEN_FOR_KEY in node.metadata_props for node in self._index.noted):
-            return "some are written out in others, and counted as noted there (`relayout.node_cost`)"
         if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
         return ""
+
+    @property
+    def noted(self) -> int | None:
+        """The bytes at which operators that are decomposed into others are charged, as the model's metadata notes; None
+        without such an operator, or if no operator has a cost."""
+        decomposed = [node for node in self._index.noted if WRITTEN_FOR_KEY in node.metadata_props]
+        if not decomposed or not self.in_bytes:
+            return None
+        return sum(noted_cost(node) or 0 for node in decomposed)
 
     def part(self, part: str) -> Part:
         """A part of the account: its count, bytes and cost."""

@@ -10,9 +10,9 @@ conversion, and each conversion must be its nodes, by kind and bytes. A report o
 sums are compared alone. Several Transposes of one conversion are priced by the numbers of their axes: the layouts
 between them have no names here, so that another price is not refused, but said not to be computed.
 
-The model does not show what it costs to write an operator out in others, which counts as its writer has noted it, or to
-run it in another order, nor sizes that are known only when it runs. `Price.not_computed` says which part was not
-computed for such a reason.
+The model does not show what it costs to decompose an operator into others: that counts as its writer has noted it, and
+`Price.noted` is the sum. Nor does it show what it costs to run an operator in another order, or sizes that are known
+only when it runs. `Price.not_computed` says which part was not computed for such a reason.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ __all__ = ["check_price", "check_recorded_price"]
 
 _PARTS = ("transposes", "reorders", "pads", "transfers")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"
+
+_DECOMPOSED = (
+    "more is charged for operators that are decomposed into others than the model's metadata notes "
+    "(`relayout.node_cost`)"
+)
 
 
 def check_price(
@@ -66,7 +71,8 @@ def check_price(
         computed += min(max(bill.charged[0], account.operators.cost), bill.charged[1])
     findings += [finding] if finding is not None else []
     unknown += [reason] if reason else []
-    return findings, Price(claimed=account.cost, computed=computed, not_computed=tuple(unknown))
+    price = Price(claimed=account.cost, computed=computed, noted=bill.noted, not_computed=tuple(unknown))
+    return findings, price
 
 
 def _check_operators(bill: Bill, claimed: Entry) -> tuple[Finding | None, str]:
@@ -76,6 +82,8 @@ def _check_operators(bill: Bill, claimed: Entry) -> tuple[Finding | None, str]:
         message = "the operators do not cost what is charged for them"
         return _error(message, f"{claimed.bytes if bill.in_bytes else 0}", str(claimed.cost)), ""
     is_sound, unseen = least <= claimed.bytes <= most, bill.unseen
+    if not unseen and not is_sound and bill.noted is not None:
+        unseen = _DECOMPOSED
     if unseen and (claimed.bytes >= least or not bill.is_by_type):
         return None, f"the cost of operators: {unseen}"
     if is_sound:
@@ -103,15 +111,17 @@ def check_recorded_price(
     own = bill.charged if bill.in_bytes else (0, 0)
     least, most = sum(each.least for each in found) + own[0], sum(each.most for each in found) + own[1]
     unknown = [f"the price of conversions: {each.unpriced}" for each in found if each.unpriced]
-    # An objective that counts conversions has no cost of operators.
-    unknown += [f"the cost of operators: {bill.unseen}"] if bill.unseen and bill.in_bytes else []
     is_sound = least <= recorded <= most
+    # An objective that counts conversions has no cost of operators.
+    unseen = bill.unseen or (_DECOMPOSED if not is_sound and bill.noted is not None else "")
+    unknown += [f"the cost of operators: {unseen}"] if unseen and bill.in_bytes else []
     if is_sound and least < most and not bill.in_bytes:
         unknown.append("the number of conversions: a pad may be a part of one with a Transpose")
     if not is_sound and not unknown:
         reason = bill.is_elsewhere or bill.is_unnamed("reorders")
         unknown += [reason or ("" if bill.is_by_type else _NOT_BY_TYPE)]
-    price = Price(claimed=recorded, computed=min(max(least, recorded), most), not_computed=tuple(filter(None, unknown)))
+    computed, reasons = min(max(least, recorded), most), tuple(filter(None, unknown))
+    price = Price(claimed=recorded, computed=computed, noted=bill.noted, not_computed=reasons)
     message = "the model costs other than it records"
     if is_sound and int(bound) > recorded:
         return [_error("the model records a bound above its cost", f"at most {text}", bound)], price
