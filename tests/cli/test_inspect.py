@@ -20,8 +20,10 @@ def test_a_model_is_shown_with_its_transposes_and_layouts(model: Path, run: Run)
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
     assert "Transpose 6" in lines
     assert "11 nodes, 6 transposes of data, 10752 bytes read and written by them" in lines
-    assert "in NHWC -> NCHW (0,3,1,2) 2048 input image Conv 'conv1'" in lines
-    assert "image NHWC 1,8,8,4 FLOAT input image" in lines
+    at = lines.index("0.00 MB in: NHWC -> NCHW (0,3,1,2)")
+    assert lines[at + 1 : at + 3] == ["from input image", "to Conv 'conv1'"]
+    at = lines.index("image: NHWC [1,8,8,4] FLOAT")
+    assert lines[at + 1] == "from input image"
     assert model.read_bytes() == before
 
 
@@ -57,7 +59,7 @@ def test_two_models_are_compared(model: Path, tmp_path: Path, run: Run) -> None:
     [transposes] = [each for each in found.operators if each.operator == "Transpose"]
     assert (transposes.before, transposes.count) == (6, 2)
     assert len(found.removed) - len(found.added) == 4
-    assert "removed:" in said.out
+    assert "removed conversions" in said.out
     assert "no difference" in run("inspect", model, model).out
 
 
@@ -119,5 +121,5 @@ def test_a_name_of_many_letters_or_lines_stays_on_one_line_of_the_table(tmp_path
             node.output[:] = [text if each == name else each for each in node.output]
     onnx.save(source, tmp_path / "named.onnx")
     said = run("inspect", tmp_path / "named.onnx", "--values").out
-    assert max(map(len, said.splitlines())) < 300
+    assert max(map(len, said.splitlines())) < 150
     assert "two\\nlines" in said

@@ -208,7 +208,12 @@ def test_a_name_is_never_split_and_repeated_blocks_are_one_entry() -> None:
     text = render_text(report_with(conversions=(*blocks, CONVERSION)))
     assert f"  24.84 MB  12 x  {long}*/x: NHWC -> NCHW, transpose\n" in text
     assert f"required by  MatMul '{long}*', input 1\n" in text
-    assert "and 1 more: --top" in render_text(report_with(conversions=(*blocks, CONVERSION)), top=1)
+    # The dearest come first: twelve of one size are more than the one that the graph has before them.
+    (least,) = [at for at, line in enumerate(text.splitlines()) if line.startswith("   2.07 MB")]
+    assert text.splitlines()[least - 1].endswith("input 1")
+    shown = render_text(report_with(conversions=(CONVERSION, *blocks)), top=1)
+    assert f"conversions that remain\n  24.84 MB  12 x  {long}*/x" in shown
+    assert "and 1 more: --top" in shown
 
 
 def test_a_line_has_one_name_and_a_long_list_of_readers_is_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +34,13 @@ def explain(
     report: ReportFiles = [],
     format: ReportFormat = None,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", min=1, help="Print at most N conversions and N kinds of requirements.")
+        int,
+        typer.Option(
+            "--top",
+            metavar="N",
+            min=1,
+            help="Print at most N conversions, the dearest first, and N kinds of requirements.",
+        ),
     ] = TOP,
 ) -> int:
     """Print the reasons for each conversion.
@@ -57,7 +64,7 @@ def explain(
 def _explanation(report: Report, top: int) -> str:
     """Each conversion (similar ones grouped) with its reasons, then the reasons by kind, and the sum.
 
-    At most the first `top` of the groups, and of the kinds.
+    At most `top` of the groups, those that move the most bytes, and of the kinds.
     """
     from relayout.report.conversion_list import factors_explained
 
@@ -129,17 +136,19 @@ def _step(step: Mapping[str, Any]) -> str:
 
 
 def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:
-    """The conversions with their numbers, grouped if they differ in names only."""
+    """The conversions, grouped if they differ in names only, those that move the most bytes first; each is numbered."""
     from relayout.report.conversion_list import operand_text
 
-    groups: dict[object, list[tuple[int, Conversion]]] = {}
-    for number, conversion in enumerate(conversions, 1):
+    groups: dict[object, list[Conversion]] = {}
+    for conversion in conversions:
         readers = tuple((_operator(by.node), operand_text(by), by.layout) for by in conversion.required_by)
         reasons = tuple((_operator(r.node), r.part, r.operand, r.layout, r.saved) for r in _first_reasons(conversion))
         change = conversion.from_, conversion.to, conversion.kind, conversion.bytes
         key = (change, _operator(conversion.producer or ""), readers, conversion.saved, reasons)
-        groups.setdefault(key, []).append((number, conversion))
-    return list(groups.values())
+        groups.setdefault(key, []).append(conversion)
+    numbers = count(1)
+    dearest_first = sorted(groups.values(), key=lambda alike: -sum(each.bytes for each in alike))
+    return [[(next(numbers), each) for each in alike] for alike in dearest_first]
 
 
 def _operator(label: str) -> str:

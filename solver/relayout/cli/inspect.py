@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["TOP", "Top", "inspect"]
 
 TOP = 20
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Print at most N rows of a table.")]
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, help="Print at most N entries of a list, the dearest first.")
+]
 
 
 def _file(flag: str, text: str) -> typer.models.OptionInfo:

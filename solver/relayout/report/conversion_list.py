@@ -1,26 +1,32 @@
-"""The conversions and dear operators of a report as entries for a person: repeated blocks of a network are one."""
+"""The conversions and dear operators of a report as lists for a person: repeated blocks of a network are one entry."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from relayout.report.grouping import Group, counted, grouped
 from relayout.report.schema import Charge, Conversion, Report, RequiredBy, Transfer
+from relayout.report.text_table import aligned, padded
 
 __all__ = [
     "ListEntry",
     "charge_entries",
     "conversion_entries",
+    "dearest_first",
+    "details_of",
     "factors_explained",
+    "listed",
     "megabytes",
     "operand_text",
     "transfer_entries",
 ]
 
 _Moved = TypeVar("_Moved", Conversion, Transfer)
+_READERS = 4
+"""More nodes than these that require one conversion are counted."""
 
 # A part of a format that is a factor of an axis: the axis by its number, and the size of the blocks.
 _FACTOR = re.compile(r"(?<![^,])(\d+)[/%](\d+)(?![^,])", re.ASCII)
@@ -28,21 +34,46 @@ _FACTOR = re.compile(r"(?<![^,])(\d+)[/%](\d+)(?![^,])", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """Similar conversions, transfers or operators.
+    """Similar conversions, transfers, operators or values.
 
-    `count` is `12 x`, or "" for one. `readers` are the nodes that require it, each with its layout. `size` is the bytes
-    of all, or their cost.
+    `count` is `12 x`, or "" for one. `details` are lines below the text, each of as many cells. `size` is the bytes of
+    all, or their cost; None for entries without one.
     """
 
     count: str
     text: str
-    readers: tuple[tuple[str, str], ...]
-    size: int
+    details: tuple[tuple[str, ...], ...] = ()
+    size: int | None = None
+
+
+def listed(title: str, entries: Sequence[ListEntry], top: int | None, *more: str) -> Iterator[str]:
+    """The first `top` entries, each above its details; then a line about the others and `more`."""
+    yield title
+    shown = entries[:top]
+    sizes = ["" if entry.size is None else f"{megabytes(entry.size)} MB" for entry in shown]
+    numbers = padded([(size, entry.count) for size, entry in zip(sizes, shown, strict=True)], {0, 1})
+    for cells, entry in zip(numbers, shown, strict=True):
+        margin = "".join(f"  {cell}" for cell in cells if cell) + "  "
+        yield f"{margin}{entry.text}"
+        # Below a number, a detail stands out without being indented.
+        indent = " " * (len(margin) if entry.size is not None else len(margin) + 2)
+        for line in aligned(entry.details):
+            yield f"{indent}{line}"
+    unseen = [f"{len(entries) - len(shown)} more: --top"] if len(entries) > len(shown) else []
+    if unseen or more:
+        yield f"  and {', and '.join([*unseen, *more])}"
+
+
+def details_of(label: str, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Rows with a label, and of many the first few and the number of the others."""
+    found = [(label, *row) for row in rows[:_READERS]]
+    if len(rows) > _READERS:
+        found.append(("", f"and {len(rows) - _READERS} more", *[""] * (len(rows[0]) - 1)))
+    return tuple(found)
 
 
 def conversion_entries(conversions: Sequence[Conversion]) -> list[ListEntry]:
-    """One entry for each group of conversions that differ in the numbers of their names only, in the order of the first
-    of each."""
+    """One entry for each group of conversions that differ in the numbers of their names only, the dearest first."""
     groups = grouped(
         (
             [each.value, *(by.node for by in each.required_by)],
@@ -57,12 +88,12 @@ def conversion_entries(conversions: Sequence[Conversion]) -> list[ListEntry]:
         first = group.items[0]
         kind = first.kind if first.passes == 1 else f"{first.passes} {first.kind}s"
         entries.append(_entry(group, f"{first.from_} -> {first.to}, {kind}"))
-    return entries
+    return dearest_first(entries)
 
 
 def transfer_entries(transfers: Sequence[Transfer]) -> list[ListEntry]:
-    """One entry for each group of similar transfers, of whatever sizes, in the order of the first of each: from one
-    device to another, with the layout for a kind."""
+    """One entry for each group of similar transfers, of whatever sizes, the dearest first: from one device to another,
+    with the layout for a kind."""
     groups = grouped(
         (
             [each.value, *(by.node for by in each.required_by)],
@@ -72,19 +103,27 @@ def transfer_entries(transfers: Sequence[Transfer]) -> list[ListEntry]:
         for each in transfers
     )
     firsts = ((group, group.items[0]) for group in groups)
-    return [_entry(group, f"{first.from_} -> {first.to}, {first.layout}".removesuffix(", ")) for group, first in firsts]
+    return dearest_first(
+        [_entry(group, f"{first.from_} -> {first.to}, {first.layout}".removesuffix(", ")) for group, first in firsts]
+    )
+
+
+def dearest_first(entries: Sequence[ListEntry]) -> list[ListEntry]:
+    """Equal ones stay in the order of the graph."""
+    return sorted(entries, key=lambda entry: -(entry.size or 0))
 
 
 def _entry(group: Group[_Moved], change: str) -> ListEntry:
     value, *names = group.names
     first = group.items[0]
     places = [([name], (operand_text(by), by.layout), by) for name, by in zip(names, first.required_by, strict=True)]
-    readers = tuple(
+    readers = [
         (f"{counted(alike)} {alike.names[0]}{operand_text(by)}".lstrip(), by.layout)
         for alike in grouped(places)
         for by in alike.items[:1]
-    )
-    return ListEntry(counted(group), f"{value}: {change}", readers, sum(each.bytes for each in group.items))
+    ]
+    size = sum(each.bytes for each in group.items)
+    return ListEntry(counted(group), f"{value}: {change}", details_of("required by", readers), size)
 
 
 def operand_text(by: RequiredBy) -> str:
@@ -110,8 +149,8 @@ def charge_entries(charges: Sequence[Charge]) -> list[ListEntry]:
         text = f"{group.names[0]} in {first.layout}" if first.layout else group.names[0]
         remark = _REMARKS[first.kind]
         cost = sum(each.cost for each in group.items)
-        entries.append(ListEntry(counted(group), f"{text}: {remark}" if remark else text, (), cost))
-    return sorted(entries, key=lambda entry: -entry.size)
+        entries.append(ListEntry(counted(group), f"{text}: {remark}" if remark else text, size=cost))
+    return dearest_first(entries)
 
 
 def megabytes(count: int) -> str:

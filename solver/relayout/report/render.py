@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from relayout.report.causes import causes
 from relayout.report.conversion_list import (
-    ListEntry,
     charge_entries,
     conversion_entries,
     factors_explained,
+    listed,
     megabytes,
     transfer_entries,
 )
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
-from relayout.report.text_table import aligned, padded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,8 +24,6 @@ __all__ = ["cause_lines", "difference_line", "price_line", "render_text"]
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
 _NUMBERS = ("MB", "cost", "legal", "model", "nodes", "source")
-_READERS = 4
-"""More nodes than these that require one conversion are counted."""
 _SIZES = 8
 """More assumed sizes than these are counted."""
 
@@ -34,7 +31,7 @@ _SIZES = 8
 def render_text(report: Report, *, top: int | None = None) -> str:
     """Return the account, the remaining conversions with the consumers that require them, and the findings.
 
-    Lines are as long as the names in them, which stay whole. `top`: at most so many entries of each list.
+    Lines are as long as the names in them, which stay whole. `top`: at most so many entries of each list, the dearest.
     """
     from io import StringIO
 
@@ -72,24 +69,6 @@ def _table(title: str, *headings: str) -> Table:
         else:
             table.add_column(heading, no_wrap=True)
     return table
-
-
-def _listed(title: str, entries: Sequence[ListEntry], top: int | None, *more: str) -> Iterator[str]:
-    """The first `top` entries, each above the nodes that require it, then a line about the others and `more`."""
-    yield title
-    shown = entries[:top]
-    numbers = padded([(f"{megabytes(entry.size)} MB", entry.count) for entry in shown], {0, 1})
-    for cells, entry in zip(numbers, shown, strict=True):
-        margin = "".join(f"  {cell}" for cell in cells if cell) + "  "
-        yield f"{margin}{entry.text}"
-        readers = [("required by", *reader) for reader in entry.readers[:_READERS]]
-        if len(entry.readers) > _READERS:
-            readers.append(("", f"and {len(entry.readers) - _READERS} more", ""))
-        for line in aligned(readers):
-            yield f"{' ' * len(margin)}{line}"
-    unseen = [f"{len(entries) - len(shown)} more: --top"] if len(entries) > len(shown) else []
-    if unseen or more:
-        yield f"  and {', and '.join([*unseen, *more])}"
 
 
 def _summary(report: Report) -> Table:
@@ -172,15 +151,15 @@ def _conversions(report: Report, top: int | None) -> Iterable[str]:
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
     folded = len(report.conversions) - len(running)
     more = [f"{folded} folded into constants"] if folded else []
-    return _listed("conversions that remain", conversion_entries(running), top, *more) if report.conversions else ()
+    return listed("conversions that remain", conversion_entries(running), top, *more) if report.conversions else ()
 
 
 def _charges(report: Report, top: int | None) -> Iterable[str]:
-    return _listed("operators that have a cost", charge_entries(report.charges), top) if report.charges else ()
+    return listed("operators that have a cost", charge_entries(report.charges), top) if report.charges else ()
 
 
 def _transfers(report: Report, top: int | None) -> Iterable[str]:
-    return _listed("transfers", transfer_entries(report.transfers), top) if report.transfers else ()
+    return listed("transfers", transfer_entries(report.transfers), top) if report.transfers else ()
 
 
 def _devices(report: Report) -> Table:

@@ -1,11 +1,12 @@
-"""The facts of a model, and the difference of two, for a person. Repeated blocks are one row; names are never split."""
+"""The facts of a model, and the difference of two, for a person. Repeated blocks are one entry; no name is split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 
 from relayout.errors import shortened
-from relayout.report.grouping import counted, grouped
+from relayout.report.conversion_list import ListEntry, dearest_first, details_of, listed
+from relayout.report.grouping import Group, counted, grouped
 from relayout.report.inspection.schema import Difference, Inspection, TransposeFacts, ValueFacts
 from relayout.report.text_table import aligned
 
@@ -13,7 +14,7 @@ __all__ = ["difference_text", "inspection_text"]
 
 
 def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
-    """The operators, the conversions and the layouts of values, at most `top` rows each; with `values` all values."""
+    """The operators, at most `top` conversions, and the layouts of at most `top` values; with `values` of all."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     written = f", written by {inspection.producer}" if inspection.producer else ""
     totals = inspection.totals
@@ -27,12 +28,11 @@ def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
     constant = sum(each.is_constant for each in inspection.transposes)
     running = [each for each in inspection.transposes if not each.is_constant]
     if running:
-        blocks.append("\n".join(_transposes(running, top)))
+        blocks.append(_conversions("conversions", running, top))
     if constant:
         blocks.append(f"{constant} further of constants, which do not run")
-    shown = list(_layouts(inspection.values, None if values else top))
-    if shown:
-        blocks.append("\n".join(shown))
+    if shown := _layouts(inspection.values, None if values else top):
+        blocks.append(shown)
     blocks += [f"note: {warning}" for warning in inspection.warnings]
     return "\n\n".join(blocks)
 
@@ -42,7 +42,7 @@ def _counted(count: int, name: str) -> str:
 
 
 def difference_text(found: Difference, top: int) -> str:
-    """The difference of two models, at most `top` rows a table."""
+    """The difference of two models, at most `top` entries a list."""
     before, after = found.before, found.after
     rows = [("", found.first, found.second)]
     for name in ("nodes", "transposes", "bytes", "reorders"):
@@ -56,17 +56,20 @@ def difference_text(found: Difference, top: int) -> str:
         blocks.append("\n".join(_table(counts, right={1, 2})))
     for word, transposes in (("removed", found.removed), ("added", found.added)):
         if transposes:
-            blocks.append("\n".join([f"{word}:", *_transposes(transposes, top)]))
+            blocks.append(_conversions(f"{word} conversions", transposes, top))
     if found.layouts:
         groups = grouped(([each.value], (each.before, each.after), each) for each in found.layouts)
-        changes = [("", "value", "before", "after")]
-        changes += [(counted(g), g.names[0], g.items[0].before, g.items[0].after) for g in groups[:top]]
-        blocks.append("\n".join([*_table(changes), *_more(len(groups) - top)]))
+        firsts = [(group, group.items[0]) for group in groups]
+        changes = [
+            ListEntry(counted(group), f"{shortened(group.names[0])}: {first.before} -> {first.after}")
+            for group, first in firsts
+        ]
+        blocks.append("\n".join(listed("values in another layout", changes, top)))
     same = not (found.operators or found.removed or found.added or found.layouts)
     return "\n\n".join([*blocks, *["no difference in operators, conversions and layouts"] * same])
 
 
-def _transposes(transposes: Sequence[TransposeFacts], top: int) -> Iterator[str]:
+def _conversions(title: str, transposes: Sequence[TransposeFacts], top: int) -> str:
     groups = grouped(
         (
             [each.name, each.producer or "", *each.readers, each.origin or ""],
@@ -75,43 +78,36 @@ def _transposes(transposes: Sequence[TransposeFacts], top: int) -> Iterator[str]
         )
         for each in transposes
     )
-    rows = [("", "conversion", "layouts", "bytes", "from", "to", "origin")]
-    for group in groups[:top]:
-        first, (name, producer, *readers, origin) = group.items[0], group.names
-        perm = ",".join(map(str, first.perm))
-        named = f"{first.from_} -> {first.to}" if first.from_ and first.to else ""
-        operator = "" if first.operator == "Transpose" else f"{first.operator} "
-        rows.append(
-            (
-                counted(group), f"{operator}{name}", f"{named} ({perm})" if named and perm else named or perm,
-                str(first.bytes), producer, ", ".join(readers), origin,
-            )
-        )  # fmt: skip
-    yield from _table(rows, right={3})
-    yield from _more(len(groups) - top)
+    entries = dearest_first([_conversion(group) for group in groups])
+    return "\n".join(listed(title, entries, top))
 
 
-def _layouts(values: Sequence[ValueFacts], top: int | None) -> Iterator[str]:
+def _conversion(group: Group[TransposeFacts]) -> ListEntry:
+    first, (name, producer, *readers, origin) = group.items[0], map(shortened, group.names)
+    perm = ",".join(map(str, first.perm))
+    named = f"{first.from_} -> {first.to}" if first.from_ and first.to else ""
+    change = f"{named} ({perm})" if named and perm else named or perm
+    operator = "" if first.operator == "Transpose" else f"{first.operator} "
+    places = (("from", producer), ("at", origin))
+    before, after = ([(label, place)] if place else [] for label, place in places)
+    details = (*before, *details_of("to", [(reader,) for reader in readers]), *after)
+    text = f"{operator}{name}: {change}" if change else f"{operator}{name}"
+    return ListEntry(counted(group), text, details, sum(each.bytes for each in group.items))
+
+
+def _layouts(values: Sequence[ValueFacts], top: int | None) -> str:
     groups = grouped(
         ([each.name, each.producer or ""], (each.dtype, each.shape, each.layout), each)
         for each in values
         if top is None or (each.layout is not None and len(each.shape or ()) > 2)
     )
-    if not groups:
-        return
-    rows = [("", "value", "layout", "shape", "type", "from")]
-    for group in groups[:top]:
-        first, (name, producer) = group.items[0], group.names
+    entries = []
+    for group in groups:
+        first, (name, producer) = group.items[0], map(shortened, group.names)
         shape = "?" if first.shape is None else ",".join("?" if dim is None else str(dim) for dim in first.shape)
-        rows.append((counted(group), name, first.layout or "-", shape, first.dtype or "?", producer))
-    yield from _table(rows)
-    if top is not None:
-        yield from _more(len(groups) - top)
-
-
-def _more(count: int) -> Iterator[str]:
-    if count > 0:
-        yield f"and {count} more: --top has more of them, --json all"
+        facts = " ".join(filter(None, [first.layout, f"[{shape}]", first.dtype or "?"]))
+        entries.append(ListEntry(counted(group), f"{name}: {facts}", (("from", producer),) if producer else ()))
+    return "\n".join(listed("values", entries, top)) if entries else ""
 
 
 def _table(rows: Sequence[tuple[str, ...]], right: Set[int] = frozenset()) -> list[str]:
