@@ -256,6 +256,16 @@ def test_a_normalization_has_its_operands_shape_where_a_reader_tells_no_more_tha
     assert shapes[normal] == shapes[image] == "[1,16,6,8]"
 
 
+@pytest.mark.parametrize("operator", ["GroupNormalization <num_groups = 2> (x, s, s)", "MeanVarianceNormalization (x)"])
+@pytest.mark.parametrize("declared", ["", "float[N,C,H,W] "])
+def test_an_output_without_a_shape_has_that_of_the_normalized_operand(declared: str, operator: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,16,6,8] x, float[16] s) => ({declared}y) {{ y = {operator} }}""")
+    (output,) = read_model(model).graph.outputs
+    assert str(output.shape) == ("[N,C,H,W]" if "N" in declared else "[1,16,6,8]")
+
+
 def test_an_extent_that_follows_from_names_unified_later_is_a_number() -> None:
     """The two convolutions have the same height and width, which only their formulas say."""
     net = Net()

@@ -392,6 +392,9 @@ def _with_constants(
     replace_entries(probe.graph.value_info, (*stable, *hints.values()))
     for value in probe.graph.output:
         dims, hint = value.type.tensor_type.shape.dim, hints.get(value.name)
+        if hint is not None and not value.type.tensor_type.HasField("shape"):
+            value.type.CopyFrom(hint.type)
+            continue
         hinted = hint.type.tensor_type.shape.dim if hint is not None else ()
         for place, dim in enumerate(dims):
             if dim.dim_param.startswith(GENERATED) or dim.WhichOneof("value") is None:

@@ -170,17 +170,19 @@ def _enter(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
     known = found.keys() | {tensor.name for tensor in graph.initializer}
     computed = [tensor for tensor in better.initializer if tensor.name not in known]
     found |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
-    for value in _values(graph):
-        new = found.pop(value.name, None)
+    own = list(_values(graph))
+    for value in own:  # onnx lists an output that has no type among the values inside too
+        new = found.get(value.name)
         if new is None or not new.type.tensor_type.HasField("shape"):
             continue
         dims = list(_same_dims(value, new))
         if not dims:
             value.type.CopyFrom(new.type)
-        for own, other in dims:
-            if other.HasField("dim_value") or not own.WhichOneof("value"):
-                own.CopyFrom(other)
-    graph.value_info.extend(found.values())
+        for dim, other in dims:
+            if other.HasField("dim_value") or not dim.WhichOneof("value"):
+                dim.CopyFrom(other)
+    listed = {value.name for value in own}
+    graph.value_info.extend(value for name, value in found.items() if name not in listed)
 
 
 def _unused(taken: Set[str]) -> Iterator[str]:
