@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 from onnx import ModelProto, NodeProto
 
 import relayout
@@ -231,3 +232,17 @@ def test_another_operator_is_found_where_the_models_do_not_run(monkeypatch: pyte
     assert (same.passed, same.numeric.status) == (True, "skipped")
     found = verify(_model(PLAIN.replace("Relu", "Elu")), "onnx", against=original, static=True)
     assert {(each.rule, each.found) for each in found.findings if each.severity == "error"} == {("operator", "::Elu")}
+
+
+def test_conversions_that_a_runtime_knows_pass_without_a_run_where_the_backend_names_them() -> None:
+    net = Net()
+    net.output(net.node("Softmax", net.conv(net.input("x", (1, 16, 9, 9)), 16, 16), axis=2))
+    original = net.model()
+    legal, _ = relayout.legalize(original, "x86-nchwc")
+    assert {"ReorderInput", "ReorderOutput"} < {node.op_type for node in legal.graph.node}
+    assert relayout.verify(legal, "x86-nchwc", against=original, run=False).findings == ()
+    found = relayout.verify(legal, "onnx", against=original, run=False).findings
+    assert {each.message for each in found if each.rule == "operator"} >= {
+        "this ReorderInput is not the original's",
+        "this ReorderOutput is not the original's",
+    }

@@ -79,7 +79,9 @@ def check_operators(
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
-        elif is_unknown and (node.op_identifier()[:2] in own or declared_facts(node) is not None):
+        elif (node.domain not in _OWN and node.op_identifier()[:2] in own) or (
+            is_unknown and declared_facts(node) is not None
+        ):
             continue
         elif is_unknown or (node in unrun and _computes(node, constants)):
             is_fused = is_unknown and fuses and not any(kind_of(each) in unknown for each in found)
