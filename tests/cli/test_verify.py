@@ -36,6 +36,12 @@ def test_without_a_backend_the_recorded_one_counts(model: Path, plain: Path, tmp
     said = run("verify", plain)
     assert said.status == 2
     assert "the model records no backend" in said.err
+    (tmp_path / "acme.toml").write_text('name = "acme"\nextends = "nhwc"\n')
+    assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--backend", tmp_path / "acme.toml").status == 0
+    said = run("verify", tmp_path / "legal.onnx")
+    assert said.status == 2
+    assert "there is no backend 'acme'" in said.err
+    assert "the model records this backend" in said.err
 
 
 def test_an_output_that_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:

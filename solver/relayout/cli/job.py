@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.options import Request
-from relayout.errors import InputError, UnknownOptionError, UsageError, check_known
+from relayout.errors import BackendError, InputError, UnknownOptionError, UsageError, check_known
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,6 +30,7 @@ _CHUNK = 1 << 20
 def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
     """The backend of the request, with its options; without one, that of `model`'s metadata. Raises UsageError."""
     from relayout.backend.loading import load_backend
+    from relayout.backend.registry import find_backends
     from relayout.model.metadata import recorded_backend
 
     name, options = request.backend, request.options.backend_options
@@ -44,6 +45,10 @@ def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
             raise
         hint = "" if name == "convert-layout" else "--backend convert-layout has it"
         raise UsageError(error.problem, where=short, expected=error.expected, found=short, hint=hint) from error
+    except BackendError as error:
+        if request.backend is None and name not in find_backends():
+            error.hint = "the model records this backend; where its file or class is not installed, --backend names it"
+        raise
 
 
 def source_at(path: Path) -> Source:

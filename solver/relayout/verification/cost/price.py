@@ -32,8 +32,7 @@ _PARTS = ("transposes", "reorders", "pads", "transfers")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"
 
 _DECOMPOSED = (
-    "more is charged for operators that are decomposed into others than the model's metadata notes "
-    "(`relayout.node_cost`)"
+    "operators that are decomposed into others may cost more than the model's metadata notes (`relayout.node_cost`)"
 )
 
 
@@ -113,7 +112,7 @@ def check_recorded_price(
     unknown = [f"the price of conversions: {each.unpriced}" for each in found if each.unpriced]
     is_sound = least <= recorded <= most
     # An objective that counts conversions has no cost of operators.
-    unseen = bill.unseen or (_DECOMPOSED if not is_sound and bill.noted is not None else "")
+    unseen = bill.unseen or (_DECOMPOSED if not is_sound and not unknown and bill.noted is not None else "")
     unknown += [f"the cost of operators: {unseen}"] if unseen and bill.in_bytes else []
     if is_sound and least < most and not bill.in_bytes:
         unknown.append("the number of conversions: a pad may be a part of one with a Transpose")
