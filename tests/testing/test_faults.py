@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ import pytest
 
 from relayout import Backend, Implementation, Layout
 from relayout.backend import rank_of
-from relayout.testing import Fault, check_backend, generated_graphs
+from relayout.backend.registry import find_backends
+from relayout.testing import Fault, check_backend, generated_graphs, sample_graphs
 
 # A convolution, and a max pool between convolutions, whose results have to be converted.
 GRAPHS = [
@@ -218,3 +220,14 @@ def test_an_operator_that_only_the_target_runs_is_a_note_and_no_fault(name: str)
     report = check_backend(Foreign, graphs=[graph])
     assert report.faults == ()
     assert report.not_compared == {name: "onnxruntime does not run com.acme::FastRelu"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", sorted(find_backends()))
+def test_a_backend_that_ships_has_no_fault(backend: str) -> None:
+    """The convolutions and norms are generated and run. The model has no weights, so it is checked without a run."""
+    named = re.compile(".*(Conv|Norm|light_bvlc_alexnet)")
+    graphs = [graph for graph in sample_graphs() if named.match(graph.name)]
+    report = check_backend(backend, graphs=graphs)
+    assert report.faults == ()
+    assert set(report.not_compared) == {"onnx/light_bvlc_alexnet"}
