@@ -31,6 +31,15 @@ net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,6] y) {
         else_branch = other () => (float[2,4,6,6] e) { e = Sigmoid (a) }>
     y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
 
+# The first result of both is left out.
+RECURRENT = """<ir_version: 9, opset_import: ["" : 18]>
+net (float[5,2,3] x, float[1,4,3] w, float[1,4,4] r, float[1,4,4] v) => (float[1,4,1] y) {
+    "", a = RNN <hidden_size = 4> (x, w, r)
+    b = Transpose <perm = [1, 0, 2]> (a)
+    c = Relu (b)
+    "", d = RNN <hidden_size = 4> (c, r, v)
+    y = Transpose <perm = [1, 2, 0]> (d) }"""
+
 
 def _model(text: str, *, named: bool) -> ModelProto:
     model = onnx.parser.parse_model(text)
@@ -68,11 +77,21 @@ def _round(model: ModelProto, result: str) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("text", [ROUNDED, BRANCHES])
+@pytest.mark.parametrize("text", [ROUNDED, BRANCHES, RECURRENT])
 def test_a_legal_model_reads_what_its_original_does(text: str, named: bool) -> None:
     original = _model(text, named=named)
     legal, _ = legalize(original, "nhwc")
     assert verify(legal, "nhwc", against=original).findings == ()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_another_operand_is_found_where_the_first_result_is_left_out(named: bool) -> None:
+    original = _model(RECURRENT, named=named)
+    legal, _ = legalize(original, "onnx")
+    first, second = [node for node in legal.graph.node if node.op_type == "RNN"]
+    second.input[2] = first.input[2]
+    found = verify(legal, "onnx", against=original, run=False).findings
+    assert {each.rule for each in found if each.severity == "error"} == {"dataflow"}
 
 
 @pytest.mark.parametrize("named", [True, False])

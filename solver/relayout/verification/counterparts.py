@@ -27,6 +27,7 @@ __all__ = [
     "ancestors",
     "behind_views",
     "counterpart",
+    "first_result",
     "paired_graphs",
     "paired_nodes",
     "scopes_of",
@@ -84,6 +85,11 @@ def source_name(value: ir.Value) -> str:
     return value.metadata_props.get(SOURCE_KEY) or str(value.name)
 
 
+def first_result(node: ir.Node) -> str:
+    """The name in the original of the first result that is not left out; "" where all are."""
+    return next((source_name(value) for value in node.outputs if value.name), "")
+
+
 def scopes_of(graph: ir.Graph, outer: ChainMap[str, ir.Value] | None = None) -> dict[object, ChainMap[str, ir.Value]]:
     """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
     values."""
@@ -110,8 +116,8 @@ def paired_nodes(
     pairs: dict[ir.Node, ir.Node] = {}
     for node in model.nodes:
         other = original.by_name.get(node.name or "") if model.by_name.get(node.name or "") is node else None
-        if other is None and node.outputs:
-            other = _maker(original, node.graph and graphs.get(node.graph), source_name(node.outputs[0]))
+        if other is None:
+            other = _maker(original, node.graph and graphs.get(node.graph), first_result(node))
         if other is not None:
             pairs[node] = other
     return pairs
@@ -126,8 +132,7 @@ def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.
     """
     pairs = {model.model.graph: original.model.graph}
     for node in model.nesting:
-        result = source_name(node.outputs[0]) if node.outputs else ""
-        other = _maker(original, node.graph and pairs.get(node.graph), result)
+        other = _maker(original, node.graph and pairs.get(node.graph), first_result(node))
         other = other and behind_views(other)
         if other is None or other.op_type != node.op_type:
             other = original.by_name.get(node.name or "")

@@ -104,8 +104,9 @@ class ModelIndex:
 
     @cached_property
     def results(self) -> Mapping[tuple[ir.Graph | None, str | None], ir.Value]:
-        """The results of nodes by their graph and their name: two graphs may use one name for different values."""
-        return {(node.graph, value.name): value for node in self.nodes for value in node.outputs}
+        """The results of nodes by their graph and their name: two graphs may use one name for different values. A
+        result that is left out has no name."""
+        return {(node.graph, value.name): value for node in self.nodes for value in node.outputs if value.name}
 
     @cached_property
     def noted(self) -> frozenset[ir.Node]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import COPY, ancestors, behind_views, paired_graphs, source_name
+from relayout.verification.counterparts import COPY, ancestors, behind_views, first_result, paired_graphs, source_name
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
@@ -108,12 +108,12 @@ def check_operators(
 def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[ir.Node]]:
     """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
     stands for or else in any, or that have its own name; and those behind these where they are view ops."""
-    theirs = [(node, value.name) for node in original.nodes for value in node.outputs]
+    theirs = [(node, value.name) for node in original.nodes for value in node.outputs if value.name]
     inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
     named, graphs = original.by_name, paired_graphs(model, original)
     found: dict[ir.Node, list[ir.Node]] = {}
     for node in model.nodes:
-        result, graph = _results(node)[0], node.graph and graphs.get(node.graph)
+        result, graph = first_result(node), node.graph and graphs.get(node.graph)
         alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
         found[node] = [each for each in alike if each is not None]
         found[node] += [behind for each in found[node] if (behind := behind_views(each)) is not each]
