@@ -297,3 +297,40 @@ def test_a_size_is_kept_in_bounds_before_it_pads_an_image(bounds: list[str]) -> 
     expected = run(model, {"x": np.zeros((2, 8, 7, 7), np.float32)})
     assert result.shape is not None
     assert list(result.shape) == ["batch", *expected[0].shape[1:]]
+
+
+# onnx propagates the results of Shape inside nodes from opset 15 on.
+SHAPES_INSIDE = {
+    "If": """If <then_branch = one () => (float[] t) { r = Reshape (x, k) n = Softmax <axis = 1> (r) s = Shape (x)
+                    q = Reshape (n, s) t = Transpose <perm = [0, 3, 2, 1]> (q) },
+                else_branch = two () => (float[] u) { u = Transpose <perm = [0, 3, 2, 1]> (x) }> (c)""",
+    "Loop": """Loop <body = body (int64 i, bool ci) => (bool co, float[] t) { co = Identity (ci)
+                    e = Gather <axis = 0> (x, i) r = Reshape (e, k) n = Softmax <axis = 1> (r) s = Shape (e)
+                    q = Reshape (n, s) t = Transpose <perm = [2, 1, 0]> (q) }> (m, c)""",
+    "Scan": """Scan <body = body (float[] e) => (float[] t) { r = Reshape (e, k)
+                    n = Softmax <axis = 1> (r) s = Shape (e)
+                    q = Reshape (n, s) t = Transpose <perm = [2, 1, 0]> (q) }, num_scan_inputs = 1> (x)""",
+}
+
+
+@pytest.mark.parametrize("operator", SHAPES_INSIDE)
+def test_a_shape_that_is_computed_inside_a_node_determines_the_shape_of_a_reshape(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 13]> g (float[4,2,3,4] x, bool c) => (float[?,?,?,?] y)
+            <int64[2] k = {{8, -1}}, int64 m = {{4}}> {{ y = {SHAPES_INSIDE[operator]} }}"""
+    )
+    shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
+    assert shapes["q"] == ([4, 2, 3, 4] if operator == "If" else [2, 3, 4])
+    legal, report = legalize(model)
+    assert verify(legal, "onnx", against=model, report=report, run=False).passed
+
+
+def test_a_body_that_does_not_run_may_contradict_what_it_computes() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 13]> g (float[4,2,3] x, float[2,3] w, bool c) => (float[?,?,?] y)
+            <int64 m = {0}> {
+            y = Loop <body = body (int64 i, bool ci) => (bool co, float[] t) { co = Identity (ci)
+                e = Gather <axis = 0> (x, i) s = Shape (e) q = Reshape (e, s) t = MatMul (q, w) }> (m, c) }"""
+    )
+    shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
+    assert (shapes["e"], shapes["q"]) == ([2, 3], None)

@@ -8,13 +8,14 @@ is not changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from relayout.errors import InputError
 from relayout.layout.terms import GENERATED, term_of
 from relayout.model.dims.dim_unification import (
     MadeUpNames,
@@ -28,7 +29,14 @@ from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, replace_entries
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    copied,
+    declared_values,
+    graphs_inside,
+    replace_entries,
+    subgraphs_of,
+)
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["Inferred", "infer_with_values"]
@@ -81,7 +89,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     known = _stored(proto.graph, computing)
     stored = set(known)
     if _is_static(inferred.graph, has_graphs):
-        found = _compute(inferred, computing, known)
+        found = _compute(computing, _asked_shapes(inferred.graph, computing, known), known, proto.opset_import)
         return Inferred(inferred, {name: known[name] for name in found}, is_ranked=True)
     for _ in range(ROUNDS):
         if not enter_ranks(proto.graph, inferred.graph, {})[0]:
@@ -94,21 +102,25 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     # Each of a chain of layers that pad by what they compute from extents may take a round, however many they are.
     while rounds_without_values < ROUNDS:
         # Symbols start from constants, and lead to further ones.
-        found = _compute(inferred, computing, known)
+        shapes = _asked_shapes(inferred.graph, computing, known)
+        found = _compute(computing, shapes, known, proto.opset_import)
         determined, better = _follow_symbols(inferred, computing, known)
-        found |= determined | _compute(inferred, computing, known)
+        found |= determined | _compute(computing, shapes, known, proto.opset_import)
         fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
         rounds_without_values += not found
         hints |= fresh
-        if not is_better and not _adds_shapes(inferred.graph, found):
+        if not is_better and not _adds_shapes(_shapes(inferred.graph), inferred.graph, found):
             continue
-        probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored}, hints)
+        probe = copied(proto)
+        _enter_constants(probe.graph, {n: v for n, v in known.items() if n not in stored}, hints)
         shared = names_in(probe.graph)
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
     enter_scan_inputs(inferred.graph, {})
+    if has_graphs:
+        _infer_inside(proto, inferred, infer, {n: v for n, v in known.items() if n not in stored}, hints)
     # The dims of values that had no rank before.
     name_open_dims(inferred.graph)
     for _ in range(ROUNDS):
@@ -170,10 +182,77 @@ def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str
     return known
 
 
-def _compute(model: onnx.ModelProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]) -> set[str]:
+def _infer_inside(
+    proto: onnx.ModelProto,
+    inferred: onnx.ModelProto,
+    infer: Infer,
+    values: Mapping[str, np.ndarray],
+    hints: Mapping[str, onnx.ValueInfoProto],
+) -> None:
+    """Enter into `inferred` the shapes that follow from values which are computed in the graphs inside nodes. `values`
+    and `hints` are what is known of the main graph.
+
+    A branch that does not run may contradict the shapes that a value makes known. Then nothing is entered.
+    """
+    for _ in range(ROUNDS):
+        inside = list(_values_inside(inferred.graph, values, _shapes(inferred.graph), proto.opset_import))
+        if not any(_adds_shapes(shapes, inner, {*found}) for inner, found, shapes in inside):
+            return
+        probe = copied(proto)
+        graphs = list(subgraphs_of(probe.graph))
+        # The innermost first: the nodes of a graph that are kept are copied, with the graphs inside them.
+        for graph, (_, found, _) in reversed([*zip(graphs[1:], inside, strict=True)]):
+            _enter_constants(graph, found, {})
+        _enter_constants(probe.graph, values, hints)
+        shared = names_in(probe.graph)
+        try:
+            informed = infer(probe)
+        except InputError:
+            return
+        before = inferred.SerializeToString(deterministic=True)
+        merge_shapes(informed.graph, inferred.graph, shared)
+        if inferred.SerializeToString(deterministic=True) == before:
+            return
+
+
+def _values_inside(
+    graph: onnx.GraphProto,
+    outer: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> Iterator[tuple[onnx.GraphProto, dict[str, np.ndarray], Mapping[str, tuple[int, ...]]]]:
+    """Each graph inside the graph's nodes, at every depth, with the values that its nodes compute and the shapes that
+    it sees. `outer` and `shapes` are known of the values around the graph."""
+    read = [
+        each for inner in graphs_inside(graph.node) for nested in subgraphs_of(inner) for each in _computing(nested)
+    ]
+    around = {**outer, **_stored(graph, read)}
+    for inner in graphs_inside(graph.node):
+        own = {value.name for value in (*inner.input, *inner.initializer)}
+        own.update(name for node in inner.node for name in node.output)
+        known = {name: value for name, value in around.items() if name not in own}
+        seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
+        computing = _computing(inner)
+        known |= _stored(inner, computing)
+        found = _compute(computing, seen, known, opsets)
+        yield inner, {name: known[name] for name in found}, seen
+        yield from _values_inside(inner, known, seen, opsets)
+
+
+def _asked_shapes(
+    graph: onnx.GraphProto, computing: Sequence[_Computing], known: Mapping[str, np.ndarray]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that are known in full, where a Shape or Size asks for one: most models have neither."""
+    return _shapes(graph) if _asks_for_shapes(computing, known) else {}
+
+
+def _compute(
+    computing: Sequence[_Computing],
+    shapes: Mapping[str, tuple[int, ...]],
+    known: dict[str, np.ndarray],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> set[str]:
     """Compute every value whose inputs are known, into `known`; return the new names."""
-    # Most models have no Shape or Size, and then the list of all shapes is not needed.
-    shapes = _shapes(model.graph) if _asks_for_shapes(computing, known) else {}
     found: set[str] = set()
     for node, operator, names in computing:
         # Most nodes compute no constant: their first operand tells it, and Shape and Size are few.
@@ -193,7 +272,7 @@ def _compute(model: onnx.ModelProto, computing: Sequence[_Computing], known: dic
                 continue
         else:
             continue
-        results = _run(node, operands, model)
+        results = _run(node, operands, opsets)
         if results is not None and all(r.size <= LARGEST for r in results):
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
@@ -246,9 +325,11 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
     return base * math.prod(shape) > LARGEST or any(extent < 0 for extent in shape)
 
 
-def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+def _run(
+    node: onnx.NodeProto, operands: list[np.ndarray], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> list[np.ndarray] | None:
     try:
-        arrays = _computed(node, operands) or _evaluate(node, operands, model)
+        arrays = _computed(node, operands) or _evaluate(node, operands, opsets)
     except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
         return None
     return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
@@ -298,7 +379,9 @@ def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
     return [np.full(shape, values[0].item(), values[0].dtype)]
 
 
-def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray]:
+def _evaluate(
+    node: onnx.NodeProto, operands: list[np.ndarray], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = dict(zip([name for name in node.input if name], operands, strict=True))
@@ -309,7 +392,7 @@ def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.Mode
     outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
     # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
     alone = onnx.helper.make_graph([node], "known", inputs, outputs)
-    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
+    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=opsets)).run(None, feeds)
     return [np.asarray(result) for result in results]
 
 
@@ -337,9 +420,8 @@ def _static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
     return known if len(known) == len(dims) else None
 
 
-def _adds_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
-    """Whether a node that reads one of these values has a result whose shape is not known yet."""
-    shapes = _shapes(graph)
+def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, found: set[str]) -> bool:
+    """Whether a node that reads one of these values has a result that is not among the known `shapes`."""
     return any(
         name not in shapes for node in graph.node if found.intersection(node.input) for name in node.output if name
     )
@@ -369,15 +451,14 @@ def _is_open(value: onnx.ValueInfoProto) -> bool:
     return all(not dim.dim_value and (not dim.dim_param or dim.dim_param.startswith(GENERATED)) for dim in dims)
 
 
-def _with_constants(
-    proto: onnx.ModelProto, values: Mapping[str, np.ndarray], hints: Mapping[str, onnx.ValueInfoProto]
-) -> onnx.ModelProto:
-    """A copy in which these computed values are constants, and values have the shapes of these hints."""
-    probe = copied(proto)
-    kept = [node for node in probe.graph.node if not node.output or any(n and n not in values for n in node.output)]
+def _enter_constants(
+    graph: onnx.GraphProto, values: Mapping[str, np.ndarray], hints: Mapping[str, onnx.ValueInfoProto]
+) -> None:
+    """Make these computed values constants of the graph, and declare the shapes of these hints."""
+    kept = [node for node in graph.node if not node.output or any(n and n not in values for n in node.output)]
     computed = {name for node in kept for name in node.output}
-    replace_entries(probe.graph.node, kept)
-    probe.graph.initializer.extend(
+    replace_entries(graph.node, kept)
+    graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
     # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed. It does
@@ -386,11 +467,11 @@ def _with_constants(
     told = values.keys() | hints.keys()
     stable = [
         value
-        for value in probe.graph.value_info
+        for value in graph.value_info
         if value.name not in told and (value.name in declared or not _has_generated_dim(value))
     ]
-    replace_entries(probe.graph.value_info, (*stable, *hints.values()))
-    for value in probe.graph.output:
+    replace_entries(graph.value_info, (*stable, *hints.values()))
+    for value in graph.output:
         dims, hint = value.type.tensor_type.shape.dim, hints.get(value.name)
         if hint is not None and not value.type.tensor_type.HasField("shape"):
             value.type.CopyFrom(hint.type)
@@ -401,7 +482,6 @@ def _with_constants(
                 dim.Clear()
                 if len(hinted) == len(dims) and not hinted[place].dim_param.startswith(GENERATED):
                     dim.MergeFrom(hinted[place])
-    return probe
 
 
 def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
