@@ -12,7 +12,7 @@ import pytest
 from graphs import Net
 
 import relayout
-from relayout.backend import Backend, Implementation, Reordering, TensorType
+from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import COST_KEY
 from relayout.report.schema import Account, Entry, Finding, Price, Report
@@ -308,3 +308,50 @@ def test_recorded_facts_that_contradict_each_other_are_found(key: str, text: str
     made.metadata_props[key] = text
     found = relayout.verify(made, "nhwc", against=data, run=False).findings
     assert (rule, severity) in {(finding.rule, finding.severity) for finding in found}
+
+
+def table(operator: str, **rule: Any) -> Backend:
+    return load_backend({"name": "own", "extends": "nchw", "rule": [{"op": operator, **rule}]})
+
+
+COSTLY = {"implementation": [{"inputs": ["*"], "results": ["*"], "cost": 100}]}
+
+
+@pytest.mark.parametrize("operator", ["Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"])
+def test_a_view_op_that_remains_costs_nothing(operator: str) -> None:
+    net = Net()
+    value = net.input("x", (1, 4, 5, 6))
+    operands = {"Reshape": [net.constant([4, 30])]}.get(operator, [])
+    net.output(net.node(operator, value, *operands))
+    made, report = relayout.legalize(net.model(), table(operator, **COSTLY))
+    assert [node.op_type for node in made.graph.node] == [operator]
+    assert report.account is not None
+    assert report.account.operators.cost == 0
+    found = relayout.verify(made, table(operator, **COSTLY), against=net.model(), report=report, run=False).findings
+    assert not [each for each in found if each.rule == "price"]
+
+
+def flattened() -> onnx.ModelProto:
+    """A Flatten behind Transposes, which becomes a Reshape to a computed shape."""
+    net = Net()
+    value = net.conv(net.input("x", ("n", 2, 2, "w")), 2, 2)
+    value = net.transpose(net.transpose(value, 0, 2, 1, 3), 0, 2, 1, 3)
+    flat = net.node("Flatten", value, axis=-1)
+    net.output(net.node("ScatterND", flat, net.constant([[1]]), net.input("u", (1, "w"))))
+    return net.model()
+
+
+def test_the_computation_of_the_shape_of_an_added_reshape_costs_nothing() -> None:
+    made, report = relayout.legalize(flattened(), table("Shape", **COSTLY))
+    assert "Shape" in {node.op_type for node in made.graph.node}
+    found = relayout.verify(made, table("Shape", **COSTLY), against=flattened(), report=report, static=True)
+    assert found.passed
+    assert relayout.legalize(made, table("Shape", **COSTLY))[1].cost == report.cost
+
+
+def test_a_shape_that_another_operator_reads_costs_what_the_backend_states() -> None:
+    made, report = relayout.legalize(flattened(), table("Shape", **COSTLY))
+    shape = next(node.output[0] for node in made.graph.node if node.op_type == "Shape")
+    made.graph.output.append(onnx.helper.make_tensor_value_info(shape, onnx.TensorProto.INT64, [4]))
+    found = relayout.verify(made, table("Shape", **COSTLY), report=report, run=False).findings
+    assert "price" in {each.rule for each in found}

@@ -37,6 +37,11 @@ MARKS = (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY)
 
 _MARKS = frozenset(MARKS)
 
+_OF_SHAPES = frozenset(["Concat", "Div", "Gather", "Mul", "ReduceProd", "Shape"])
+"""The operators by which the shape of a Reshape is computed."""
+
+_RESHAPE = ("", "Reshape", "")
+
 _SINGLE = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
 _LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
 _VALUES = (*_SINGLE, *_LISTS)
@@ -112,6 +117,20 @@ class ModelIndex:
     def noted(self) -> frozenset[ir.Node]:
         """The nodes with metadata: no other has a device, a noted cost, or a mark of relayout's."""
         return frozenset([node for node in self.nodes if node.metadata_props])
+
+    @cached_property
+    def of_shapes(self) -> frozenset[ir.Node]:
+        """The nodes that only compute the shapes of Reshapes: no other operator reads their results, and no graph gives
+        them. A rewrite adds such nodes where extents are known only at run time."""
+        found: set[ir.Node] = set()
+        for node in reversed(self.nodes):
+            if node.domain != "" or node.op_type not in _OF_SHAPES or any(v.is_graph_output() for v in node.outputs):
+                continue
+            uses = [use for value in node.outputs for use in value.uses()]
+            shapes = [each for each in uses if each.node.op_identifier() == _RESHAPE and each.idx == 1]
+            if uses and all(each in shapes or each.node in found for each in uses):
+                found.add(node)
+        return frozenset(found)
 
     @cached_property
     def ahead(self) -> frozenset[ir.Node]:

@@ -20,6 +20,7 @@ from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout
+from relayout.verification.counterparts import VIEWS
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, parsed_layout
 from relayout.verification.resize_axes import may_be_cut, names_by_extents
@@ -95,7 +96,8 @@ def check_requirements(
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
     The costs of the implementations that are met, other than 0, are added to `charges`. A rewritten node costs
-    what is noted on it: the backend was asked about the operator that it stands for.
+    what is noted on it: the backend was asked about the operator that it stands for. A view op costs nothing, unless it
+    is an operator because its axes do not nest; nor does the computation of a Reshape's shape, if it was added.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
@@ -134,9 +136,17 @@ def check_requirements(
             _note_boxes(node, verdict.met, boxes)
         noted = noted_cost(node) if is_noted else None
         least, most = (verdict.least, verdict.most) if noted is None else (noted, noted)
+        least = 0 if _may_be_no_operator(node, index) else least
         if least or most:
             charges[node] = least, most
     yield from _check_outputs(graph, boxes)
+
+
+def _may_be_no_operator(node: ir.Node, index: ModelIndex) -> bool:
+    """Whether the backend may not have been asked about the node, as a rewrite writes such nodes anew: a view op, or
+    one that only computes the shape of a Reshape. Dropout is a view op in inference."""
+    is_view = node.domain == "" and node.op_type in (*VIEWS, "Dropout") and not any(v.name for v in node.outputs[1:])
+    return is_view or node in index.of_shapes
 
 
 def _implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
