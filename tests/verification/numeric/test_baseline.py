@@ -108,3 +108,13 @@ def test_inner_values_that_are_large_in_the_run_are_left_out(needed: tuple[str, 
     assert isinstance(found, Baseline)
     assert found.inner == kept
     assert all({*sample} == {"y", *kept} for trial in found.trials for sample in trial.results)
+
+
+def test_a_large_inner_value_that_is_an_output_too_is_kept() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.node("Tile", net.input("x", (1, "n")), net.constant([1 << 20, 1]))))
+    (name,) = [value.name for value in net.model().graph.output]
+    found = baseline_of(read_model(net.model()), (name,), Sampling(1, 0, {"n": 32}))
+    assert isinstance(found, Baseline)
+    assert found.inner == ()
+    assert [list(sample) for trial in found.trials for sample in trial.results] == [[name]]

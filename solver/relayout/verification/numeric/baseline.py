@@ -119,7 +119,8 @@ def _in_runtime(
             continue
         kept = _kept(results[0], inner, needed) if results else tuple(inner)
         if len(kept) < len(inner):
-            dropped = {*inner} - {*kept}
+            # One that the original gives as an output too stays one.
+            dropped = {*inner} - {*kept} - {str(value.name) for value in original.graph.outputs}
             results = [{name: each[name] for name in each if name not in dropped} for each in results]
             inner, session = kept, Session(original, runtime, kept)
         first = Trial(None, feeds, results)
