@@ -24,9 +24,9 @@ ALL_SUMS = 1 << 26
 import of ortools."""
 
 WIDE_SUMS = 1 << 33
-SUMS_PER_SECOND = 1 << 27
-"""A network without set variables is eliminated if that takes at most so many sums, which is a minute, and about half
-of the time that is left."""
+SUMS_PER_SECOND = 5 << 25
+"""A network without set variables is eliminated if that takes at most so many sums, which is a minute, and about two
+thirds of the time that is left."""
 
 WIDE_LEFT = 1 << 27
 """The entries of all tables that the elimination may leave: 1 GiB."""
