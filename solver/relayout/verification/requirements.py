@@ -96,8 +96,9 @@ def check_requirements(
     """Yield a finding for each operand that does not meet a requirement of `backend`.
 
     The costs of the implementations that are met, other than 0, are added to `charges`. A rewritten node costs
-    what is noted on it: the backend was asked about the operator that it stands for. A view op costs nothing, unless it
-    is an operator because its axes do not nest; nor does the computation of a Reshape's shape, if it was added.
+    what is noted on it: the backend was asked about the operator that it stands for. A view op, and an operator that
+    only computes the shape of a Reshape, is charged from 0 to what the backend states: which of them the backend was
+    asked about is not seen in the model.
 
     Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
     where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings

@@ -27,8 +27,10 @@ class LoneInference:
         kinds: Mapping[str, int],
         known: Mapping[str, np.ndarray],
     ) -> dict[str, tuple[int, ...]]:
-        """The shapes of the results, by name, that these shapes, element types and values of the operands determine in
-        full. None for an operator that is not ONNX's own, and for a node that has graphs or contradicts itself."""
+        """The shapes of results, by name, that these shapes, types and values of the operands determine in full.
+
+        Empty where a shape or an element type of an operand is missing, and for a node that has graphs, contradicts
+        itself, or has an operator that ONNX does not define. `node` is in ONNX's domain."""
         names = {name for name in node.input if name}
         if self._version is None or not names <= shapes.keys() & kinds.keys() or graphs_inside([node]):
             return {}

@@ -119,10 +119,11 @@ def _cast(operands: _Operands, given: Given) -> Vector | None:
     return own._replace(terms=tuple(_cut(term) for term in own.terms))
 
 
-def _cut(term: Term | None) -> Term | None:
+def _cut(term: Term | None, rounded: Callable[[Fraction], int] = int) -> Term | None:
+    """A number as a whole one: cut off, or `rounded`. A symbol stays where it is whole, and else is not known."""
     if term is None or term.factor.denominator == 1:
         return term
-    return None if term.names else Term(Fraction(int(term.factor)))
+    return None if term.names else Term(Fraction(rounded(term.factor)))
 
 
 def _floor(operands: _Operands, given: Given) -> Vector | None:
@@ -132,15 +133,8 @@ def _floor(operands: _Operands, given: Given) -> Vector | None:
 
 
 def _rounded_up(operands: _Operands, given: Given) -> Vector | None:
-    """The whole numbers that are not below numbers; of a symbol only where it is one."""
     own = operands[0]
-    return own._replace(terms=tuple(_next_whole(term) for term in own.terms))
-
-
-def _next_whole(term: Term | None) -> Term | None:
-    if term is None or term.factor.denominator == 1:
-        return term
-    return None if term.names else Term(Fraction(ceil(term.factor)))
+    return own._replace(terms=tuple(_cut(term, ceil) for term in own.terms))
 
 
 def _clipped(operands: _Operands, given: Given) -> Vector | None:
