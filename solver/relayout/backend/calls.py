@@ -95,9 +95,9 @@ def ask_order_cost(
     backend: Backend, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool
 ) -> int | None:
     """The cost of `node` in an order of its axes, checked (see `Backend.order_cost`)."""
-    if type(backend).order_cost is Backend.order_cost:
+    if _is_default(backend, "order_cost"):
         return traffic
-    where = _node_location(node)
+    where = _Location(node)
     with guarded(backend, "order_cost", where):
         order = logical_order(node, axes)
         answer = backend.order_cost(logical(node), order, traffic, is_rewritten=is_rewritten)
@@ -164,10 +164,17 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
 
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
-    where = _node_location(node)
+    if _is_default(backend, "supports"):
+        return True
+    where = _Location(node)
     with guarded(backend, "supports", where):
         answer = backend.supports(logical(node))
     return _checked_bool(backend, "supports", where, answer)
+
+
+def _is_default(backend: Backend, hook: str) -> bool:
+    """Whether neither the backend nor its class defines the hook, so that there is no plugin code to call."""
+    return getattr(type(backend), hook) is getattr(Backend, hook) and hook not in vars(backend)
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -269,7 +276,7 @@ def warnings_about(
 
 def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]) -> Iterator[str]:
     """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
-    if backend.devices() or type(backend).supports is Backend.supports:
+    if backend.devices() or _is_default(backend, "supports"):
         return
     known = constants(model.graph)
     computed = [
@@ -284,6 +291,21 @@ def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], 
         yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 
 
+class _Location(NamedTuple):
+    """A node that a backend is asked about. Its text is for errors, and long to make."""
+
+    node: ir.Node
+
+    def __str__(self) -> str:
+        node = self.node
+        kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        if node.name:
+            return f"node {node.name} ({kind})"
+        # Its type tells which node it is, or which ones: an answer may be about all nodes of a class.
+        shapes = [value.shape for value in node.inputs if value is not None and value.shape is not None]
+        return f"a node without a name ({kind} on {', '.join(map(str, shapes)) or 'no operands'})"
+
+
 class _NodeCheck(Struct, frozen=True):
     """The checks of a hook's answer about a node. `rank`: the rank of a tensor in a layout."""
 
@@ -293,8 +315,8 @@ class _NodeCheck(Struct, frozen=True):
     rank: Callable[[Layout], int] = axis_count
 
     @property
-    def where(self) -> str:
-        return _node_location(self.node)
+    def where(self) -> _Location:
+        return _Location(self.node)
 
     def implementation(self, given: object) -> Implementation:
         if not isinstance(given, Implementation):
@@ -376,15 +398,6 @@ def _checked_cost(backend: Backend, hook: str, where: object, given: object) -> 
         expected = f"a cost in bytes: an integer from 0 to {MAX_COST}"
         raise wrong_answer(backend, hook, where, expected, shown(given))
     return number
-
-
-def _node_location(node: ir.Node) -> str:
-    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    if node.name:
-        return f"node {node.name} ({kind})"
-    # Its type tells which node it is, or which ones: an answer may be about all nodes of a class.
-    shapes = [value.shape for value in node.inputs if value is not None and value.shape is not None]
-    return f"a node without a name ({kind} on {', '.join(map(str, shapes)) or 'no operands'})"
 
 
 def _rule_behind(backend: Backend, node: ir.Node) -> str:
