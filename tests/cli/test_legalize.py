@@ -246,6 +246,7 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
         ("-o out.txt", ".onnx or .json"),
         ("-o nowhere/out.onnx", "no such folder"),
         ("-o folder.onnx", "the path is a folder"),
+        ("-o .", "the path is a folder"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_written(

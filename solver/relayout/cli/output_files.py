@@ -36,9 +36,10 @@ def is_stdout(path: Path) -> bool:
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError for a suffix that is not a model format."""
+    """Raise UsageError for a folder, and for a suffix that is not a model format."""
     from relayout.model.io import FORMATS
 
+    _check_no_folder(path, f"-o {path}")
     if not is_stdout(path) and path.suffix not in FORMATS:
         raise UsageError(
             "the suffix says the format",
@@ -65,8 +66,7 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
             continue
         if option != "-o" and os.path.realpath(path) in kept:
             raise UsageError("a result would overwrite an input", where=where, expected="another file")
-        if path.is_dir():
-            raise UsageError("the path is a folder", where=where, expected="the name of a file", found="a folder")
+        _check_no_folder(path, where)
         if path.exists() and not path.is_file():
             continue  # /dev/stdout, a named pipe
         if not path.parent.is_dir():
@@ -74,6 +74,11 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
         if not os.access(path.parent, os.W_OK):
             reason = "a read-only file system at" if _is_read_only(path.parent) else "no permission for"
             raise UsageError("the folder cannot be written", where=where, found=f"{reason} {path.parent}")
+
+
+def _check_no_folder(path: Path, where: str) -> None:
+    if path.is_dir():
+        raise UsageError("the path is a folder", where=where, expected="the name of a file", found="a folder")
 
 
 def _is_read_only(folder: Path) -> bool:
