@@ -120,6 +120,18 @@ def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Clien
     assert (answer.status_code, answer.json()) == (422, problem)
 
 
+def test_the_log_follows_a_job_from_its_request_to_its_end(server: Server, client: httpx.Client) -> None:
+    answer = client.post("/v1/jobs?kind=legalize", json={"graph": {}}, headers={"X-Request-ID": "of-this-job"})
+    job = answer.json()["id"]
+    wait_until_ended(client, job)
+    lines = [line.split(" info ", 1)[1] for line in server.log().splitlines() if f"job={job}" in line]
+    caller = "caller=address:127.0.0.1"
+    assert lines[0] == f"job {job} queued job={job} kind=legalize {caller} request_id=of-this-job"
+    assert lines[1].startswith(f"job {job} failed job={job} kind=legalize {caller} seconds=")
+    assert lines[1].endswith(" problem=/problems/invalid-input")
+    assert len(lines) == 2
+
+
 def test_a_key_stands_for_one_job(client: httpx.Client) -> None:
     first = submit(client, BODY, **{"Idempotency-Key": "one"})
     assert submit(client, BODY, **{"Idempotency-Key": "one"})["id"] == first["id"]

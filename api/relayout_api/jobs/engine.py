@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, EnqueueOptions, WorkflowStatus
@@ -40,6 +41,8 @@ _ROWS = "1"
 # The attribute of a row with the size of the job's input.
 _BYTES = "bytes"
 _POLL_SECONDS = 0.2
+# DBOS says the same again and again. It is logged again after so long.
+_REPEAT_SECONDS = 60.0
 _UNFINISHED = ["ENQUEUED", "DELAYED", "PENDING"]
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -351,19 +354,40 @@ def _quiet() -> None:
     log = logging.getLogger("dbos")
     if not log.handlers:
         # It adds a console handler where there is none.
-        log.addHandler(logging.NullHandler())
-        log.addFilter(_is_news)
+        log.addHandler(_Relay())
+        log.propagate = False
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of DBOS is about more than cancelled jobs, or a database that is away: five of its threads say
-    that every second. Its tracebacks, of which some are in the text, become the line of the error."""
+class _Relay(logging.Handler):
+    """Logs the records of DBOS as ours, apart from cancelled jobs, a database that is away, and what was said before.
+
+    Its threads say several times a second that a database is away or that its disk is full.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = _news(record)
+        if text is None:
+            return
+        now = monotonic()
+        self._said = {each: when for each, when in self._said.items() if now - when < _REPEAT_SECONDS}
+        if text not in self._said:
+            self._said[text] = now
+            _log.log(record.levelno, "the job queue: %s", text)
+
+
+def _news(record: logging.LogRecord) -> str | None:
+    """A record of DBOS in one line; None where it is about a cancelled job, or a database that is away. Its tracebacks,
+    of which some are in the text, become the line of the error."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage() if error is None else f"{record.getMessage()} {error}"
+    if isinstance(error, dbos_errors.DBOSAwaitedWorkflowCancelledError) or "was cancelled during execution" in text:
+        return None
+    if any(each in text for each in _AWAY):
+        return None
     said, _, trace = text.partition("Traceback (most recent call last):")
     errors = [line for line in trace.splitlines() if line and not line.startswith(" ")]
-    record.msg, record.args = (said + errors[-1] if errors else said).partition("\n")[0], ()
-    record.exc_info = record.exc_text = None
-    is_cancellation = isinstance(error, dbos_errors.DBOSAwaitedWorkflowCancelledError)
-    is_told = is_cancellation or "was cancelled during execution" in text or any(each in text for each in _AWAY)
-    return not is_told
+    return (said + errors[-1] if errors else said).partition("\n")[0]

@@ -126,6 +126,9 @@ class Jobs:
         row = None if key is None else await self._call(engine.find, name)
         is_new = row is None and await self._accept(engine, name, arguments, content, caller)
         row = row or await self.find(name)
+        if is_new:
+            # The log has the id of the request here, and that of the job in every line about it.
+            _log_job(name, "queued", arguments)
         if not is_new and _input(row) != arguments:
             raise RefusedError(
                 "key-reused",
@@ -420,6 +423,24 @@ class Jobs:
     async def _perform(
         self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]
     ) -> dict[str, Any]:
+        """The output of a job, whose end is logged."""
+        started, end = monotonic(), "cancelled"
+        problem: dict[str, Any] = {}
+        try:
+            output = await self._output_of(job, arguments, events)
+            problem = output.get("problem", {})
+            end = "failed" if problem else "succeeded"
+            return output
+        except Exception:
+            end = "failed"
+            raise
+        finally:
+            told = {"problem": problem["type"]} if problem else {}
+            _log_job(job, end, arguments, seconds=round(monotonic() - started, 4), **told)
+
+    async def _output_of(
+        self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
         """The output of a job: the digests of its results, or its problem."""
         progress: dict[str, Any] = {}
         self._progress[job] = progress
@@ -504,6 +525,11 @@ class Jobs:
             self._log_away(error)
             problem, found = "the job database cannot be used", self._shown(error.cause)
             raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
+
+
+def _log_job(job: str, state: str, arguments: dict[str, Any], **facts: object) -> None:
+    facts = {"job": job, "kind": arguments["kind"], "caller": arguments["caller"], **facts}
+    _log.info("job %s %s", job, state, extra=facts)
 
 
 def _input(row: Row) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
@@ -102,6 +103,22 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path, work: Work) -> None
     with pytest.raises(DatabaseError) as error:
         Engine(Settings(data=tmp_path, workers=1), work.start).open()
     assert error.value.cause == f"{tmp_path / 'jobs.sqlite'}: file is not a database"
+
+
+def test_a_fault_that_the_queue_repeats_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    queue = logging.getLogger("dbos")
+    for _ in range(5):
+        queue.warning("cannot take jobs: (sqlite3.OperationalError) database or disk is full\n[SQL: UPDATE ...]")
+        queue.warning("(psycopg.OperationalError) connection refused")
+    queue.error("another fault")
+    assert not queue.propagate
+    ours = [record for record in caplog.records if record.name == "relayout_api"]
+    assert [(record.levelname, record.getMessage()) for record in ours] == [
+        ("WARNING", "the job queue: cannot take jobs: (sqlite3.OperationalError) database or disk is full"),
+        ("ERROR", "the job queue: another fault"),
+    ]
+    # The queue's own fields, such as a version that is always 1, say nothing to an operator.
+    assert not hasattr(ours[0], "executorID")
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
