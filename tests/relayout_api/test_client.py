@@ -327,6 +327,35 @@ def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: P
         assert said[0] == said[1]
 
 
+def test_the_command_writes_the_same_graph_json_on_a_server(server: Server, model: Path, run: Run) -> None:
+    there = run("legalize", model, "-b", "nhwc", "-o", "-.json", "--server", server.address)
+    assert there.out == run("legalize", model, "-b", "nhwc", "-o", "-.json").out != ""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where"),
+    [
+        ("empty.onnx", b"", "file {path}: the file is empty"),
+        ("cut.json", b'{"opset": 20', "file {path}: not JSON"),
+        ("list.json", b"[]", "file {path}: not graph JSON"),
+        (
+            "unknown.json",
+            b'{"opset": 20, "inputs": [], "outputs": [{"name": "y"}], "nodes": [{"op": "Conf", "outputs": ["y"]}]}',
+            "file {path}, graph 'graph', node 0 (Conf): ONNX has no operator Conf",
+        ),
+    ],
+)
+def test_the_command_says_on_a_server_what_is_wrong_with_a_file(
+    name: str, content: bytes, where: str, server: Server, tmp_path: Path, run: Run
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    here, there = (run("legalize", path, "-b", "nhwc", *more) for more in ([], ["--server", server.address]))
+    assert (here.status, there.status) == (2, 2)
+    assert here.err.startswith(f"relayout: error: {where.format(path=path)}\n")
+    assert there.err == here.err
+
+
 def test_what_cannot_be_sent_to_a_server_is_2(model: Path, run: Run) -> None:
     broken = model.with_name("broken.onnx")
     broken.write_bytes(b"no model")

@@ -131,7 +131,7 @@ def pack(source: Path) -> bytes:
     import onnx
 
     try:
-        return bytes(onnx.load(source).SerializeToString())
+        packed = bytes(onnx.load(source).SerializeToString())
     except Exception as error:  # onnx and protobuf raise errors of several types
         # The reader says what is wrong with the file, if it is no model.
         read_file(source)
@@ -141,6 +141,10 @@ def pack(source: Path) -> bytes:
             expected="a model that is one protobuf with its weights",
             found=str(error).partition("\n")[0] or type(error).__name__,
         ) from error
+    if not packed:
+        # To protobuf an empty file is a model; the reader says that it is none.
+        read_file(source)
+    return packed
 
 
 def table_of(request: Request) -> bytes:

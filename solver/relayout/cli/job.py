@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
-__all__ = ["STDIN", "STEPS", "backend_of", "legalize_file", "read_file", "save", "source_at"]
+__all__ = ["STDIN", "STEPS", "backend_of", "legalize_file", "naming", "read_file", "save", "source_at"]
 
 STDIN = Path("-")
 
@@ -70,8 +71,15 @@ def read_file(path: Path, source: Source | None = None, *, convert_opset: bool =
     """The model in a file; `source` is what was read of it already. Raises InputError, which names the file."""
     from relayout.model.io import read_model
 
-    try:
+    with naming(path):
         return read_model(source_at(path) if source is None else source, convert_opset=convert_opset)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an InputError about the model name its file."""
+    try:
+        yield
     except InputError as error:
         if path == STDIN:
             error.where = error.where.replace("the bytes given", "standard input")

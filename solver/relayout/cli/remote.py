@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.backend.plugin_files import is_code
 from relayout.cli.batch_work import pack
+from relayout.cli.job import naming
 from relayout.cli.options import Request
 from relayout.errors import UsageError
 
@@ -43,7 +44,7 @@ def legalize_remotely(
     backend = _backend(request.backend)
     content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
     options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
-    with Client(server, key=os.environ.get(KEY)) as client:
+    with Client(server, key=os.environ.get(KEY)) as client, naming(path):
         result = client.legalize(content, backend, progress=show, **options)
     assert result.model is not None
     return Outcome(read_model(result.model), result.report, changed=True)

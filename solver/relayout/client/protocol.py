@@ -23,7 +23,6 @@ from relayout.errors import (
     UsageError,
     shortened,
 )
-from relayout.model.graph_json.json_text import parse_json
 from relayout.options import check_names, options_of
 
 if TYPE_CHECKING:
@@ -310,17 +309,12 @@ def _content(model: Model) -> bytes | Mapping[str, Any]:
     except OSError as error:
         problem = "the file cannot be read"
         raise InputError(problem, where=f"file {path}", expected="a model", found=str(error)) from error
-    return _graph(content, path) if path.suffix == ".json" else content
+    if path.suffix != ".json":
+        return content
+    # Its schema is slow to import, and most models are ONNX files.
+    from relayout.model.graph_json.schema import load_json
 
-
-def _graph(content: bytes, path: Path) -> dict[str, Any]:
-    try:
-        graph = parse_json(content)
-    except ValueError as error:
-        raise InputError("not JSON", where=f"file {path}", expected="graph JSON", found=str(error)) from error
-    if not isinstance(graph, dict):
-        raise InputError("not graph JSON", where=f"file {path}", expected="an object", found=type(graph).__name__)
-    return graph
+    return load_json(content, f"file {path}")
 
 
 def _query(kind: str, backend: Backend | None, options: Mapping[str, Any]) -> list[tuple[str, str]]:

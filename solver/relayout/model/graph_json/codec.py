@@ -174,6 +174,11 @@ def _no_graph(where: str) -> onnx.GraphProto:
     raise InputError("a graph cannot be a function's default", where=where)
 
 
+def _metadata(owner: ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value) -> dict[str, str]:
+    """The metadata in the order of its keys, as onnx_ir writes it to ONNX files."""
+    return dict(sorted(owner.metadata_props.items()))
+
+
 def _put(proto: Any, metadata: Mapping[str, str]) -> None:
     for key, text in metadata.items():
         proto.metadata_props.add(key=key, value=text)
@@ -224,7 +229,7 @@ def model_to_json(model: ir.Model, *, weights: bool, shares: bool) -> dict[str, 
             **_body(model.graph, writer),
             "functions": [_function_json(function, writer) for function in model.functions.values()],
             "model": fields,
-            "properties": dict(model.metadata_props),
+            "properties": _metadata(model),
         }
     )
 
@@ -239,7 +244,7 @@ def _body(graph: ir.Graph, writer: _Writer) -> dict[str, Any]:
             "constants": [_constant_json(value, writer.weights) for value in graph.initializers.values()],
             "nodes": [_node_json(node, writer) for node in graph],
             "values": _values(graph, outputs),
-            "metadata": dict(graph.metadata_props),
+            "metadata": _metadata(graph),
             "doc": graph.doc_string,
         }
     ) | ({} if graph.outputs else {"outputs": []})
@@ -251,7 +256,7 @@ def _values(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> list[dict[str, 
 
 
 def _value_json(value: ir.Value) -> dict[str, Any]:
-    metadata = dict(value.metadata_props)
+    metadata = _metadata(value)
     # An empty layout is one, that of a scalar; and so is an empty shape.
     layout = metadata.pop(BOUNDARY_LAYOUT_KEY, None)
     shown = _filled({"name": value.name, "dtype": type_name(value.type), "metadata": metadata, "doc": value.doc_string})
@@ -265,7 +270,7 @@ def _value_json(value: ir.Value) -> dict[str, Any]:
 def _constant_json(value: ir.Value, weights: bool) -> dict[str, Any]:
     if value.const_value is None:
         raise InternalError("a constant has no data", where=f"constant '{value.name}'")
-    metadata = {} if value.is_graph_input() else dict(value.metadata_props)
+    metadata = {} if value.is_graph_input() else _metadata(value)
     tensor = tensor_to_json(value.const_value, weights=weights)
     source = metadata.pop(SOURCE_KEY, None) if "transform" in tensor else None
     return _filled({"name": value.name, "source": source, "metadata": metadata}) | tensor
@@ -281,7 +286,7 @@ def _node_json(node: ir.Node, writer: _Writer) -> dict[str, Any]:
             "inputs": [value.name if value is not None else "" for value in node.inputs],
             "outputs": [value.name for value in node.outputs],
             "attributes": {name: writer.attribute(given) for name, given in node.attributes.data.items()},
-            "metadata": dict(node.metadata_props),
+            "metadata": _metadata(node),
             "doc": node.doc_string,
         }
     ) | ({} if node.outputs else {"outputs": []})
@@ -305,7 +310,7 @@ def _function_json(function: ir.Function, writer: _Writer) -> dict[str, Any]:
             "opsets": {domain: version for domain, version in graph.opset_imports.items() if domain},
             "nodes": [_node_json(node, writer) for node in graph],
             "values": _values(graph, set()),
-            "metadata": dict(graph.metadata_props),
+            "metadata": _metadata(graph),
             "doc": graph.doc_string,
         }
     )
