@@ -60,7 +60,10 @@ LATE = {
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",
     ),
-    "relayout.client.protocol": ("relayout.report.schema", "only a result needs the report's records"),
+    "relayout.client.protocol": (
+        "relayout.model.graph_json.schema relayout.report.schema",
+        "only graph JSON and a result need pydantic's schemas of them",
+    ),
     "relayout_api.app": (
         "relayout_api.access.keys relayout_api.access.tokens",
         "a service without keys imports no database and no cryptography at its start",
