@@ -81,7 +81,7 @@ async def _existing(request: Request, job: str) -> Row:
     row = await _jobs(request).find(job)
     if not caller_of(request).may_see(str(row.authenticated_user)):
         # As if it did not exist: its id is nobody else's business.
-        raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
+        raise _jobs(request).absent(job)
     return row
 
 

@@ -156,8 +156,19 @@ class Jobs:
         """The row of a job. Raises RefusedError where there is none."""
         row = await self._call((await self._opened()).find, job)
         if row is None:
-            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
+            raise self.absent(job)
         return row
+
+    def absent(self, job: str) -> RefusedError:
+        """The error for an id that no job has, or none that the caller may see."""
+        hours = f"{self._settings.keep_hours:g}"
+        return RefusedError(
+            "not-found",
+            "there is no such job",
+            expected="the id of a job",
+            found=job,
+            hint=f"jobs are deleted {hours} hours after their end (RELAYOUT_KEEP_HOURS of the server)",
+        )
 
     async def shown(self, row: Row) -> Job:
         """The job of a row, as callers see it. Raises RefusedError."""
