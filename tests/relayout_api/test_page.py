@@ -15,7 +15,7 @@ import httpx
 import onnx
 import pytest
 from chromium import browsing
-from http_bodies import GRAPH, endless_loop, onnx_bytes
+from http_bodies import GRAPH, endless_loop, onnx_bytes, onnx_model
 from http_server import MAX_BODY, Server
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
@@ -107,6 +107,27 @@ def test_a_dropped_model_is_drawn_and_its_changes_after_it_is_legalized(page: Pa
     page.locator("#tables").get_by_role("button", name="Conv").click()
     expect(page.locator("#details")).to_contain_text("The backend requires this layout.")
     expect(page.locator("#details table").first).to_contain_text("chosen")
+
+
+def test_the_details_are_those_of_the_model_while_no_node_is_selected(page: Page) -> None:
+    model = onnx_model()
+    model.producer_name = "acme-export"
+    model.graph.initializer.add(name="scale", data_type=onnx.TensorProto.FLOAT, dims=[1], float_data=[0.1])
+    model.graph.node.add(op_type="Mul", input=["c", "scale"], output=["d"], name="scaled")
+    model.graph.node[3].input[0] = "d"
+    model.graph.node.sort(key=lambda node: node.op_type == "Transpose" and node.input[0] == "d")
+    legalize(page, content=model.SerializeToString())
+    details = page.locator("#details")
+    for shown in ("ai.onnx 20", "acme-export"):
+        expect(details).to_contain_text(shown)
+    expect(details).not_to_contain_text("relayout.backend")
+    page.get_by_role("button", name="After", exact=True).click()
+    drawn(page)
+    expect(details).to_contain_text("relayout.backend")
+    page.locator("#tables").get_by_role("button", name="scaled").click()
+    # Added axes of one element let the product move with the image.
+    expect(details).to_contain_text("= [[0.1]]")
+    expect(details).not_to_contain_text("acme-export")
 
 
 def test_the_model_the_report_and_the_picture_can_be_downloaded(page: Page) -> None:
@@ -255,6 +276,12 @@ def test_a_link_to_a_job_shows_its_result(page: Page, server: Server, client: ht
     drawn(page)
     page.goto(f"{server.address}/?job=nothing")
     expect(page.locator("#problem")).to_contain_text("there is no such job")
+    expect(page.locator("#problem")).to_contain_text("jobs are deleted 168 hours after their end")
+    # It is in sight, above the words for a first visit.
+    problem, below = (page.locator(part).bounding_box() for part in ("#problem", "#intro"))
+    assert problem is not None
+    assert below is not None
+    assert problem["y"] < below["y"]
 
 
 @pytest.mark.parametrize("is_json", [False, True], ids=["onnx", "json"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -44,6 +46,51 @@ def both(graph: Any, backend: str) -> tuple[Drawing, Drawing]:
     source = with_choices(source, outcome.choices)
     legal = draw(outcome.model)
     return source, compared(legal, source, outcome.report.conversions)
+
+
+def test_a_drawing_has_the_properties_of_the_model_and_the_data_of_small_constants() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17, "acme": 2], producer_name: "acme-export", producer_version: "1.2",
+         model_version: 3, doc_string: "words", metadata_props: ["author": "A. Uthor", "about": "layouts"]>
+        small (float[2,2] x) => (float[2,2] y)
+        <float[2] few = {0.1, 2.0}> {
+            a = Add (x, few)
+            y = Mul (a, a)
+        }""")
+    drawing = draw(read_model(model))
+    assert (drawing.ir_version, drawing.opsets[""], drawing.opsets["acme"]) == (8, 17, 2)
+    assert drawing.properties == {
+        "producer_name": "acme-export",
+        "producer_version": "1.2",
+        "model_version": "3",
+        "doc_string": "words",
+    }
+    assert drawing.metadata == {"about": "layouts", "author": "A. Uthor"}
+    assert {value.name: value.data for value in drawing.values if value.constant} == {"few": "[0.1, 2.0]"}
+
+
+@pytest.mark.parametrize(
+    ("constant", "data"),
+    [
+        ({"dtype": "float32", "shape": [2], "values": [0.5, -1]}, "[0.5, -1.0]"),
+        ({"dtype": "int64", "shape": [], "values": [7]}, "7"),
+        ({"dtype": "bool", "shape": [1, 2], "values": [True, False]}, "[[True, False]]"),
+        ({"dtype": "float32", "shape": [17], "values": [0] * 17}, None),
+        ({"dtype": "float32", "shape": [2]}, None),
+        ({"dtype": "float32", "shape": [0], "values": []}, "[]"),
+    ],
+)
+def test_the_data_of_a_constant_is_drawn_where_it_is_there_and_short(
+    constant: dict[str, Any], data: str | None
+) -> None:
+    graph = {
+        "opset": 20,
+        "outputs": [{"name": "y"}],
+        "constants": [{"name": "c", **constant}],
+        "nodes": [{"op": "Identity", "inputs": ["c"], "outputs": ["y"]}],
+    }
+    drawing = draw(read_model(graph))
+    assert [value.data for value in drawing.values if value.name == "c"] == [data]
 
 
 def test_values_have_types_layouts_and_sizes() -> None:

@@ -18,7 +18,7 @@ export function detailsOf(node, result, go) {
   const place = node.after && legal ? {drawing: legal, entry: node.after} : {drawing: source, entry: node.before};
   if (node.io) {
     const value = place.drawing.values[place.entry.value];
-    parts.push(facts([["Type", typed(value)], ["Layout", layoutsOf(node, result, entry => entry.value)], ["Size", bytes(value.bytes)]]));
+    parts.push(facts([["Type", typed(value)], ["Layout", layoutsOf(node, result, entry => entry.value)], ["Size", bytes(value.bytes)], ["Data", value.data]]));
     return parts;
   }
   const own = place.entry.node;
@@ -36,6 +36,24 @@ export function detailsOf(node, result, go) {
   if (attributes.length) parts.push(make("h3", {}, "Attributes"), facts(attributes));
   parts.push(make("h3", {}, "Inputs"), valuesOf(place, own.inputs, result), make("h3", {}, "Results"), valuesOf(place, own.outputs, result));
   return parts;
+}
+
+const PROPERTIES = {
+  producer_name: "Producer", producer_version: "Its version", domain: "Domain", model_version: "Model version", doc_string: "Description",
+};
+
+// The properties of a whole model, for the time in which no node is selected.
+export function modelOf(drawing) {
+  const opsets = Object.entries(drawing.opsets).map(([domain, version]) => `${domain || "ai.onnx"} ${version}`);
+  const metadata = Object.entries(drawing.metadata);
+  return [
+    make("h3", {}, "Model"),
+    facts([["Graph", drawing.name], ["Opsets", opsets.join(", ")], ["IR version", String(drawing.ir_version)],
+      ...Object.entries(drawing.properties).map(([name, text]) => [PROPERTIES[name] ?? name, text])]),
+    metadata.length > 0 && make("h3", {}, "Metadata"),
+    facts(metadata),
+    make("p", {class: "note"}, "Select a node to see its attributes, requirement and alternatives."),
+  ].filter(Boolean);
 }
 
 function facts(pairs) {
@@ -85,7 +103,7 @@ function valuesOf({drawing}, values, {source, legal}) {
     const twin = named.get(value.name);
     const [first, last] = drawing === legal ? [twin?.layout, value.layout] : [value.layout, twin?.layout];
     const layout = first && last && first !== last ? `${first} → ${last}` : last ?? first;
-    return make("li", {}, make("b", {}, value.name), ` ${typed(value)}`, layout ? ` ${layout}` : "", value.constant ? " (constant)" : "",
+    return make("li", {}, make("b", {}, value.name), ` ${typed(value)}`, layout ? ` ${layout}` : "", value.data ? ` = ${value.data}` : value.constant ? " (constant)" : "",
       value.bytes !== null && make("span", {class: "note"}, ` ${bytes(value.bytes)}`));
   }));
 }

@@ -1,6 +1,6 @@
 // The page: a model, a backend and options in; progress; the graph, the tables and the downloads out.
 import {GraphView} from "./canvas.js";
-import {detailsOf, kindText, partText, reasonsOf} from "./details.js";
+import {detailsOf, kindText, modelOf, partText, reasonsOf} from "./details.js";
 import {fieldsOf, formOf} from "./forms.js";
 import {CHANGES, pictureOf, search} from "./picture.js";
 import * as service from "./service.js";
@@ -557,7 +557,7 @@ async function showGraph() {
   const names = {changes: "Changes", before: compared ? "Before" : "The model", after: "After"};
   views = shown.map(name => new GraphView(names[name], onSelect));
   at("canvases").replaceChildren(...views.map(view => view.element));
-  at("details").replaceChildren(make("h3", {}, "Details"), make("p", {class: "note"}, "Select a node to see its attributes, requirement and alternatives."));
+  showModel();
   showLegend(compared);
   const own = views;
   await Promise.all(shown.map((name, i) => own[i].show(pictureOf(result, name, at("constants").checked), focus)));
@@ -580,11 +580,13 @@ function onSelect(view, index) {
   showDetails(views.indexOf(view));
 }
 
+const showModel = () => at("details").replaceChildren(...modelOf(mode === "after" ? result.legal : result.source));
+
 function showDetails(number) {
   const view = views[number];
   const node = view && view.selected !== null ? view.picture.nodes[view.selected] : null;
   if (!node) {
-    at("details").replaceChildren(make("p", {class: "note"}, "No node is selected."));
+    showModel();
     return;
   }
   const neighbours = (title, indices) => indices.length > 0 && [make("h3", {}, title), make("ul", {class: "list"},

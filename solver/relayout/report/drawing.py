@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.candidates.aliases import collect_tensors
@@ -12,6 +13,7 @@ from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import format_text
 from relayout.formulate.formulation import Formulation
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
+from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import all_nodes, extents_of, graphs_of
 from relayout.report.drawing_schema import (
@@ -32,6 +34,7 @@ __all__ = ["compared", "draw", "drawn_choices", "with_choices"]
 _MOST_ALTERNATIVES = 16
 _MOST_CHARACTERS = 120
 _MOST_ELEMENTS = 16
+_PROPERTIES = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 _MOVES = frozenset({"Identity", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 """The operators that only move data, beside Transpose."""
 
@@ -58,9 +61,13 @@ class _Artist:
         numbers = {node: index for index, node in enumerate(all_nodes(graph))}
         around = {inner: index for node, index in numbers.items() for body in graphs_of(node) for inner in body}
         nodes = tuple(self._node(node, around.get(node)) for node in numbers)
+        given = {name: getattr(self._model, name) for name in _PROPERTIES}
         return Drawing(
             name=graph.name or "",
+            ir_version=self._model.ir_version,
             opsets=dict(self._model.opset_imports),
+            properties={name: _cut(str(value)) for name, value in given.items() if value},
+            metadata={name: _cut(text) for name, text in sorted(self._model.metadata_props.items())},
             inputs=inputs,
             outputs=self._numbers(graph.outputs),
             nodes=nodes,
@@ -109,6 +116,7 @@ class _Artist:
             layout=noted or (self._names.of(operand) if operand is not None else None),
             bytes=tensor_bytes(self._elements(value.shape), value.dtype) if known else None,
             constant=self._tensors.is_constant(value),
+            data=_data(value.const_value),
         )
 
 
@@ -129,10 +137,28 @@ def _attribute(attribute: ir.Attr) -> str:
         return f"a graph of {len(value)} nodes"
     if isinstance(value, ir.TensorProtocol):
         sizes = "x".join(str(extent) for extent in value.shape)
-        return f"{value.dtype.name.lower()} [{sizes}]" if value.size > _MOST_ELEMENTS else str(value.numpy().tolist())
+        return _data(value) or f"{value.dtype.name.lower()} [{sizes}]"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _cut(f"[{', '.join(str(each) for each in value[:_MOST_CHARACTERS])}]")
     return _cut(str(value))
+
+
+def _data(tensor: ir.TensorProtocol | None) -> str | None:
+    """The elements of a tensor as text; None where they are absent or too many.
+
+    >>> _data(ir.tensor([[0.1, 2.0]], dtype=ir.DataType.FLOAT))
+    '[[0.1, 2.0]]'
+    """
+    if tensor is None or isinstance(tensor, AbsentTensor) or tensor.size > _MOST_ELEMENTS:
+        return None
+    if isinstance(tensor, ir.StringTensor):
+        return _cut(str([text.decode(errors="replace") for text in tensor.string_data()]))
+    return _cut(_nested(tensor.numpy()))
+
+
+def _nested(data: np.ndarray) -> str:
+    """Nested lists, with each number in the fewest digits that tell it from others of its type."""
+    return f"[{', '.join(map(_nested, data))}]" if data.ndim else str(data)
 
 
 def _cut(text: str) -> str:

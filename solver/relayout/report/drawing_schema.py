@@ -26,7 +26,8 @@ class _Record(BaseModel):
 
 class DrawnValue(_Record):
     """A value. `layout` is its axis names in the order of its shape, None where they are not known. `bytes` estimates
-    symbolic dims, None for an unknown type. `constant`: known before the model runs."""
+    symbolic dims, None for an unknown type. `constant`: known before the model runs. `data`: the elements of a constant
+    that the model has, as short text; None where they are absent or more than 16."""
 
     name: str
     dtype: str | None
@@ -34,6 +35,7 @@ class DrawnValue(_Record):
     layout: str | None
     bytes: int | None
     constant: bool = False
+    data: str | None = None
 
 
 class DrawnBody(_Record):
@@ -100,10 +102,14 @@ class DrawnNode(_Record):
 
 
 class Drawing(_Record):
-    """A model to draw. `inputs` and `outputs` are indices of values."""
+    """A model to draw. `inputs` and `outputs` are indices of values. `properties` are the fields of the model that are
+    not empty, such as `producer_name`, and `metadata` is the model's own; their texts are short."""
 
     name: str
+    ir_version: int
     opsets: dict[str, int]
+    properties: dict[str, str]
+    metadata: dict[str, str]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     values: tuple[DrawnValue, ...]
