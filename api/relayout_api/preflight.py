@@ -13,7 +13,7 @@ from relayout.errors import UsageError
 from relayout_api.access.same_origin import is_local
 from relayout_api.settings import Settings
 
-__all__ = ["examine", "needs_local_callers", "with_auth"]
+__all__ = ["check_address", "examine", "misspelled", "needs_local_callers", "with_auth"]
 
 _PREFIX = "RELAYOUT_"
 
@@ -73,17 +73,25 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
 
 
 def _check_spelling() -> None:
-    """Raise UsageError for a variable that is nearly a setting. Others may be of Kubernetes, which names the services
-    of a namespace, or of the command."""
+    """Raise UsageError for a variable that is nearly a setting."""
+    for variable, near in misspelled().items():
+        raise UsageError("no such setting", where=variable, hint=f"did you mean {near}?")
+
+
+def misspelled() -> dict[str, str]:
+    """The variables that are nearly settings, each with the nearest one. Others may be of Kubernetes, which names the
+    services of a namespace, or of the command."""
+    found = {}
     for variable in sorted(os.environ):
         name = variable.removeprefix(_PREFIX).lower()
         near = get_close_matches(name, Settings.model_fields, n=1, cutoff=0.8)
         if variable.startswith(_PREFIX) and near and name not in Settings.model_fields:
-            raise UsageError("no such setting", where=variable, hint=f"did you mean {_PREFIX}{near[0].upper()}?")
+            found[variable] = f"{_PREFIX}{near[0].upper()}"
+    return found
 
 
 def _access(settings: Settings, host: str, is_open: bool) -> str:
-    _check_address(host)
+    check_address(host)
     settings = with_auth(settings, host, is_open)
     if settings.auth == "off":
         return "everybody who can reach it" if not is_local(host) else "this machine, without a key"
@@ -94,22 +102,25 @@ def _access(settings: Settings, host: str, is_open: bool) -> str:
         return "1 key" if known == 1 else f"{known} keys"
 
 
-def _check_address(host: str) -> None:
-    """Raise UsageError unless a server can listen at this address, of which a name may have several."""
+def check_address(host: str, port: int = 0) -> None:
+    """Raise UsageError unless a server can listen at this address, of which a name may have several. 0: at any port."""
     reason = ""
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
                 with socket.socket(family, kind, protocol) as listening:
+                    # As the server does: the port of one that has just ended is free.
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     listening.bind(address)
                 return
             except OSError as error:
                 reason = error.strerror or str(error)
     except OSError as error:
         reason = error.strerror or str(error)
-    raise UsageError(
-        "nothing can listen there", where=f"--host {host}", expected="an address of this machine", found=reason
-    )
+    where, expected = f"--host {host}", "an address of this machine"
+    if port:
+        where, expected = f"{where} --port {port}", f"{expected} and a free port"
+    raise UsageError("nothing can listen there", where=where, expected=expected, found=reason)
 
 
 def _issuer(settings: Settings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from types import FrameType
 
@@ -10,6 +11,8 @@ from relayout.errors import UsageError
 from relayout_api.workers.processes import Template
 
 __all__ = ["serve"]
+
+_log = logging.getLogger("relayout_api")
 
 # After the grace: the time to answer those whose work was stopped.
 _LAST_WORDS_SECONDS = 3
@@ -28,7 +31,7 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
 
         from relayout_api.app import create_app
         from relayout_api.http_protocol import Protocol, with_files
-        from relayout_api.preflight import needs_local_callers, with_auth
+        from relayout_api.preflight import check_address, misspelled, needs_local_callers, with_auth
         from relayout_api.settings import Settings
         from relayout_api.telemetry.logs import configure
 
@@ -36,6 +39,9 @@ def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = F
         if grace is not None:
             settings = settings.model_copy(update={"grace": grace})
         configure(settings.log_format)
+        for variable, near in misspelled().items():
+            _log.warning("%s: no such setting; did you mean %s?", variable, near)
+        check_address(host, port)
         app = create_app(settings, template, only_local=needs_local_callers(settings, host, is_open))
         service = app.state.service
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,6 +181,22 @@ def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -
     assert done.returncode == 2
     assert "nobody could call the service" in done.stderr
     assert "--open" in done.stderr
+
+
+def test_a_port_in_use_and_a_misspelt_setting_are_told_at_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        command = [sys.executable, "-m", "relayout", "serve", "--port", str(port)]
+        environment = {"PATH": "", "HOME": str(tmp_path), "RELAYOUT_DATA": str(tmp_path), "RELAYOUT_WORKER": "4"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    warning, _, error = done.stderr.partition("\n")
+    assert warning.endswith("warning RELAYOUT_WORKER: no such setting; did you mean RELAYOUT_WORKERS?")
+    assert error == (
+        f"relayout: error: --host 127.0.0.1 --port {port}: nothing can listen there\n"
+        "  expected: an address of this machine and a free port\n"
+        "  found:    Address already in use\n"
+    )
 
 
 def test_the_configuration_can_be_checked_without_a_start(
