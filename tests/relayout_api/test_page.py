@@ -574,6 +574,26 @@ def test_a_request_in_json_is_taken_with_its_backend_and_options(page: Page) -> 
     expect(page.get_by_label("Max batch")).to_have_value("16")
 
 
+def test_the_body_of_a_loop_hangs_on_what_the_loop_reads(page: Page) -> None:
+    links = page.evaluate(
+        """async graph => {
+            const {pictureOf} = await import("/static/picture.js");
+            const headers = {"Content-Type": "application/json"};
+            const answer = await fetch("/v1/graph", {method: "POST", headers, body: JSON.stringify({graph})});
+            const {nodes, links} = pictureOf(await answer.json(), "before", false);
+            return links.flatMap(({from, to}) => to.map(each => `${nodes[from].key} > ${nodes[each].key}`)).sort();
+        }""",
+        endless_loop(),
+    )
+    assert links == [
+        "Identity 'on' > Loop 'loop'",
+        "Loop 'loop' > output y",
+        "Neg 'after' > Loop 'loop'",
+        "input x > Loop 'loop'",
+        "input x > Neg 'after'",
+    ]
+
+
 def test_what_depends_on_an_early_value_stands_beside_its_consumer(page: Page) -> None:
     """A chain of 20 nodes. Each fourth reads a second input, over a branch that divides and joins, as the
     attentions of a diffusion model read the text. A node that leads to an output alone stays below what it reads."""

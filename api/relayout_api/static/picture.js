@@ -47,9 +47,19 @@ class Side {
     for (const value of drawing.outputs) {
       consumers[value].push(unique(`output ${drawing.values[value].name}`, {io: "output", value}));
     }
+    // An input of the body of a Loop or Scan has its first value, or its slices, from the input at the same place.
+    const outer = new Map();
+    for (const node of drawing.nodes) {
+      for (const body of node.bodies) {
+        if (body.inputs.length === node.inputs.length) body.inputs.forEach((value, i) => outer.set(value, node.inputs[i]));
+      }
+    }
+    for (const value of outer.keys()) {
+      let origin = value;
+      while (outer.has(origin)) origin = outer.get(origin);
+      if (producers.has(origin)) producers.set(value, producers.get(origin));
+    }
     this.mains = mainsOf(drawing);
-    this.producers = producers;
-    this.consumers = consumers;
     for (const [value, key] of producers) {
       if (consumers[value].length) this.links.push({from: key, to: consumers[value], value: drawing.values[value]});
     }
