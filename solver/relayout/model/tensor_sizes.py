@@ -9,7 +9,7 @@ first usual size with which no formula is 0: an image of 64 x 64 has no window o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
-from relayout.model.dims.formula import evaluated, symbols_of
+from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops import Free, all_nodes, rule_of
 from relayout.ops.node_reader import constant_tensor
 
@@ -102,11 +102,8 @@ class DimSizes:
             return Bounds(1, None)
         if dim.value in self._bounds or dim.value in self._sizes or dim.value.isidentifier():
             return self._bounds.get(dim.value)
-        try:
-            names = symbols_of(dim)
-        except Exception:  # see `_evaluated`
-            return Bounds(1, None)
-        return Bounds(1, None) if names & self._bounds.keys() else None
+        names = formula_names(dim.value)
+        return Bounds(1, None) if names is None or names & self._bounds.keys() else None
 
     def open_extents(self, shape: ir.Shape | None) -> tuple[OpenExtent, ...]:
         """The dims of a shape that are computed while the model runs, sorted by name. One without a name is none of
@@ -129,7 +126,7 @@ class DimSizes:
         # Sizes are added while reshapes are gone through.
         key = name, len(self._sizes)
         if key not in self._formulas:
-            self._formulas[key] = self._evaluated(dim, name)
+            self._formulas[key] = self._evaluated(name)
         return self._formulas[key]
 
     def _size(self, name: str) -> int:
@@ -141,17 +138,14 @@ class DimSizes:
     def _of_symbol(self, name: str) -> int:
         return self._sizes[name] if name in self._sizes else self._usual.get(name, DYNAMIC)
 
-    def _evaluated(self, dim: ir.SymbolicDim, name: str) -> int:
+    def _evaluated(self, name: str) -> int:
         """The size of a dim such as `2*height`, or the dynamic default. A product is one of sizes, as that of dims is:
         a factor may be a formula that has a size of its own."""
         term = term_of(name)
         if term.names != (name,):
             return int(term.factor * prod(self._extent(ir.SymbolicDim(each)) for each in term.names))
-        try:
-            names = symbols_of(dim)
-            result = evaluated(dim, {each: self._of_symbol(each) for each in names})
-        except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
-            result = None
+        names = formula_names(name) or frozenset()
+        result = formula_size(name, {each: self._of_symbol(each) for each in names})
         if result is None or result < 0:
             self.assumed[name] = self.counted[name] = DYNAMIC
             return DYNAMIC
@@ -263,15 +257,14 @@ def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
         return {}
     shapes = {id(value.shape): value.shape for node in all_nodes(model.graph) for value in node.outputs}
     texts = {name for shape in shapes.values() for name in _names(shape) if not name.isidentifier()}
-    formulas = [
-        (ir.SymbolicDim(text), names) for text in sorted(texts) if (names := _symbols_among(text, open_, known))
-    ]
+    formulas = [(text, formula_names(text) or frozenset()) for text in sorted(texts)]
+    sized = [(text, names & open_) for text, names in formulas if names & open_ and names <= open_ | known.keys()]
     found: dict[str, int] = {}
     for usual in USUAL:
         small = {
             name
-            for dim, names in formulas
-            if _is_empty(dim, {**known, **dict.fromkeys(names, DYNAMIC), **found})
+            for text, names in sized
+            if _is_empty(text, {**known, **dict.fromkeys(names, DYNAMIC), **found})
             for name in names
         }
         if not small:
@@ -280,20 +273,8 @@ def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
     return {}
 
 
-def _symbols_among(text: str, open_: Set[str], known: Mapping[str, int]) -> frozenset[str]:
-    """The symbols of a formula that are among `open_`; none unless all others are known."""
-    try:
-        names = symbols_of(ir.SymbolicDim(text))
-    except Exception:  # see `DimSizes._evaluated`
-        return frozenset()
-    return names & open_ if names <= open_ | known.keys() else frozenset()
-
-
-def _is_empty(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> bool:
-    try:
-        size = evaluated(dim, sizes)
-    except Exception:  # see `DimSizes._evaluated`
-        return False
+def _is_empty(formula: str, sizes: Mapping[str, int]) -> bool:
+    size = formula_size(formula, sizes)
     return size is not None and size < 1
 
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
 from relayout.layout.terms import factors_of, term_of
-from relayout.model.dims.formula import evaluated, symbols_of
+from relayout.model.dims.formula import formula_names, formula_size
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import walk
@@ -28,7 +28,6 @@ __all__ = [
     "count",
     "determined_sizes",
     "extent_counter",
-    "formula_size",
     "moved_bytes",
     "moves_axes",
 ]
@@ -188,7 +187,7 @@ def _raised(inputs: Iterable[ir.Value], nodes: Iterable[ir.Node], sizes: Mapping
         if not vanish:
             return raised
         for name in vanish:
-            raised |= dict.fromkeys(symbols_of(ir.SymbolicDim(name)) & asked, size)
+            raised |= dict.fromkeys((formula_names(name) or frozenset()) & asked, size)
     return {}
 
 
@@ -244,15 +243,3 @@ def _names(value: ir.Value) -> list[str]:
 
 def _name(dim: Dim) -> str | None:
     return None if isinstance(dim, int) else dim.value
-
-
-def formula_size(formula: str, sizes: Mapping[str, int], unknown: int | None = None) -> int | None:
-    """The value of a formula such as `2*height`, where names without a size have the size `unknown`. None where a name
-    has none, or the value is no integer, and for text that is not an expression."""
-    dim = ir.SymbolicDim(formula)
-    try:
-        names = symbols_of(dim)
-        known = {name: size for name in names if (size := sizes.get(name, unknown)) is not None}
-        return evaluated(dim, known) if len(known) == len(names) else None
-    except Exception:  # exporters write any text into a dim's name
-        return None

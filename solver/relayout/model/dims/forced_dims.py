@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.terms import NAME, Term, product, term_of
-from relayout.model.dims.formula import evaluated
+from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
@@ -94,10 +94,7 @@ def _size_of(text: str, sizes: Mapping[str, int]) -> int | None:
     """The size of a name, or of a formula of names that all have one."""
     if text in sizes or text.isidentifier():
         return sizes.get(text)
-    try:
-        size = evaluated(ir.SymbolicDim(text), sizes) if _names_in(text) <= sizes.keys() else None
-    except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
-        return None
+    size = formula_size(text, sizes) if _names_in(text) <= sizes.keys() else None
     return None if size is None or size < 0 else size
 
 

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from relayout.layout.terms import NAME
 
-__all__ = ["LONGEST_FORMULA", "evaluated", "symbols_of"]
+__all__ = ["LONGEST_FORMULA", "evaluated", "formula_names", "formula_size", "symbols_of"]
 
 LONGEST_FORMULA = 160
 """A longer formula says nothing to a reader: a generated name stays."""
@@ -68,6 +68,27 @@ def evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | None:
     except ZeroDivisionError:
         return None
     return int(number) if number.denominator == 1 else None
+
+
+def formula_names(text: str) -> frozenset[str] | None:
+    """The names in a formula; None for a text that is none: exporters write any text into a dim's name."""
+    try:
+        return symbols_of(ir.SymbolicDim(text))
+    except Exception:  # parsers raise errors of several types
+        return None
+
+
+def formula_size(text: str, sizes: Mapping[str, int], unknown: int | None = None) -> int | None:
+    """The value of a formula such as `2*height`, where names without a size have the size `unknown`. None where a name
+    has none, or the value is no integer, and for a text that is no formula."""
+    names = formula_names(text)
+    if names is None:
+        return None
+    known = {name: size for name in names if (size := sizes.get(name, unknown)) is not None}
+    try:
+        return evaluated(ir.SymbolicDim(text), known) if len(known) == len(names) else None
+    except Exception:  # see `formula_names`
+        return None
 
 
 @lru_cache(1024)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from relayout.errors import UsageError, check_known, option_text
-from relayout.ops import all_nodes
+from relayout.ops import all_nodes, extents_of
 
 __all__ = ["check_dims", "sizes_in"]
 
@@ -30,10 +30,4 @@ def sizes_in(dims: Mapping[str, int] | None, *models: ir.Model) -> dict[str, int
 def _dim_names(model: ir.Model) -> set[str]:
     """The symbolic dims of the graph's inputs and of all values computed from them."""
     values = [*model.graph.inputs, *(value for node in all_nodes(model.graph) for value in node.outputs)]
-    return {
-        dim.value
-        for value in values
-        if value.shape is not None
-        for dim in value.shape
-        if not isinstance(dim, int) and dim.value is not None
-    }
+    return {extent for value in values for extent in extents_of(value) or () if isinstance(extent, str)}

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from relayout.model.dims.formula import formula_size
 from relayout.report.schema import Finding, Report, Severity
-from relayout.verification.counting import determined_sizes, formula_size
+from relayout.verification.counting import determined_sizes
 
 __all__ = ["check_sizes", "sizes_of"]
 
