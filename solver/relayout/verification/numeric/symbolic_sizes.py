@@ -14,6 +14,7 @@ import onnx_ir as ir
 from relayout.model.dims.forced_dims import forced_sizes
 from relayout.model.tensor_sizes import DimSizes
 from relayout.verification.axis_names import fed
+from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["Plan", "Sampling", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
@@ -85,11 +86,10 @@ def _plans(model: ir.Model, dims: Mapping[str, int]) -> Iterator[Plan]:
         (1, (8,), 1),
         (1, (1,), 1),
     )
-    single = dict.fromkeys(batches, 1)
     large = tuple(
         (1, (size,), 2)
         for size in _LARGE
-        if others and _elements(inputs, {**single, **dict.fromkeys(others, size)}) <= _MOST_ELEMENTS
+        if others and _elements(inputs, _sized(model, 1, (size,))[0]) <= _MOST_ELEMENTS
     )
     mentioned = [each for each in _mentioned(model) if (batches or others) and _is_small(inputs, each)]
     for batch, sizes, highest in (
@@ -98,11 +98,9 @@ def _plans(model: ir.Model, dims: Mapping[str, int]) -> Iterator[Plan]:
         *((extent, (extent,), 2) for extent in mentioned),
         *((1, (extent,), 2) for extent in (mentioned if batches and others else ())),
     ):
-        extents = dict.fromkeys(batches, batch)
-        extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
+        extents, *summed = _sized(model, batch, sizes)
         most = max(_MOST_ELEMENTS, 2 * _elements(inputs, extents))
-        summed = [each for each in _with_sums(model, extents, others) if _elements(inputs, each) <= most]
-        for sized in (extents, *summed):
+        for sized in (extents, *(each for each in summed if _elements(inputs, each) <= most)):
             yield Plan({**sized, **{name: size for name, size in given.items() if name in sized}}, highest)
 
 
@@ -144,9 +142,7 @@ def other_plans(model: ir.Model, dims: Mapping[str, int] | None, first: Plan) ->
     # A model may take one batch alone, or one size of an image.
     for changed in ({*batches, *others}, {*others}, {*batches}):
         for batch, sizes in (*_OTHERS, *more):
-            extents = dict.fromkeys(batches, batch)
-            extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-            for sized in (extents, *_with_sums(model, extents, others)):
+            for sized in _sized(model, batch, sizes):
                 new = {name: size for name, size in sized.items() if name in changed and name not in kept}
                 whole = {**first.extents, **new}
                 if not new or any(size == first.extents[name] for name, size in new.items()):
@@ -174,6 +170,13 @@ class _Largest:
             longest = dict.fromkeys(sizes.assumed.keys() - {"?"}, max(extents.values(), default=1))
             found = max(map(DimSizes(self._model, {**longest, **extents}), self._shapes))
         return found
+
+
+def _sized(model: ir.Model, batch: int, sizes: Sequence[int]) -> list[dict[str, int]]:
+    """The open dims with the size `batch` for batches and these sizes in turn for the others, and then with sums."""
+    batches, others = _unknown(fed(model))
+    extents = dict.fromkeys(batches, batch) | {name: sizes[i % len(sizes)] for i, name in enumerate(others)}
+    return [extents, *_with_sums(model, extents, others)]
 
 
 def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str]) -> Iterator[dict[str, int]]:
@@ -239,27 +242,17 @@ def _unknown(inputs: Sequence[ir.Value]) -> tuple[list[str], list[str]]:
 
 
 def _declared_in_bodies(model: ir.Model) -> dict[str, int]:
-    """The dims whose size a Loop or a Scan declares for the inputs of its body."""
+    """The dims whose size a Loop or a Scan declares for the loop-carried inputs of its body."""
     found: dict[str, int] = {}
-    for outer, inner in chain.from_iterable(map(_states, model.graph.all_nodes())):
-        if outer is None or outer.shape is None or inner.shape is None or len(outer.shape) != len(inner.shape):
-            continue
-        for axis, (extent, declared) in enumerate(zip(outer.shape, inner.shape, strict=True)):
-            if isinstance(declared, int) and not isinstance(extent, int):
-                found.setdefault(symbol_of(outer, axis), declared)
+    for node in model.graph.all_nodes():
+        for outer, inner, _ in region_edges(node):
+            before, inside = outer.shape or (), inner.shape or ()
+            if outer not in node.inputs or len(before) != len(inside):
+                continue
+            for axis, (extent, declared) in enumerate(zip(before, inside, strict=True)):
+                if isinstance(declared, int) and not isinstance(extent, int):
+                    found.setdefault(symbol_of(outer, axis), declared)
     return found
-
-
-def _states(node: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value]]:
-    """The loop-carried values of a Loop or a Scan, with their names inside."""
-    body = node.attributes.get("body")
-    if node.domain != "" or body is None:
-        return
-    if node.op_type == "Loop":
-        yield from zip(node.inputs[2:], body.as_graph().inputs[2:], strict=False)
-    if node.op_type == "Scan" and "num_scan_inputs" in node.attributes:
-        states = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
-        yield from zip(node.inputs[:states], body.as_graph().inputs[:states], strict=False)
 
 
 def _mentioned(model: ir.Model) -> list[int]:
