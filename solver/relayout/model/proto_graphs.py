@@ -21,6 +21,7 @@ __all__ = [
     "graphs_inside",
     "nodes_inside",
     "replace_entries",
+    "static_shape",
     "subgraphs_of",
 ]
 
@@ -61,6 +62,15 @@ def dims_in(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]
     for each in subgraphs_of(graph):
         for value in declared_values(each):
             yield from value.type.tensor_type.shape.dim
+
+
+def static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
+    """The extents of a tensor's type; None where one is not known, or the rank."""
+    if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):
+        return None
+    dims = kind.tensor_type.shape.dim
+    known = tuple([dim.dim_value for dim in dims if dim.HasField("dim_value")])
+    return known if len(known) == len(dims) else None
 
 
 def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -35,6 +35,7 @@ from relayout.model.proto_graphs import (
     declared_values,
     graphs_inside,
     replace_entries,
+    static_shape,
     subgraphs_of,
 )
 from relayout.model.tensor_types import is_absent
@@ -405,19 +406,11 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
         kind = value.type
         written = kind.SerializeToString()
         if written not in of_type:
-            of_type[written] = _static_shape(kind)
+            of_type[written] = static_shape(kind)
         shape = of_type[written]
         if shape is not None:
             found[value.name] = shape
     return found
-
-
-def _static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
-    if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):
-        return None
-    dims = kind.tensor_type.shape.dim
-    known = tuple(dim.dim_value for dim in dims if dim.HasField("dim_value"))
-    return known if len(known) == len(dims) else None
 
 
 def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, found: set[str]) -> bool:

@@ -16,7 +16,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.dims.lone_inference import LoneInference
+from relayout.model.dims.lone_inference import inferred_alone
 from relayout.model.dims.symbolic_shapes import (
     MATCHED,
     PLAIN,
@@ -62,8 +62,7 @@ class Symbols:
         opsets: Sequence[onnx.OperatorSetIdProto] = (),
     ) -> None:
         """`known` has the constants by name. `opsets` give the version of the operators."""
-        self._known = known
-        self._alone = LoneInference(opsets)
+        self._known, self._opsets = known, opsets
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
         self._made_up = MadeUpNames(graph)
@@ -181,7 +180,7 @@ class Symbols:
             if shape is None:
                 return
             shapes[name] = shape
-        for name, found in self._alone.shapes(node, shapes, self._kinds, self._known).items():
+        for name, found in inferred_alone(node, shapes, self._kinds, self._known, self._opsets).items():
             self._enter(name, tuple([Term(Fraction(extent)) for extent in found]))
 
     def _enter(self, name: str, shape: Dims) -> None:
