@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
+from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.verification.memory_format import Atom, MemoryFormat
 from relayout.verification.operator_facts import AxisNames
 
@@ -146,16 +147,12 @@ def _fault(way: _Way, layout: Layout, axes: AxisNames, extents: tuple[int | None
 
 def _run(way: _Way, array: Array) -> Array:
     """The last value of a way, for the `array` at its start."""
-    from onnx.reference import ReferenceEvaluator
-
     if not way.nodes:
         return array
-    read, made = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in way.names)
-    nodes = [onnx.NodeProto.FromString(each) for each in way.nodes]
-    graph = onnx.helper.make_graph(nodes, "way", [read], [made])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", way.opset)])
-    (result,) = ReferenceEvaluator(model).run(None, {way.names[0]: array})
-    return np.asarray(result)
+    start, end = way.names
+    nodes = map(onnx.NodeProto.FromString, way.nodes)
+    (result,) = evaluated_alone(nodes, {start: array}, [end], [onnx.helper.make_opsetid("", way.opset)])
+    return result
 
 
 def _between(start: ir.Value, end: ir.Value) -> list[ir.Node] | None:

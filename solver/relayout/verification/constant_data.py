@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes
@@ -214,8 +215,6 @@ def _difference(expected: Array, found: Array) -> str:
 
 def _computed(value: ir.Value) -> Array | None:
     """The data of a value that the original computes from constants; None where the evaluator lacks an operator."""
-    from onnx.reference import ReferenceEvaluator
-
     nodes: dict[ir.Node, None] = {}
     leaves: dict[str, Array] = {}
     pending = [value]
@@ -232,14 +231,11 @@ def _computed(value: ir.Value) -> Array | None:
     graph = value.graph
     if graph is None:
         return None
-    ordered = [node for node in graph.all_nodes() if node in nodes]
-    inputs = [onnx.ValueInfoProto(name=name) for name in leaves]
-    body = onnx.GraphProto(name="constants", node=map(ir.serde.serialize_node, ordered), input=inputs)
-    body.output.append(onnx.ValueInfoProto(name=str(value.name)))
+    ordered = [ir.serde.serialize_node(node) for node in graph.all_nodes() if node in nodes]
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     try:
         with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
+            (result,) = evaluated_alone(ordered, leaves, [str(value.name)], opsets)
     except Exception:  # the evaluator may raise anything
         return None
-    return np.asarray(result)
+    return result

@@ -25,6 +25,7 @@ from relayout.model.dims.dim_unification import (
     unify_names,
     without_made_up_outputs,
 )
+from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
 from relayout.model.dims.spatial_dims import name_spatial_dims
@@ -330,7 +331,10 @@ def _run(
     node: onnx.NodeProto, operands: list[np.ndarray], opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> list[np.ndarray] | None:
     try:
-        arrays = _computed(node, operands) or _evaluate(node, operands, opsets)
+        arrays = _computed(node, operands)
+        if arrays is None:
+            feeds = dict(zip([name for name in node.input if name], operands, strict=True))
+            arrays = evaluated_alone([node], feeds, [name for name in node.output if name], opsets)
     except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
         return None
     return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
@@ -378,23 +382,6 @@ def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
     """The result of a ConstantOfShape."""
     values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
     return [np.full(shape, values[0].item(), values[0].dtype)]
-
-
-def _evaluate(
-    node: onnx.NodeProto, operands: list[np.ndarray], opsets: Sequence[onnx.OperatorSetIdProto]
-) -> list[np.ndarray]:
-    from onnx.reference import ReferenceEvaluator
-
-    feeds = dict(zip([name for name in node.input if name], operands, strict=True))
-    inputs = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    ]
-    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
-    # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
-    alone = onnx.helper.make_graph([node], "known", inputs, outputs)
-    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=opsets)).run(None, feeds)
-    return [np.asarray(result) for result in results]
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.dims.lone_inference import inferred_alone
+from relayout.model.dims.lone_nodes import inferred_alone
 from relayout.model.dims.symbolic_shapes import (
     MATCHED,
     PLAIN,

@@ -1,8 +1,8 @@
-"""onnx's inference of one node whose operands have known shapes, without the rest of its graph."""
+"""Nodes without the rest of their graph: onnx's inference of their shapes, and its reference evaluator's results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -10,7 +10,24 @@ from onnx import numpy_helper
 
 from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, static_shape
 
-__all__ = ["inferred_alone"]
+__all__ = ["evaluated_alone", "inferred_alone"]
+
+
+def evaluated_alone(
+    nodes: Iterable[onnx.NodeProto],
+    feeds: Mapping[str, np.ndarray],
+    wanted: Iterable[str],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> list[np.ndarray]:
+    """The `wanted` values that nodes, in topological order, compute from these arrays by name. May raise any error."""
+    from onnx.reference import ReferenceEvaluator  # slow to import
+
+    graph = onnx.GraphProto(name="alone", node=nodes)
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    # Of a node alone the evaluator may take the newest version, which has no such attribute: Squeeze's axes.
+    model = onnx.helper.make_model(graph, opset_imports=opsets)
+    return [np.asarray(result) for result in ReferenceEvaluator(model).run(None, dict(feeds))]
 
 
 def inferred_alone(
