@@ -72,9 +72,9 @@ def _graphs_in(attributes: Mapping[str, ir.Attr]) -> Sequence[ir.Graph]:
     found: Sequence[ir.Graph] = ()
     for attribute in attributes.values():
         kind = attribute.type
-        if kind is _GRAPH:
+        if kind is _GRAPH and not attribute.is_ref():
             found = (*found, attribute.as_graph())
-        elif kind is _GRAPHS:
+        elif kind is _GRAPHS and not attribute.is_ref():
             found = (*found, *attribute.as_graphs())
     return found
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.dims.lone_nodes import evaluated_alone
+from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes
@@ -25,7 +26,6 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.requirements import node_label, noted_order
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_constants"]
 

@@ -13,11 +13,12 @@ import onnx_ir as ir
 from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.io import Source, read_model
+from relayout.ops import graphs_of
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import AxisNames, enter_backend_operators
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import walk
 
 __all__ = [
     "COPY",

@@ -10,15 +10,16 @@ from relayout.backend.calls import ask, supported_by
 from relayout.backend.interface import Backend
 from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
+from relayout.ops import graphs_of
 from relayout.report.schema import Finding
+from relayout.verification.counterparts import VIEWS
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["check_placement", "transferred"]
 
 # They move data, and run where the conversion is made.
-_MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
+_MOVES = VIEWS | {"Pad", "Slice"}
 
 
 def check_placement(index: ModelIndex, backend: Backend) -> Iterator[Finding]:

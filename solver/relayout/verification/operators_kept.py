@@ -15,23 +15,27 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
+from relayout.ops import graphs_of
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import COPY, ancestors, behind_views, first_result, paired_graphs, source_name
+from relayout.verification.counterparts import (
+    COPY,
+    VIEWS,
+    ancestors,
+    behind_views,
+    first_result,
+    paired_graphs,
+    source_name,
+)
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
-from relayout.verification.subgraph_values import graphs_of, walk
+from relayout.verification.subgraph_values import walk
 
 __all__ = ["MOVES", "check_operators", "kind_of"]
 
 _OWN = ("", OURS)
-MOVES = frozenset(
-    (
-        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice"),
-        *("SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"),
-    )
-)
+MOVES = VIEWS | {"Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Slice", "SpaceToDepth"}
 """Operators of ONNX that only move elements."""
 _BY_LAYOUT = re.compile(
     r"(?<!empty_)ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"

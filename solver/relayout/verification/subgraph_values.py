@@ -1,6 +1,6 @@
 """Region edges of If, Loop and Scan: the values outside and inside a nested graph that are one and the same.
 
-Read off ONNX's definitions of the three operators, and of nothing else.
+The edges are read off ONNX's definitions of the three operators, and off nothing else.
 """
 
 from __future__ import annotations
@@ -9,29 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["Nesting", "RegionEdge", "graphs_of", "nesting_of", "region_edges", "walk"]
+from relayout.ops import graphs_of
+
+__all__ = ["Nesting", "RegionEdge", "nesting_of", "region_edges", "walk"]
 
 Nesting = Mapping[ir.Node, Sequence[ir.Graph]]
 """The graphs inside each node that has any. To ask every node for its graphs takes as long as a check does."""
 
 RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """The value at each end, and for each axis of the second the axis of the first that it is."""
-
-
-def graphs_of(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs inside a node."""
-    # Every pass asks every node; the dict inside is read faster than through the mapping.
-    attributes = node.attributes.data
-    if not attributes:
-        return ()
-    found: list[ir.Graph] = []
-    for attribute in attributes.values():
-        kind = attribute.type
-        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
-        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found += attribute.as_graphs()
-    return found
 
 
 def nesting_of(graph: ir.Graph) -> Nesting:

@@ -13,6 +13,7 @@ from functools import partial
 import onnx
 import onnx_ir as ir
 
+from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM
@@ -21,7 +22,6 @@ from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import Plan, Sampling, contradiction, open_dims, other_plans, plans
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = [
     "INNER_BYTES",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from relayout.ops import graphs_of
 from relayout.verification.constants import constants_of
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["Forcing", "forced", "forcings"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from relayout.ops import graphs_of
 from relayout.verification.operator_facts import OURS
-from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["Cut", "Operators", "cut", "lacking"]
 

@@ -13,12 +13,13 @@ from itertools import chain
 
 import onnx_ir as ir
 
+from relayout.ops import graphs_of
 from relayout.verification.counterparts import counterpart, paired_graphs, scopes_of
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators
 from relayout.verification.numeric.preparation import fits
-from relayout.verification.subgraph_values import graphs_of, nesting_of
+from relayout.verification.subgraph_values import nesting_of
 
 __all__ = ["Part", "Piece", "model_of", "pieces"]
 
