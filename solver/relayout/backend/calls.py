@@ -28,7 +28,7 @@ from relayout.errors import BackendError, LayoutRankError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical, logical_order
-from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.ops.operand_roles import operand_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -366,8 +366,7 @@ class _NodeCheck(Struct, frozen=True):
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
-        role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
-        letters = onnx_letters(self.node, role, given.rank)
+        letters = operand_letters(self.node, n, given.rank, is_result=side != "input")
         return given if letters is None else given.with_names(letters)
 
     def wrong(

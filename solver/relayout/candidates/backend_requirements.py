@@ -34,7 +34,7 @@ from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.ops import Axes, Free, OperatorClass, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
-from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.ops.operand_roles import operand_letters
 
 __all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
 
@@ -282,7 +282,7 @@ def _present_layout(node: ir.Node, n: int, *, is_result: bool) -> Layout | None:
             "".join(dim if (t := own.tile(i)) is None else f"{dim}[tile:{t}]" for i, dim in enumerate(own.names))
         )
     value = (node.outputs if is_result else node.inputs)[n]
-    letters = onnx_letters(node, result_role(node, n) if is_result else input_role(node, n), rank_of(value))
+    letters = operand_letters(node, n, rank_of(value), is_result=is_result)
     return Layout.parse(letters) if letters is not None else None
 
 

@@ -16,7 +16,7 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
 from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
-from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.ops.operand_roles import operand_letters
 
 __all__ = ["node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
 
@@ -160,8 +160,7 @@ def _source_numbers(implementation: Implementation, noted_order: str, rank: int)
 
 def _onnx_order(node: ir.Node, port: Port, own: str | None) -> Layout | None:
     """ONNX's layout of an operand that lies otherwise: a rewrite reads it as ONNX has it; None where it lies so."""
-    role = result_role(node, port.index) if port.is_result else input_role(node, port.index)
-    letters = onnx_letters(node, role, len(own)) if own is not None else None
+    letters = operand_letters(node, port.index, len(own), is_result=port.is_result) if own is not None else None
     return Layout.from_names(letters) if letters is not None and letters != own else None
 
 

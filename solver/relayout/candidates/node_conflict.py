@@ -21,7 +21,7 @@ from relayout.errors import InfeasibleError
 from relayout.layout.binding import unbound
 from relayout.layout.layout import Layout
 from relayout.ops import extents_of
-from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.ops.operand_roles import operand_letters
 from relayout.solve.conflict import minimal
 
 __all__ = ["Trial", "unmet"]
@@ -78,13 +78,13 @@ def _why_unbound(choice: NodePorts, operand: _Operand, stated: Implementation, n
         return f"the rank of {value.name} is not known; a shape in the file (value_info) gives it"
     if layout.is_numbered:
         return None
-    role = result_role(choice.node, index) if is_result else input_role(choice.node, index)
     ports = [port.operand for port in choice.ports if (port.is_result, port.index) == operand]
     boxes = [f"[{space}:{data}]" for i in range(layout.rank) for space, data in layout.boxes(i)]
     base = ports[0].tensor.base if ports and boxes else None
     if base is not None and not ports[0].view.is_plain:
         return f"{value.name} is a Reshape of {base.name}, and the contents of {boxes[0]} after a Reshape are not known"
-    letters = onnx_letters(choice.node, role, len(extents)) or (names.of(ports[0]) if ports else None)
+    letters = operand_letters(choice.node, index, len(extents), is_result=is_result)
+    letters = letters or (names.of(ports[0]) if ports else None)
     if letters is None or len(letters) != len(extents):
         return None
     return unbound(layout, letters, extents, element_size(value), pads=stated.pads)
@@ -143,9 +143,8 @@ def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Impl
 def _own_axis_names(node: ir.Node, operand: _Operand, layout: Layout) -> str:
     """The names of the layout's axes in their order, or the operator's own order where it has other names."""
     is_result, index = operand
-    role = result_role(node, index) if is_result else input_role(node, index)
     names = "".join(name for place, name in enumerate(layout.names) if layout.outer(place) is None)
-    native = onnx_letters(node, role, len(names))
+    native = operand_letters(node, index, len(names), is_result=is_result)
     return names if native is None or sorted(names) == sorted(native) else native
 
 

@@ -14,7 +14,7 @@ from relayout.model.emit import Emitter, Physical
 from relayout.model.layout_functions import drop_unused, use_onnx_operator
 from relayout.ops import extents_of, nested_graphs
 from relayout.ops.logical_node import lies_as, logical
-from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+from relayout.ops.operand_roles import operand_letters
 
 __all__ = ["names_in", "unpack"]
 
@@ -88,8 +88,7 @@ def _dims(node: ir.Node, n: int, operand: ir.Value | None, *, is_result: bool) -
     if layout is None or operand is None:
         return None
     extents = extents_of(operand)
-    role = result_role(node, n) if is_result else input_role(node, n)
-    letters = onnx_letters(node, role, len(extents)) if extents is not None else None
+    letters = operand_letters(node, n, len(extents), is_result=is_result) if extents is not None else None
     order = bind(layout, letters, extents, 1, pads=True) if letters is not None else None
     if order is None:
         raise UsageError(

@@ -30,7 +30,7 @@ __all__ = [
     "kernel_input",
     "letters_of_role",
     "native_role",
-    "onnx_letters",
+    "operand_letters",
     "own_layout",
     "result_role",
     "spatial_letters",
@@ -137,8 +137,12 @@ def spatial_letters(rank: int) -> str | None:
     return _SPATIAL.get(rank)
 
 
-def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
-    """ONNX's axis names of a `role` operand of rank `rank`, in ONNX's order; None where the axes have no names."""
+def operand_letters(node: ir.Node, n: int, rank: int, *, is_result: bool = False) -> str | None:
+    """ONNX's axis names of the n-th input, or result, at this rank, in ONNX's order; None where there are none."""
+    return _letters(node, _role(node, int(is_result), n), rank)
+
+
+def _letters(node: ir.Node, role: str, rank: int) -> str | None:
     spatial = spatial_letters(rank)
     if role == OTHER or spatial is None:
         return None
@@ -197,7 +201,7 @@ def letters_of_role(node: ir.Node, role: str) -> str | None:
     data = node.inputs[0] if node.inputs else None
     if role == OTHER or data is None or data.shape is None:
         return None
-    return onnx_letters(node, role, _axis_count(own_layout(node, DATA, len(data.shape))))
+    return _letters(node, role, _axis_count(own_layout(node, DATA, len(data.shape))))
 
 
 @lru_cache(maxsize=1024)

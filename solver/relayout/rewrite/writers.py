@@ -26,7 +26,7 @@ from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
 from relayout.ops import Axes, Free, extents_of, is_read
 from relayout.ops.logical_node import lies_as, logical
-from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, input_role, onnx_letters
+from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, operand_letters
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import base_dims, port_dims
@@ -170,7 +170,7 @@ class NodeWriter(_Writer):
     def _to_onnx(self, index: int) -> Sequence[Mapping[str, Any]]:
         """The steps from a constant input as it lies to the order in which ONNX has its axes."""
         layout, operand = lies_as(self._node, index), logical(self._node).inputs[index]
-        letters = onnx_letters(self._node, input_role(self._node, index), rank_of(operand))
+        letters = operand_letters(self._node, index, rank_of(operand))
         if layout is None or letters is None:
             return ()
         return ({"op": "transpose", "perm": [layout.names.index(letter) for letter in letters]},)
