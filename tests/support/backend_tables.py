@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend import Backend, load_backend
+from relayout.backend import Backend, ask, load_backend
 
 TABLE = """\
 # An accelerator that likes channels last.
@@ -61,4 +61,7 @@ def ruled(**rule: Any) -> Backend:
     return load_backend({"name": "ruled", "rule": [rule]})
 
 
-# The text of a table
+def answer(backend: Backend, asked: ir.Node) -> str:
+    """The layouts that a backend requires of a node, each implementation as `NHWC OHWI -> NHWC`."""
+    ways = ask(backend, asked)
+    return " or ".join(f"{' '.join(map(str, way.inputs))} -> {' '.join(map(str, way.results))}" for way in ways)

@@ -70,8 +70,9 @@ def endless_loop(times: int = 1 << 60) -> dict[str, Any]:
     }
 
 
-def swelling_functions(levels: int = 40) -> dict[str, Any]:
-    """A graph of a few KiB whose nested functions inline to 2 ** `levels` nodes."""
+def swelling_functions() -> dict[str, Any]:
+    """A graph of a few KiB whose nested functions inline to 2 ** 40 nodes."""
+    levels = 40
     functions = [
         {
             "name": f"f{level}",

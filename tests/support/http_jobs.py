@@ -40,9 +40,9 @@ def state_of(client: httpx.Client, job: str) -> str:
     return state
 
 
-def wait_until_ended(client: httpx.Client, job: str, seconds: float = 60.0) -> dict[str, Any]:
+def wait_until_ended(client: httpx.Client, job: str) -> dict[str, Any]:
     """The job when it has ended."""
-    wait_for(lambda: state_of(client, job) in ENDED, seconds)
+    wait_for(lambda: state_of(client, job) in ENDED, seconds=60.0)
     ended: dict[str, Any] = client.get(f"/v1/jobs/{job}").json()
     return ended
 

@@ -177,7 +177,8 @@ class _Drawing:
         x, _ = self.pick()
         self.keep("Softmax", x, axis=self.random.choice((1, 3)))
 
-    def model(self, steps: int) -> onnx.ModelProto:
+    def model(self) -> onnx.ModelProto:
+        steps = 14
         moves: dict[Callable[[], None], int] = {
             self.convolution: 8,
             self.activation: 3,
@@ -210,6 +211,6 @@ class _Drawing:
         return self.net.model()
 
 
-def draw_network(seed: int, steps: int = 14) -> onnx.ModelProto:
+def draw_network(seed: int) -> onnx.ModelProto:
     """The network for this seed."""
-    return _Drawing(seed).model(steps)
+    return _Drawing(seed).model()

@@ -111,9 +111,9 @@ def bytes_moved(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tupl
     return total, results[: len(model.graph.output)]
 
 
-def worse_sizes(seed: int, draws: int = 6) -> list[str]:
+def worse_sizes(seed: int) -> list[str]:
     """The sizes at which the legal model of a random graph, for `onnx`, moves more bytes or computes something else."""
-    model = draw_open(seed)
+    model, draws = draw_open(seed), 6
     legal, _ = legalize(model, verify=False)
     found = []
     for number in range(draws):

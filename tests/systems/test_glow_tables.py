@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from glow_nodes import answer, node
+from backend_tables import answer, node
 from graphs import Net, assert_same_numbers, random_feeds
 
 import relayout
