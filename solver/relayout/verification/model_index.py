@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 
 import onnx_ir as ir
@@ -98,7 +98,7 @@ class ModelIndex:
         """The number of a value's type: values of one type are alike in all that a fact reads of them."""
         self.class_of: Callable[[ir.Node], OperatorClass] = _Classes(self, types).__getitem__
         """A node's operator class."""
-        self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = _Marks().__getitem__
+        self.marks_of: Callable[[ir.Value], tuple[str | None, ...]] = cache(_marks)
         """A value's annotations by `MARKS`, () where it has none."""
 
     @cached_property
@@ -152,13 +152,9 @@ class ModelIndex:
         return frozenset(stored(self.model.graph, self.nesting))
 
 
-class _Marks(dict[ir.Value, tuple[str | None, ...]]):
-    """The annotations of each value, read once."""
-
-    def __missing__(self, value: ir.Value) -> tuple[str | None, ...]:
-        notes = value.metadata_props
-        found = self[value] = () if _MARKS.isdisjoint(notes) else tuple([notes.get(key) for key in MARKS])
-        return found
+def _marks(value: ir.Value) -> tuple[str | None, ...]:
+    notes = value.metadata_props
+    return () if _MARKS.isdisjoint(notes) else tuple([notes.get(key) for key in MARKS])
 
 
 class _Types(dict[ir.Value, int]):

@@ -170,7 +170,7 @@ class _Writer:
         is_gemm = form.operator == "Gemm"
         if not zero and (scale or not is_gemm):
             return  # QuantizeLinear would make uint8 of it
-        perms = self._perms(rank) if self._is_channels_last() else ()
+        perms = self._perms(rank) if self._integer("channels_last") == 1 else ()
         if perms is None:
             return
         # The shape of a product does not depend on its bias.
@@ -187,9 +187,6 @@ class _Writer:
     def _kept(self) -> list[onnx.AttributeProto]:
         """The attributes that ONNX's operator has too."""
         return [each for name, each in self._attributes.items() if not name.startswith(_OWN_ATTRIBUTES)]
-
-    def _is_channels_last(self) -> bool:
-        return self._integer("channels_last") == 1
 
     def _integer(self, attribute: str) -> int:
         return self._attributes[attribute].i if attribute in self._attributes else 0

@@ -166,11 +166,11 @@ def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.Funct
     proto.value_info.extend(graph.value_info)
     proto.metadata_props.extend(graph.metadata_props)
     for name, given in function.defaults.items():
-        proto.attribute_proto.append(attribute_to_proto(name, given, None, where, lambda data, place: _no_graph(place)))
+        proto.attribute_proto.append(attribute_to_proto(name, given, None, where, _no_graph))
     return proto
 
 
-def _no_graph(where: str) -> onnx.GraphProto:
+def _no_graph(data: object, where: str) -> onnx.GraphProto:
     raise InputError("a graph cannot be a function's default", where=where)
 
 

@@ -55,7 +55,8 @@ def check_price(
             unknown.append(f"the {part} of the model ({found}) may be others: {reason}")
         elif not is_counted or not (is_priced or found.unpriced):
             message = f"the {part} are not those that the report charges{bill.first_other(part)}"
-            findings.append(_error(message, str(found), _words(claimed)))
+            stated = f"{claimed.count} with {claimed.bytes} bytes at a cost of {claimed.cost}"
+            findings.append(_error(message, str(found), stated))
         elif found.unpriced:
             unknown.append(f"the price of the {part}: {found.unpriced}")
     if bill.contradictions and not findings:
@@ -128,10 +129,6 @@ def check_recorded_price(
         text += f"; not computed: {'; '.join(price.not_computed)}"
         return [Finding(rule="price", severity="warning", expected=str(least), found=text, message=message)], price
     return [] if is_sound or price.not_computed else [_error(message, str(least), text)], price
-
-
-def _words(entry: Entry) -> str:
-    return f"{entry.count} with {entry.bytes} bytes at a cost of {entry.cost}"
 
 
 def _error(message: str, expected: str, found: str) -> Finding:

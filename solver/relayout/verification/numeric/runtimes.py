@@ -79,7 +79,7 @@ class Session:
         self._run_names = [info.name for info in proto.graph.output]
         self.names = [name for name in self._run_names if name not in asked or name in extra]
         # onnxruntime makes no session of a model without results, which is what is left where all of it was cut out.
-        self._run = _RUNTIMES[runtime](proto, weights) if self._run_names else _nothing
+        self._run = _RUNTIMES[runtime](proto, weights) if self._run_names else lambda names, feeds: []
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0.
@@ -91,10 +91,6 @@ class Session:
         results = dict(zip(self._run_names, self._run(self._run_names, copies), strict=True))
         check(self._divisors, results)
         return {name: results[name] for name in self.names}
-
-
-def _nothing(names: list[str], feeds: Mapping[str, Array]) -> list[Any]:
-    return []
 
 
 def _apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
