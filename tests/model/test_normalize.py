@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import pytest
-from graphs import run
+from graphs import assert_same_numbers, run
 from model_files import parse, same, shapes
 
 from relayout.errors import InputError
@@ -183,3 +185,92 @@ def test_a_constant_is_empty_only_in_its_own_scope() -> None:
     (node,) = read_model(model).graph
     left = {key: attribute.as_graph()[0].inputs[1] is None for key, attribute in node.attributes.items()}
     assert left == {"then_branch": True, "else_branch": False}
+
+
+FUSED = {
+    "Relu": "",
+    "Tanh": "",
+    "Sigmoid": "",
+    "LeakyRelu": "activation_params = [0.2], ",
+    "HardSigmoid": "activation_params = [0.1, 0.4], ",
+    "Clip": "activation_params = [-0.5, 0.5], ",
+}
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize("activation", FUSED)
+def test_a_convolution_that_onnxruntime_fused_takes_part_in_the_choice_of_layouts(activation: str, opset: int) -> None:
+    model = parse(
+        f"""g (float[1,3,8,8] x, float[1,4,4,4] z) => (float[1,4,4,4] y) {{
+            c = com.microsoft.FusedConv <strides = [2,2], pads = [1,1,1,1], {FUSED[activation]}
+                activation = "{activation}"> (x, w, b, z)
+            y = com.microsoft.FusedConv <activation = "Relu"> (c, v)
+        }}""",
+        opset=opset,
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    for name, shape in {"w": (4, 3, 3, 3), "b": (4,), "v": (4, 4, 1, 1)}.items():
+        data = np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+    legal, report = legalize(model, backend="nhwc")
+    kinds = [node.op_type for node in legal.graph.node]
+    assert "FusedConv" not in kinds
+    assert [kinds.count("Add"), kinds.count(activation)] == [1, 1 + (activation == "Relu")], kinds
+    assert report.after.transposes == 3
+    assert any("FusedConv" in warning for warning in report.warnings)
+    assert_same_numbers(model, legal)
+
+
+def test_a_fused_convolution_with_a_summand_and_no_bias_is_split_in_subgraphs_too() -> None:
+    model = parse(
+        """g (float[1,3,4,4] x, float[1,3,4,4] z, bool c) => (y) {
+            y = If (c) <
+                then_branch = t () => (a) {
+                    a = com.microsoft.FusedConv <activation = "Relu"> (x, w, , z)
+                },
+                else_branch = e () => (a_Conv) { a_Conv = Abs (x) }>
+        }"""
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    weight = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3, 1, 1)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    read = to_proto(read_model(model))
+    branch = next(each.g for each in read.graph.node[0].attribute if each.name == "then_branch")
+    assert [node.op_type for node in branch.node] == ["Conv", "Add", "Relu"]
+    assert len(branch.node[0].input) == 2
+    assert_same_numbers(model, read)
+
+
+def test_a_fused_product_without_a_summand_stays_where_the_opset_needs_one() -> None:
+    model = parse(
+        """g (float[4,6] x, float[6,5] k) => (float[4,5] y) {
+            y = com.microsoft.FusedGemm <activation = "Relu"> (x, k)
+        }""",
+        opset=10,
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    assert [node.op_type for node in read_model(model).graph] == ["FusedGemm"]
+
+
+def test_a_fused_product_keeps_its_transposed_operand_and_an_activation_with_other_attributes_stays() -> None:
+    model = parse(
+        """g (float[4,6] x, float[5,6] k, float[5,5] j) => (float[4,5] y, float[4,5] u) {
+            a = com.microsoft.FusedGemm <transB = 1, alpha = 0.5, activation = "Relu"> (x, k)
+            y = com.microsoft.FusedGemm <activation = "Tanh"> (a, j)
+            u = com.microsoft.FusedGemm <activation = "LeakyRelu", activation_alpha = 0.1> (a, j)
+        }"""
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    read = read_model(model)
+    assert [node.op_type for node in read.graph] == ["Gemm", "Relu", "Gemm", "Tanh", "FusedGemm"]
+    assert_same_numbers(model, to_proto(read))
+
+
+def test_a_fused_convolution_with_bounds_of_an_unknown_type_stays() -> None:
+    model = parse(
+        """g (float[1,3,8,8] x, float[4,3,3,3] w) => (y) {
+            y = com.microsoft.FusedConv <activation = "Clip", activation_params = [0.0, 6.0]> (x, w)
+        }"""
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    assert [node.op_type for node in read_model(model).graph] == ["FusedConv"]

@@ -1,13 +1,14 @@
 """Canonicalization of a model, so that later stages handle one form only.
 
 The standard domain is '', an unknown extent has no value, constants are inputs only if they can be overridden, local
-functions are inlined (except those of the domain `relayout`, our own operators), nodes are in topological
-order.
+functions are inlined (except those of the domain `relayout`, our own operators), a convolution or product that
+onnxruntime has fused with its activation is ONNX's operators again, nodes are in topological order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import onnx
 import onnx_ir as ir
@@ -15,8 +16,16 @@ import onnx_ir as ir
 from relayout.errors import InputError, InternalError
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_inside, nodes_inside, subgraphs_of
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    declared_values,
+    graphs_inside,
+    nodes_inside,
+    replace_entries,
+    subgraphs_of,
+)
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
+from relayout.ops.contributed import CONTRIBUTED
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["inline", "normalize"]
@@ -25,6 +34,19 @@ OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 ONE_SIDED = "STFT"
 # Since then a Resize has either scales or sizes, and the other may be absent.
 RESIZE_WITHOUT_SCALES = 13
+# Since then the bounds of a Clip are operands.
+CLIP_WITH_OPERANDS = 11
+# Since then the third operand of a Gemm may be absent.
+GEMM_WITHOUT_SUMMAND = 11
+# onnxruntime's operators with an activation behind, and ONNX's operator before it.
+FUSED = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
+# For each activation, the attributes that the entries of `activation_params` are.
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh"), ()),
+    "Clip": ("min", "max"),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+}
 
 
 def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) -> tuple[onnx.ModelProto, Structure]:
@@ -53,6 +75,9 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         if function.domain == OWN_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")
     _import_domains(proto, used)
+    if CONTRIBUTED in used and not operators.isdisjoint(FUSED) and _split_fused(proto, notes):
+        structure = check_structure(proto)
+        operators = {operator for _, operator, *_ in structure.kinds}
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
@@ -117,6 +142,82 @@ def _say_one_sided(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.op_type == ONE_SIDED and not node.domain and all(each.name != "onesided" for each in node.attribute):
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+
+
+def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
+    """Write onnxruntime's FusedConv and FusedGemm as ONNX's operators, in subgraphs too: a convolution that backends
+    know, and an activation. onnxruntime fuses them again when it loads the model. Returns whether there are any."""
+    opset = next(each.version for each in proto.opset_import if not each.domain)
+    graphs = list(subgraphs_of(proto.graph))
+    taken = {name for graph in graphs for node in graph.node[:] for name in (node.name, *node.output)}
+    taken |= {each.name for graph in graphs for each in (*graph.input, *graph.initializer)}
+
+    def unique(stem: str) -> str:
+        name, count = stem, 1
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        return name
+
+    split = Counter[str]()
+    # The innermost first: an entry that is put back is a copy, with the graphs inside it.
+    for graph in reversed(graphs):
+        types = {tensor.name: tensor.data_type for tensor in graph.initializer[:]}
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node[:]:
+            parts = _parts_of_fused(node, opset, types, unique)
+            split[node.op_type] += bool(parts)
+            nodes += parts or [node]
+        replace_entries(graph.node, nodes)
+    for operator, number in sorted((+split).items()):
+        notes.append(f"onnxruntime's {operator} is written as {FUSED[operator]} and its activation: {number} of them")
+    return any(split.values())
+
+
+def _parts_of_fused(
+    node: onnx.NodeProto, opset: int, types: Mapping[str, int], unique: Callable[[str], str]
+) -> list[onnx.NodeProto]:
+    """ONNX's operators that compute the same as `node`; none where it is another operator, or is not known so well."""
+    if node.domain != CONTRIBUTED or node.op_type not in FUSED or len(node.input) < 2 or len(node.output) != 1:
+        return []
+    operator, given = FUSED[node.op_type], {each.name: each for each in node.attribute}
+    activation = given["activation"].s.decode(errors="replace") if "activation" in given else ""
+    names = ACTIVATIONS.get(activation)
+    kept = [each for name, each in given.items() if not name.startswith("activation")]
+    # A FusedGemm has the parameters of its activation in attributes of their own. It stays if it has any.
+    values = list(given["activation_params"].floats) if "activation_params" in given else []
+    if names is None or len(values) != len(names) or (operator == "Gemm" and len(given) != len(kept) + 1):
+        return []
+    operands, summand = list(node.input[:3]), "".join(node.input[3:4])
+    if not operands[-1]:
+        operands.pop()
+    if operator == "Gemm" and len(operands) < 3 and opset < GEMM_WITHOUT_SUMMAND:
+        return []
+    parts: list[onnx.NodeProto] = []
+
+    def add(
+        kind: str, operands: list[str], attributes: Iterable[onnx.AttributeProto] = (), is_last: bool = False
+    ) -> str:
+        result = node.output[0] if is_last else unique(f"{node.output[0]}_{kind}")
+        name = node.name if not parts or not node.name else unique(f"{node.name}_{kind}")
+        parts.append(onnx.helper.make_node(kind, operands, [result], name))
+        parts[-1].attribute.extend(attributes)
+        return result
+
+    made = add(operator, operands, kept)
+    if summand:
+        made = add("Add", [made, summand])
+    if activation != "Clip" or opset < CLIP_WITH_OPERANDS:
+        add(activation, [made], map(onnx.helper.make_attribute, names, values), is_last=True)
+        return parts
+    element = types.get(node.input[1])
+    if element is None:
+        return []
+    bounds = [onnx.helper.make_tensor("", element, [], [value]) for value in values]
+    limits = [add("Constant", [], [onnx.helper.make_attribute("value", bound)]) for bound in bounds]
+    add("Clip", [made, *limits], is_last=True)
+    return parts
 
 
 def _leave_out_empty(proto: onnx.ModelProto) -> None:
