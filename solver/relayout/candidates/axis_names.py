@@ -19,11 +19,11 @@ from msgspec import Struct
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "KnownNames", "OperandNames", "conventional"]
+__all__ = ["AxisNames", "KnownNames", "OperandNames", "conventional", "filled_names"]
 
 
 _OperandAxis = tuple[int, int]
@@ -53,7 +53,8 @@ operator's, 2 assumed. Empty where no rule speaks of the value."""
 
 
 class OperandNames(ABC):
-    """The axis names of operands by what is known of their values. Constants have none: they take any layout."""
+    """The axis names of operands by what is known of their values. A constant has none of its own: each reader names
+    its axes by those of its other operands."""
 
     @abstractmethod
     def known(self, value: ir.Value) -> KnownNames:
@@ -61,37 +62,48 @@ class OperandNames(ABC):
 
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
-        axis_names = "".join([name for name, _ in self.known(operand.value)])
-        return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
+        return _complete(self.known(operand.value), len(operand.view.axes))
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
-        the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order. None where no
-        axis has a name."""
-        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        axis_names, rank = self.of(operand), len(operand.view.axes)
-        if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
-            return axis_names
-        named = self._named(operand, asked)
-        if not named or len(asked) != rank:
-            return axis_names
-        rest = iter([letter for letter in asked if letter not in named.values()])
-        return "".join(named[axis] if axis in named else next(rest) for axis in range(rank))
+        """The operand's axis names for reading the layout `wanted` (see `filled_names`)."""
+        return filled_names(self.known(operand.value), operand.view.extents, wanted)
 
-    def _named(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one, and
-        of those an elidable operator's, which only axes without another name have. Where two axes have equal claims,
-        neither gets the name."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for axis, (name, claim) in enumerate(self.known(operand.value)):
-            if name and operand.view.extents[axis] != 1:
-                found.setdefault(name, []).append((claim, axis))
-        named: dict[int, str] = {}
-        for letter in [letter for letter in asked if letter in found]:
-            (claim, axis), *others = sorted(found[letter])
-            if not others or others[0][0] != claim:
-                named[axis] = letter
-        return named
+
+def filled_names(known: KnownNames, extents: Sequence[Extent], wanted: Layout) -> str | None:
+    """The axis names of a value of these extents for reading the layout `wanted`. Where some axes have none of the
+    layout's names, the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order.
+    None where no axis has a name."""
+    asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
+    rank = len(extents)
+    axis_names = _complete(known, rank)
+    if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
+        return axis_names
+    named = _named(known, extents, asked)
+    if not named or len(asked) != rank:
+        return axis_names
+    rest = iter([letter for letter in asked if letter not in named.values()])
+    return "".join(named[axis] if axis in named else next(rest) for axis in range(rank))
+
+
+def _complete(known: KnownNames, rank: int) -> str | None:
+    axis_names = "".join([name for name, _ in known])
+    return axis_names if len(set(axis_names)) == rank else None
+
+
+def _named(known: KnownNames, extents: Sequence[Extent], asked: Sequence[str]) -> dict[int, str]:
+    """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one, and of
+    those an elidable operator's, which only axes without another name have. Where two axes have equal claims, neither
+    gets the name."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for axis, (name, claim) in enumerate(known):
+        if name and extents[axis] != 1:
+            found.setdefault(name, []).append((claim, axis))
+    named: dict[int, str] = {}
+    for letter in [letter for letter in asked if letter in found]:
+        (claim, axis), *others = sorted(found[letter])
+        if not others or others[0][0] != claim:
+            named[axis] = letter
+    return named
 
 
 class AxisNames(OperandNames):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -24,7 +25,7 @@ from relayout.candidates.alternatives import (
     label_of,
     noted_orders,
 )
-from relayout.candidates.axis_names import OperandNames
+from relayout.candidates.axis_names import KnownNames, OperandNames, filled_names
 from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
 from relayout.layout.binding import is_tiled, layout_of
@@ -44,31 +45,29 @@ _kept: Kept[tuple[Implementation, ...]] = Kept()
 class Requirement:
     """One implementation, with the layout that it requires of each port; None: no requirement.
 
-    `is_empty`: no port has a requirement. `implementation_index`: see `Alternative`. Values that cross into the graphs
-    inside a node have no requirements.
+    `constants`: the layouts of constant inputs, by index, that bind. `is_empty`: neither a port nor a constant has a
+    requirement. `implementation_index`: see `Alternative`. Values that cross into the graphs inside a node have no
+    requirements.
     """
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], implementation_index: int = 0) -> None:
+    def __init__(self, implementation: Implementation, node: NodePorts, implementation_index: int = 0) -> None:
         self.implementation = implementation
         self.implementation_index = implementation_index
-        self._ports = ports
+        self._node = node
         layouts: list[Layout | None] = []
-        for port in ports:
+        for port in node.ports:
             layout = port.entry(implementation.inputs, implementation.results)
             layouts.append(layout if layout is not None and has_requirement(layout) else None)
         self.layouts = tuple(layouts)
-        binds_constants = any(map(_binds_constants, implementation.inputs))
-        self.is_empty = not binds_constants and all(layout is None for layout in layouts)
+        # The axes of a constant in an iteration space without names are those of the other operands.
+        binds = has_requirement if isinstance(node.rule, Free) and not node.rule.axis_names else _binds_constants
+        in_problem = {port.index for port in node.ports if not port.is_result}
+        given = enumerate(implementation.inputs)
+        self.constants = {n: layout for n, layout in given if n not in in_problem and binds(layout)}
+        self.is_empty = not self.constants and all(layout is None for layout in layouts)
         self.is_tiled = any(layout is not None and is_tiled(layout) for layout in layouts)
         self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
-
-    def numbered_constants(self) -> tuple[int, ...]:
-        """The inputs that are no ports, and of which an order is required by axis numbers."""
-        in_problem = {port.index for port in self._ports if not port.is_result}
-        return tuple(
-            [n for n, each in enumerate(self.implementation.inputs) if each.is_numbered and n not in in_problem]
-        )
 
     def relaxed(self) -> Requirement:
         """The same implementation without layout requirements."""
@@ -77,7 +76,7 @@ class Requirement:
         own = self.implementation
         anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
         own = replace(own, inputs=anything[0], results=anything[1])
-        return Requirement(own, self._ports, self.implementation_index)
+        return Requirement(own, self._node, self.implementation_index)
 
 
 @lru_cache(maxsize=1024)
@@ -186,17 +185,24 @@ class RequirementChecker:
             for port, layout, dims, own in zip(choice.ports, requirement.layouts, port_dims, axis_names, strict=True)
         )
 
-    def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
-        """Whether the constant inputs, with these dimensions, have the required orders by axis numbers, alignments and
-        black boxes.
+    def constants_meet(
+        self,
+        choice: NodePorts,
+        requirement: Requirement,
+        dims: Sequence[Dims | None],
+        names: Mapping[int, KnownNames] = MappingProxyType({}),
+    ) -> bool:
+        """Whether the constant inputs, with these dimensions, meet the layouts that bind (see `Requirement`). `names`:
+        those of their axes, by index, by the node's other operands.
 
-        A constant takes any order at no cost, so its names are always met.
+        Each reader of a constant names its axes as it needs them, where the other operands do not. A constant takes any
+        order at no cost, so these names are always met; axis numbers, alignments and black boxes may not be.
         """
         assert choice.node is not None
-        in_problem = {port.index for port in choice.ports if not port.is_result}
-        layouts, noted = requirement.implementation.inputs, noted_orders(choice.node, is_result=False)
-        for index, (value, layout) in enumerate(zip(choice.node.inputs, layouts, strict=True)):
-            if value is None or index in in_problem or not _binds_constants(layout):
+        noted = noted_orders(choice.node, is_result=False)
+        for index, layout in requirement.constants.items():
+            value = choice.node.inputs[index]
+            if value is None:
                 continue
             extents = extents_of(value)
             own = dims[index] if index < len(dims) else None
@@ -206,11 +212,31 @@ class RequirementChecker:
             current: Layout | None = Layout.any(layout.rank)
             if layout.is_numbered:
                 current = _known(own or in_source(len(extents)), axis_numbers(noted[index], len(extents)))
+            elif index in names:
+                lies = _lies_as(layout, own, extents, filled_names(names[index], extents, layout), is_named=False)
+                current = lies[0] if lies is not None else None
             tensor = TensorType(element_size(value), shape)
             backend = self.backend.at(requirement.implementation.device)
             if current is None or not is_met_by(backend, tensor, layout, current, choice.label):
                 return False
         return True
+
+    def constant_names(self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None]) -> Mapping[int, KnownNames]:
+        """The axis names of the constant inputs, by index: those of the same axes of results and other inputs.
+        `axes_of`: the axes of each port in the iteration space."""
+        in_space: dict[int, tuple[str, int]] = {}
+        pairs = sorted(zip(choice.ports, axes_of, strict=True), key=lambda pair: not pair[0].is_result)
+        for port, axes in pairs:
+            known = self._names.known(port.operand.value)
+            for axis, name, extent in zip(axes or (), known, port.operand.view.extents, strict=False):
+                if name[0] and extent != 1:
+                    in_space.setdefault(axis, name)
+        in_problem = {port.index for port in choice.ports if not port.is_result}
+        return {
+            n: tuple([in_space.get(axis, ("", 0)) for axis in axes])
+            for n, axes in enumerate(rule.inputs)
+            if axes is not None and n not in in_problem
+        }
 
     def converts(self, query: ConversionQuery | None) -> bool:
         """Whether the backend of some device has a native operator for this conversion."""
@@ -343,7 +369,8 @@ def _carrying(layout: Layout, required: Layout) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _binds_constants(layout: Layout) -> bool:
-    """Whether a constant may miss the layout: it takes any order at no cost, but the numbers of its axes are given."""
+    """Whether a constant whose axes have no names may miss the layout: it takes any order at no cost, but the numbers
+    of its axes are given."""
     return layout.is_numbered or any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
 
 

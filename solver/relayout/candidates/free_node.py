@@ -12,14 +12,15 @@ import onnx_ir as ir
 from relayout.backend.interface import element_size
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, noted_orders
+from relayout.candidates.axis_names import filled_names
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import indexing_maps, unit_axis_insertions
 from relayout.candidates.tensors import Operand
-from relayout.layout.binding import bind
+from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
-from relayout.ops import Axes, Decomposition, Free, Traffic
+from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
 from relayout.ops.named_axes import native_letters
 
 __all__ = ["FreeNode", "Pricing", "known_elements", "operand_dims", "operands_on"]
@@ -58,6 +59,7 @@ class FreeNode:
         self.operands = operands_on(choice, self.axes)
         self.maps = indexing_maps(rule, self.operands)
         self._letters = port_axis_names(rule, choice.ports)
+        self._constant_names = {} if rule.axis_names else checker.constant_names(choice, rule, self.axes)
         self.answers, self.suggested = cache(self._answers), cache(self._suggested)
         self._is_unreachable = cache(self._reaches_no_order)
         # Only the cheapest requirement that an order meets counts, per device and set of black boxes.
@@ -128,17 +130,31 @@ class FreeNode:
             format_ = port.format_in(one_each(own))
             if format_ is not None:
                 yield from self.maps.extend(place, format_)
-        yield from self._numbered_orders(requirement)
+        yield from self._orders_of_constants(requirement)
 
-    def _numbered_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
-        """The orders that the requirement gives by axis numbers of a constant with all axes of the space."""
+    def _orders_of_constants(self, requirement: Requirement) -> Iterator[MemoryFormat]:
+        """The orders that the requirement gives by the axis numbers, or the names, of a constant. Axes of the space
+        that the constant lacks stay where they are in the source."""
         assert self._choice.node is not None
         noted = noted_orders(self._choice.node, is_result=False)
-        for index in requirement.numbered_constants():
-            axes, layout = self._rule.inputs[index], requirement.implementation.inputs[index]
-            if axes is not None and len(axes) == len(self._rule.extents) == layout.rank:
-                numbers = axis_numbers(noted[index], len(axes))
-                yield self._normal(order_of(tuple(axes[numbers.index(name)] for name in layout.names)))
+        for index, layout in requirement.constants.items():
+            value = self._choice.node.inputs[index]
+            axes = self._rule.inputs[index] if index < len(self._rule.inputs) else None
+            extents = extents_of(value) if value is not None else None
+            if axes is None or extents is None:
+                continue
+            letters = filled_names(self._constant_names.get(index, ()), extents, layout)
+            names = names_for(layout, letters, axis_numbers(noted[index], len(axes)))
+            size, pads = element_size(value), requirement.implementation.pads
+            own = bind(layout, names, extents, size, pads=pads) if names is not None else None
+            if own is None:
+                continue
+            atoms = [Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own]
+            if len(axes) < len(self._rule.extents) and all(atom.is_whole for atom in atoms):
+                given = iter(atoms)
+                atoms = [next(given) if a in axes else Atom(a) for a in range(len(self._rule.extents))]
+            if len({atom.axis for atom in atoms}) == len(self._rule.extents):
+                yield self._normal(tuple(atoms))
 
     def _normal(self, order: MemoryFormat) -> MemoryFormat:
         return normal_form(order, self.maps.extents)
@@ -259,7 +275,7 @@ class FreeNode:
         own = [operand_dims(axes, dims) for axes in self.axes]
         inputs = [operand_dims(axes, dims) for axes in self._rule.inputs]
         is_met = self._checker.is_met(self._choice, requirement, own, self._letters)
-        return is_met and self._checker.constants_meet(self._choice, requirement, inputs)
+        return is_met and self._checker.constants_meet(self._choice, requirement, inputs, self._constant_names)
 
     def _meets_by_parts(self, requirement: Requirement, lowering: FreeLowering) -> bool:
         """Whether the operators of the lowering's decomposition meet the backend's requirements of them."""

@@ -369,7 +369,7 @@ def _seed(
     context: SeedContext, own: NodePorts, implementations: Sequence[Implementation], *, is_region_op: bool = False
 ) -> NodeSeed:
     rule = own.rule
-    stated = [Requirement(each, own.ports, index if is_region_op else 0) for index, each in enumerate(implementations)]
+    stated = [Requirement(each, own, index if is_region_op else 0) for index, each in enumerate(implementations)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     is_numbered = any(each.is_numbered for each in implementations)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
@@ -460,7 +460,7 @@ def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     """The space of an elided node. It runs nothing, so any device is possible."""
     assert own.node is not None
     nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
-    free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
+    free = [Requirement(Implementation(*nothing, device=device), own) for device in context.checker.devices]
 
     def accepts(order: MemoryFormat) -> _Answer:
         return tuple((requirement, pieces.lowering(order), 0) for requirement in free)

@@ -31,5 +31,5 @@ def crossing_requirements(
         gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in region_edge.gives])
         # The implementation's cost is charged for the node.
         own = Implementation(reads, gives, device=each.device)
-        found.append(Requirement(own, choice.ports, implementation_index))
+        found.append(Requirement(own, choice, implementation_index))
     return tuple(found)

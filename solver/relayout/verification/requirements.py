@@ -55,6 +55,22 @@ class _Known(Struct, frozen=True):
             if not all(each[n].is_any for each in layouts)
         ]
 
+    def namings(self, node: ir.Node, n: int, value: ir.Value, *, is_result: bool) -> Sequence[AxisNames]:
+        """The namings of the n-th input or result of the node. A constant has those of the same axes of the node's
+        results: each of its readers names its axes by what it combines it with."""
+        if is_result or value not in self.index.constants:
+            return self.derivation.candidates(value)
+        kind, found = self.index.class_of(node), []
+        for m, result in enumerate(node.outputs):
+            path = kind.path(n, m)
+            for naming in self.derivation.candidates(result) if path is not None else ():
+                names: list[str | None] = [None] * len(value.shape or ())
+                for axis, own in enumerate(path or ()):
+                    if own is not None:
+                        names[own] = naming[axis]
+                found.append(tuple(names))
+        return [names for names in dict.fromkeys(found) if any(names)]
+
     def situation(self, node: ir.Node, asked: Sequence[tuple[bool, int, bool]]) -> Hashable:
         """All that decides, beside the operator class and the backend's answer, which implementations are met."""
         index, inputs, results = self.index, node.inputs, node.outputs
@@ -70,7 +86,7 @@ class _Known(Struct, frozen=True):
             if value is not None:
                 found.append(self.boxes.get(value))
                 if not is_named:
-                    found += [value in index.made_ahead, *self.derivation.candidates(value)]
+                    found += [value in index.constants, *self.namings(node, n, value, is_result=is_result)]
                     found += [self.common.of(value), self.common.beside_pieces.of(value)]
         return tuple(found)
 
@@ -100,9 +116,8 @@ def check_requirements(
     only computes the shape of a Reshape, is charged from 0 to what the backend states: which of them the backend was
     asked about is not seen in the model.
 
-    Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
-    where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
-    are those of the implementation with the fewest missed operands.
+    Standard operators on constants alone run before the model does: they have no requirements. A node is sound if one
+    of its implementations is met; else the findings are those of the implementation with the fewest missed operands.
 
     A backend that answers by type is asked once for each operator class and device. Nodes of one class in the same
     situation then meet the same implementations, so that only the first of them is checked, and any that meets none.
@@ -203,10 +218,9 @@ def _unsatisfied(
         return None
     shared = known.index.class_of(node)
     own = (shared.own_inputs if side == "input" else shared.own_results)[n]
-    if own is None and value in known.index.made_ahead and not required.is_numbered:
-        return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
-    namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
+    derived = known.namings(node, n, value, is_result=side == "result")
+    namings: Sequence[AxisNames | None] = [own] if own is not None else derived or [None]
     tensor = TensorType(element_size(value), _with_tiles(extents_of(value) or (), node, side, n))
     if required.is_numbered:
         # Numbers count the axes that the operand has in the source.
