@@ -547,3 +547,24 @@ def test_both_branches_of_an_if_determine_the_rank_of_a_captured_value() -> None
     assert shapes["both"] is not None
     assert len(shapes["both"]) == 4
     assert shapes["one"] is None
+
+
+def test_a_body_gives_the_running_mean_of_a_normalization_itself() -> None:
+    """onnxruntime computes it in place of the mean that it reads, unless a graph gives it: the next round would read a
+    changed mean."""
+    net, inner = Net(), Net(prefix="loop_")
+    image = net.input("x", (2, 3, 4, 4))
+    vectors = [net.input(name, (3,)) for name in ("scale", "bias", "mean", "variance")]
+    normalized = inner.node("BatchNormalization", image, *vectors, results=3, training_mode=1)
+    inner.output(inner.node("Identity", "going"), BOOL)
+    for value in normalized:
+        inner.output(value, FLOAT)
+    rounds = body("body", inner, [scalar("round", INT64), scalar("going", BOOL)])
+    for value in net.node("Loop", net.constant(np.array(2)), "", results=3, body=rounds):
+        net.output(value)
+    legal, report = legalize(net.model(), "nhwc", check=True)
+    assert "BatchNormalization" in [function.name for function in legal.functions]
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.status == "compared"

@@ -238,10 +238,9 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     for place, (value, conversion) in enumerate(zip(inner.outputs, signature.results, strict=True)):
         name = emitter.fresh(schema.outputs[min(place, len(schema.outputs) - 1)].name)
         value.name = emitter.fresh(f"{name}{NATIVE}")
+        # A result without a conversion is the function's own: onnxruntime computes the running mean of a
+        # BatchNormalization in place of the one that it reads, unless a graph gives it.
         made = value if conversion is None else _converted(emitter, value, conversion, f"{name}_turned")
-        if made is value:
-            made = ir.Value()
-            emitter.emitted.append(ir.Node("", "Identity", [value], outputs=[made]))
         made.name = name
         outputs.append(made)
     graph = ir.Graph(inputs, outputs, nodes=emitter.emitted, opset_imports={"": opset}, name=signature.operator)
