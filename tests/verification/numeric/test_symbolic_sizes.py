@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -10,7 +12,7 @@ from graphs import Net
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Numeric
-from relayout.verification.numeric.symbolic_sizes import Plan, other_plans, plans
+from relayout.verification.numeric.symbolic_sizes import Plan, light_plan, other_plans, plans
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
@@ -210,3 +212,14 @@ def test_an_attention_over_an_image_is_tried_with_a_small_one() -> None:
     for other in other_plans(image, None, first):
         n, h, w = other.extents.values()
         assert n * 4 * (h * w) ** 2 <= 1 << 24
+
+
+def test_integers_are_drawn_again_for_inputs_that_do_not_fill_the_memory() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.input("x", ("n", "a", "b", "c", "d"))))
+    model = read_model(net.model())
+    tried = list(plans(model, None))
+    found = light_plan(model, tried).extents
+    assert prod(tried[0].extents.values()) > 1 << 20
+    assert prod(found.values()) <= 1 << 20
+    assert len({*found.values()}) > 2

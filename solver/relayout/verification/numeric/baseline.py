@@ -20,7 +20,15 @@ from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import Session, runtimes_for
-from relayout.verification.numeric.symbolic_sizes import Plan, Sampling, contradiction, open_dims, other_plans, plans
+from relayout.verification.numeric.symbolic_sizes import (
+    Plan,
+    Sampling,
+    contradiction,
+    light_plan,
+    open_dims,
+    other_plans,
+    plans,
+)
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
 
 __all__ = [
@@ -156,7 +164,8 @@ def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple
     tried = list(plans(original, dims))
     yield from ((plan, 0) for plan in tried)
     if any(value.dtype is not None and value.dtype.is_integer() for value in fed(original)):
-        yield from ((Plan(tried[0].extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
+        extents = light_plan(original, tried).extents
+        yield from ((Plan(extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
 
 
 def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: Forcing, feed: dict[str, Array]) -> Trial:

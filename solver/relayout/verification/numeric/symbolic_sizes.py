@@ -16,7 +16,7 @@ from relayout.model.tensor_sizes import DimSizes
 from relayout.verification.axis_names import fed
 from relayout.verification.subgraph_values import region_edges
 
-__all__ = ["Plan", "Sampling", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
+__all__ = ["Plan", "Sampling", "contradiction", "light_plan", "open_dims", "other_plans", "plans", "symbol_of"]
 
 MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
@@ -71,6 +71,12 @@ def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:
         else:
             heavy.append((elements, plan))
     yield from (plan for _, plan in sorted(heavy, key=itemgetter(0)))
+
+
+def light_plan(model: ir.Model, tried: Sequence[Plan]) -> Plan:
+    """The first of these plans whose inputs do not fill the memory; the first of all where all do."""
+    inputs = fed(model)
+    return next((plan for plan in tried if _elements(inputs, plan.extents) <= _MOST_ELEMENTS), tried[0])
 
 
 def _plans(model: ir.Model, dims: Mapping[str, int]) -> Iterator[Plan]:
