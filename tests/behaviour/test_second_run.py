@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from equivalence import node_texts
 from graphs import Net
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from relayout import legalize, load_backend, read_model, verify
 from relayout.model.io import to_json
@@ -216,3 +217,19 @@ def test_extents_and_names_are_found_in_the_first_run(case: str, backend: str) -
     again, second = legalize(legal, backend)
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
     assert second.cost == report.cost
+
+
+def test_names_of_open_dims_inside_are_no_part_of_the_nodes() -> None:
+    """A second run numbers them anew, at every depth."""
+
+    def nested(dim: str, perm: list[int]) -> onnx.ModelProto:
+        graph = helper.make_graph([helper.make_node("Transpose", ["x"], ["t"], perm=perm)], "inner", [], [])
+        for _ in range(3):
+            graph.output.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [dim, 2]))
+            graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [dim, 2]))
+            chosen = helper.make_node("If", ["c"], ["t"], then_branch=graph, else_branch=graph)
+            graph = helper.make_graph([chosen], "outer", [], [])
+        return helper.make_model(graph)
+
+    assert node_texts(nested("unk__1", [1, 0])) == node_texts(nested("unk__2", [1, 0]))
+    assert node_texts(nested("unk__1", [1, 0])) != node_texts(nested("unk__1", [0, 1]))
