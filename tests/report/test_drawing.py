@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from graphs import Net
 
 from relayout.backend import load_backend
 from relayout.formulate.build import build
@@ -162,6 +163,26 @@ def test_an_alternative_costs_what_the_whole_problem_then_costs(backend: str) ->
     assert set(drawn) == {"Conv 'conv'", "Relu 'c'"}
     required = drawn["Conv 'conv'"].alternatives[0].operands
     assert [operand.layout for operand in required if operand.required] == [backend.upper()] * len(required)
+
+
+def test_one_operand_changes_in_each_alternative_of_a_product() -> None:
+    net = Net()
+    query = net.transpose(net.input("q", (2, 3, 5, 4)), 0, 2, 1, 3)
+    scores = net.node("Einsum", query, net.input("k", (2, 6, 3, 4)), equation="bqhd,bkhd->bhqk")
+    net.output(net.transpose(scores, 0, 2, 1, 3))
+    model, options = read_model(net.model()), Options()
+    elements, chosen = DimSizes(model, {}), load_backend("onnx")
+    formulation = build(
+        candidates(model, chosen, options, elements), elements, chosen, objective_named("bytes"), host=""
+    )
+    [(label, drawn)] = drawn_choices(formulation, solve(formulation.problem)).items()
+    assert (label, drawn.operands) == ("Einsum 'n1'", ("input 0", "input 1", "result 0"))
+    first, *others = drawn.alternatives
+    assert (first.chosen, first.change) == (True, 0)
+    changed = [[a != b for a, b in zip(first.operands, each.operands, strict=True)] for each in others]
+    assert {places.count(True) for places in changed} == {1}
+    assert all(each.change is not None and each.change > 0 for each in others)
+    assert drawn.count == len(drawn.alternatives) == 3
 
 
 def test_graphs_inside_nodes_are_drawn_with_their_borders() -> None:

@@ -20,7 +20,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
 from relayout.model.metadata import black_boxes_on
-from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
+from relayout.ops import Axes, Decomposition, Edit, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
@@ -39,6 +39,7 @@ __all__ = [
     "is_parameter",
     "label_of",
     "noted_orders",
+    "of_one_operand",
     "ports_of",
     "region_edge_ports",
     "with_alternatives",
@@ -260,7 +261,8 @@ class NodePorts(Struct, frozen=True, eq=False):
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
     A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
-    `rule` is the node's, or the region edge's.
+    `rule` is the node's, or the region edge's. A node whose operands have orders of their own has a choice for each of
+    them: `others` are the ports of the other choices, and `rule` is that of the operand alone.
     """
 
     label: str
@@ -268,6 +270,13 @@ class NodePorts(Struct, frozen=True, eq=False):
     ports: tuple[Port, ...]
     rule: Rule | None = None
     region_edge: RegionEdge | None = None
+    others: tuple[Port, ...] = ()
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the node's own cost is that of this choice, and not of another one of the node."""
+        first = min((*self.ports, *self.others), key=lambda port: (port.is_result, port.index), default=None)
+        return self.region_edge is None and (first is None or first in self.ports)
 
     def region_port(self, port: Port) -> RegionPort:
         """The input or result of the node, or of a graph inside it, that this port stands for."""
@@ -296,7 +305,30 @@ class NodeAlternatives(NodePorts, frozen=True, eq=False):
 
 def with_alternatives(node: NodePorts, alternatives: tuple[Alternative, ...]) -> NodeAlternatives:
     """The node with these alternatives."""
-    return NodeAlternatives(node.label, node.node, node.ports, node.rule, node.region_edge, alternatives)
+    return NodeAlternatives(
+        node.label, node.node, node.ports, node.rule, node.region_edge, node.others, alternatives=alternatives
+    )
+
+
+def of_one_operand(node: NodePorts, port: Port) -> NodePorts:
+    """The choice of one operand of a node whose operands have orders of their own."""
+    assert isinstance(node.rule, Free)
+    axes = port.entry(node.rule.inputs, node.rule.outputs)
+    assert axes is not None
+    own = tuple(range(len(axes)))
+    inputs, outputs = (
+        tuple([own if (port.is_result, port.index) == (is_result, n) else None for n in range(len(side))])
+        for is_result, side in ((False, node.rule.inputs), (True, node.rule.outputs))
+    )
+    traits = tuple([node.rule.traits[axis] for axis in axes])
+    rule = Free(port.operand.view.extents, inputs, outputs, traits, edit=_edited)
+    others = tuple([each for each in node.ports if each is not port])
+    return NodePorts(node.label, node.node, (port,), rule, others=others)
+
+
+def _edited(order: Axes) -> Edit:
+    """The operator reads its attributes by the order of this operand among others."""
+    return Edit()
 
 
 def best_alternatives(given: Iterable[Alternative]) -> tuple[Alternative, ...]:

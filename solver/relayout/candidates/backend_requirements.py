@@ -61,7 +61,7 @@ class Requirement:
         self.layouts = tuple(layouts)
         # The axes of a constant in an iteration space without names are those of the other operands.
         binds = has_requirement if isinstance(node.rule, Free) and not node.rule.axis_names else _binds_constants
-        in_problem = {port.index for port in node.ports if not port.is_result}
+        in_problem = {port.index for port in (*node.ports, *node.others) if not port.is_result}
         given = enumerate(implementation.inputs)
         self.constants = {n: layout for n, layout in given if n not in in_problem and binds(layout)}
         self.is_empty = not self.constants and all(layout is None for layout in layouts)

@@ -62,10 +62,12 @@ class FreeNode:
         self._constant_names = {} if rule.axis_names else checker.constant_names(choice, rule, self.axes)
         self.answers, self.suggested = cache(self._answers), cache(self._suggested)
         self._is_unreachable = cache(self._reaches_no_order)
-        # Only the cheapest requirement that an order meets counts, per device and set of black boxes.
-        self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
+        # Only the cheapest requirement that an order meets counts, per device and set of black boxes; and per
+        # implementation, where further choices have the same one.
+        self._devices: dict[Hashable, list[Requirement]] = {}
         for requirement in requirements:
-            self._devices.setdefault((requirement.implementation.device, requirement.boxes), []).append(requirement)
+            key = requirement.implementation.device, requirement.boxes, requirement.implementation_index
+            self._devices.setdefault(key, []).append(requirement)
 
     def _answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
         """The requirement, lowering and cost in this order for each device that supports it; None if no device does."""

@@ -27,6 +27,7 @@ from relayout.candidates.alternatives import (
     Port,
     best_alternatives,
     label_of,
+    of_one_operand,
     ports_of,
     region_edge_ports,
     with_alternatives,
@@ -53,7 +54,7 @@ from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.representative import RepresentativeNames, representative_key, representative_of
-from relayout.candidates.subgraph_values import crossing_requirements, may_cross
+from relayout.candidates.subgraph_values import crossing_requirements, has_no_rewrite
 from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
@@ -162,15 +163,32 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
         if node not in tensors.region_edges:
-            found.append(_shared_seed(context, node))
+            found += [_shared_seed(context, each) for each in _choices_of(context, node)]
             continue
         implementations = _stated(context, node)
-        found.append(_seed_node(context, node, implementations))
-        edges = tensors.region_edges[node] if may_cross(implementations) else ()
+        found.append(_seed_region_op(context, node, implementations))
+        edges = tensors.region_edges[node] if has_no_rewrite(implementations) else ()
         found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
         for inner in graphs_of(node):
             _seed_graph(inner, context, found)
         found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
+
+
+def _choices_of(context: SeedContext, node: ir.Node) -> list[NodePorts]:
+    """The node, or each operand of a node whose operands have orders of their own. If the backend rewrites such a node,
+    its operands are as in the source. If it requires a layout of a constant, all operands have one common order."""
+    rule = context.tensors.rules.get(node)
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors), rule)
+    if not isinstance(rule, Free) or rule.edit_operands is None:
+        return [own]
+    stated = _stated(context, node)
+    has_common_order = all(axes == tuple(sorted(axes)) for axes in (*rule.inputs, *rule.outputs) if axes is not None)
+    if has_no_rewrite(stated):
+        if not any(Requirement(each, own).constants for each in stated):
+            return [of_one_operand(own, port) for port in own.ports]
+        if has_common_order:
+            return [replace_fields(own, rule=replace_fields(rule, edit_operands=None))]
+    return [replace_fields(own, rule=None)]
 
 
 def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
@@ -280,7 +298,13 @@ def _refused(
     produced = produced_formats(choices) if seed.has_boxes else {}
 
     def unfiltered(stated: Sequence[Implementation]) -> NodeAlternatives:
-        tried = _seed_node(context, node, stated) if edge is None else _seed_edge(context, node, stated, edge)
+        tried = (
+            _seed_edge(context, node, stated, edge)
+            if edge is not None
+            else _seed_region_op(context, node, stated)
+            if node in context.tensors.region_edges
+            else _seed(context, seed.node, stated)
+        )
         tensors = list(dict.fromkeys(port.operand.tensor for port in tried.node.ports))
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
@@ -303,17 +327,17 @@ def _refused(
     return unmet(seed.node, stated, trial, context.names, cause)
 
 
-def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
-    """The node's seed, copied from its prototype where there is one."""
-    tensors, checker, rule = context.tensors, context.checker, context.tensors.rules.get(node)
+def _shared_seed(context: SeedContext, own: NodePorts) -> NodeSeed:
+    """The seed of a node or of its operand, copied from its prototype where there is one."""
+    tensors, checker, node, rule = context.tensors, context.checker, own.node, own.rule
+    assert node is not None
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
     if is_elidable or checker.is_conversion(node):
-        return _seed_node(context, node, _stated(context, node))
+        return _seed(context, own, _stated(context, node))
     stated = None if checker.is_shared else _stated(context, node)
     # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     if stated is not None and (isinstance(rule, Free) or any(each.rewrite is not None for each in stated)):
-        return _seed_node(context, node, stated)
-    own = NodePorts(label_of(node), node, ports_of(node, tensors), rule)
+        return _seed(context, own, stated)
     likeness = _noted(node) if stated is None else stated
     key = (tensors.classes[node], likeness, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
@@ -324,7 +348,7 @@ def _shared_seed(context: SeedContext, node: ir.Node) -> NodeSeed:
     if kept is not None:
         context.prototypes[key] = kept
         return kept.like(own)
-    made = _seed_node(context, node, stated)
+    made = _seed(context, own, stated)
     if made.is_shared:
         context.prototypes[key] = made
     return made
@@ -358,18 +382,20 @@ def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
     return *place, id(operand.view), operand.tensor.base.dtype, context.names.known(operand.value)
 
 
-def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
-    rule = context.tensors.rules.get(node)
-    edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
-    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges), rule)
-    return _seed(context, own, implementations, is_region_op=bool(edges))
+def _seed_region_op(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
+    edges = context.tensors.region_edges[node] if has_no_rewrite(implementations) else ()
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges), context.tensors.rules.get(node))
+    return _seed(context, own, implementations, has_others=bool(edges))
 
 
 def _seed(
-    context: SeedContext, own: NodePorts, implementations: Sequence[Implementation], *, is_region_op: bool = False
+    context: SeedContext, own: NodePorts, implementations: Sequence[Implementation], *, has_others: bool = False
 ) -> NodeSeed:
+    """The seed of a choice. `has_others`: the node has other choices too, which are of the same implementation."""
     rule = own.rule
-    stated = [Requirement(each, own, index if is_region_op else 0) for index, each in enumerate(implementations)]
+    has_others = has_others or bool(own.others)
+    charged = implementations if own.is_charged else [replace(each, cost=0) for each in implementations]
+    stated = [Requirement(each, own, index if has_others else 0) for index, each in enumerate(charged)]
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     is_numbered = any(each.is_numbered for each in implementations)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]

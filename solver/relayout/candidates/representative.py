@@ -48,8 +48,8 @@ def representative_key(node: NodePorts, kind: OperatorClass, names: AxisNames) -
     if any(isinstance(extent, str) or extent is None for view in views for extent in view.base_extents):
         return None
     ports = [(port.is_result, port.index, port.operand.view, names.known(port.operand.value)) for port in node.ports]
-    # A view op has no rule where it is no view.
-    return kind.key, node.rule is None, *ports
+    # A view op has no rule where it is no view. An operand's own choice has another rule than its node.
+    return kind.key, node.rule is None, len(node.others), *ports
 
 
 def representative_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
@@ -72,8 +72,11 @@ def representative_of(node: NodePorts, opsets: Mapping[str, int]) -> NodePorts:
     # The graph holds its nodes, and they the graph.
     ir.Graph(inputs, read, nodes=[made], opset_imports=dict(opsets))
     made.name = None  # the graph has given it one, which a message about it would have
-    ports = [_port(port, (made.outputs if port.is_result else made.inputs)[port.index]) for port in node.ports]
-    return NodePorts(label_of(made), made, tuple(ports), node.rule)
+    ports, others = (
+        tuple([_port(port, (made.outputs if port.is_result else made.inputs)[port.index]) for port in every])
+        for every in (node.ports, node.others)
+    )
+    return NodePorts(label_of(made), made, ports, node.rule, others=others)
 
 
 def _port(port: Port, value: ir.Value | None) -> Port:

@@ -38,11 +38,12 @@ class Requirements(Struct, frozen=True, eq=False):
     boundary: Boundary
     is_complete: bool = True
 
-    def region_ops(self) -> dict[ir.Node, list[int]]:
-        """The region ops (nodes with graphs inside), each with its own choice and those of its region edges."""
+    def coupled(self) -> dict[ir.Node, list[int]]:
+        """The nodes that may have several choices: a region op (a node with graphs inside) has its own and those of its
+        region edges, another one has those of its operands."""
         found: dict[ir.Node, list[int]] = {}
         for c, choice in enumerate(self.choices):
-            if choice.node is not None and choice.node in self.tensors.region_edges:
+            if choice.node is not None and (choice.node in self.tensors.region_edges or choice.others):
                 found.setdefault(choice.node, []).append(c)
         return found
 

@@ -10,14 +10,14 @@ from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.layout import Layout
 from relayout.ops import RegionEdge
 
-__all__ = ["crossing_requirements", "may_cross"]
+__all__ = ["crossing_requirements", "has_no_rewrite"]
 
 _ANY = Layout.any(0)
 
 
-def may_cross(stated: Sequence[Implementation]) -> bool:
-    """Whether each region edge has its own choice, coupled with the node's implementation. If the backend rewrites the
-    node, all its values are as in the source."""
+def has_no_rewrite(stated: Sequence[Implementation]) -> bool:
+    """Whether a node may have several choices, coupled by its implementation: each region edge has one then. If the
+    backend rewrites the node, all its values are as in the source."""
     return all(each.rewrite is None for each in stated)
 
 

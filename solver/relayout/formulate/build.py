@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from relayout.backend.interface import Backend
 from relayout.candidates.requirements import Requirements
 from relayout.formulate.conversion_costs import ConversionCosts, CostTable
+from relayout.formulate.coupling import coupling_items
 from relayout.formulate.def_use import DefUse, TensorUse, def_use_chains
 from relayout.formulate.device_expansion import expand_devices
 from relayout.formulate.formulation import Formulation
@@ -68,7 +69,7 @@ def build(
             items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
         provenance += [index] * (len(items) - len(provenance))
         def_use.append(chain)
-    items += _region_items(requirements)
+    items += coupling_items(requirements)
     provenance += [None] * (len(items) - len(provenance))
     problem = Problem(tuple(choices), tuple(items))
     return Formulation(problem, requirements, scale, costs, tuple(def_use), tuple(provenance))
@@ -118,24 +119,6 @@ def _reusing(costs: ConversionCosts, chain: DefUse) -> frozenset[str]:
         return frozenset()
     tables = {device: costs.table(chain.tensor, device, chain.formats) for device in chain.devices}
     return frozenset(device for device, table in tables.items() if not table.is_direct)
-
-
-def _region_items(requirements: Requirements) -> Iterator[Item]:
-    """Items that couple the region edges of a node with the node's device and implementation."""
-    for node, choices in requirements.region_ops().items():
-        known = list(
-            dict.fromkeys(
-                (a.device, a.implementation_index) for c in choices for a in requirements.choices[c].alternatives
-            )
-        )
-        table = tuple(tuple(0 if p == q else None for q in known) for p in known)
-        if len(known) > 1:
-            alternatives = [requirements.choices[c].alternatives for c in choices]
-            uses = [
-                Use(c, tuple([known.index((a.device, a.implementation_index)) for a in each]))
-                for c, each in zip(choices, alternatives, strict=True)
-            ]
-            yield Item(f"{node.name or ''} implementation", uses[0], tuple(uses[1:]), table)
 
 
 def _use(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFormat, int]) -> Use:

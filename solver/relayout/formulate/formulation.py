@@ -22,7 +22,7 @@ class Formulation(Struct, frozen=True):
     """A problem with its provenance.
 
     Choice c of the problem is `requirements.choices[c]`; the choices of transfers between devices follow. Item i is the
-    tensor of `def_use[provenance[i]]`, or couples the choices of one region op if that index is None. The problem's
+    tensor of `def_use[provenance[i]]`, or couples the choices of one node if that index is None. The problem's
     costs are packed by `scale`.
     """
 
@@ -37,8 +37,8 @@ class Formulation(Struct, frozen=True):
         """The alternatives that leave every node unchanged; None if some node has no such alternative."""
         every = self.requirements.choices
         unchanged = [[i for i, a in enumerate(choice.alternatives) if a.is_source] for choice in every]
-        for choices in self.requirements.region_ops().values():
-            # All choices of a region op have one implementation.
+        for choices in self.requirements.coupled().values():
+            # All choices of a node have one implementation.
             ways = [{every[c].alternatives[i].implementation_index: i for i in unchanged[c]} for c in choices]
             common = set(ways[0]).intersection(*ways[1:])
             for c, own in zip(choices, ways, strict=True):

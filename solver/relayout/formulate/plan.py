@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 import onnx_ir as ir
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
+from relayout.candidates.alternatives import (
+    Alternative,
+    FixedLowering,
+    FreeLowering,
+    Lowering,
+    NodeAlternatives,
+    OperandDims,
+    Port,
+)
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
 from relayout.candidates.tensors import Tensor, Tensors
@@ -19,7 +28,9 @@ from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
 from relayout.formulate.transfers import State, Transfer, TransferChoices, Wanted
-from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.conversion import Dims, one_each
+from relayout.layout.memory_format import Atom, MemoryFormat
+from relayout.ops import Axes, Free, Rule
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
@@ -106,8 +117,14 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def of_node(self) -> dict[ir.Node, PlannedNode]:
-        """The planned node of each source node that has a choice."""
-        return {each.node: each for each in self.nodes if each.node is not None and each.region_edge is None}
+        """The planned node of each source node that has a choice; one for all operands that have orders of their
+        own."""
+        found: dict[ir.Node, list[PlannedNode]] = {}
+        for each in self.nodes:
+            if each.node is not None and each.region_edge is None:
+                found.setdefault(each.node, []).append(each)
+        rules = self.tensors.rules
+        return {node: _joined(node, rules.get(node), choices) for node, choices in found.items()}
 
     @cached_property
     def region_edges(self) -> dict[ir.Node, tuple[PlannedNode, ...]]:
@@ -156,6 +173,42 @@ class Plan(Struct, frozen=True, dict=True):
     def format_at(self, use: TensorUse) -> MemoryFormat:
         """The format that the tensor has at this use."""
         return self.nodes[use.choice].formats[use.port]
+
+
+def _joined(node: ir.Node, rule: Rule | None, operands: Sequence[PlannedNode]) -> PlannedNode:
+    """The node of these choices: its own, or those of operands with orders of their own. Then constants have the tiles
+    of the others."""
+    if not isinstance(rule, Free) or not operands[0].others:
+        return operands[0]
+    dims: dict[tuple[bool, int], Dims] = {}
+    tiles: dict[int, dict[Atom, None]] = {}
+    for each in operands:
+        (port,), lowering = each.ports, each.lowering
+        assert isinstance(lowering, FreeLowering)
+        dims[port.is_result, port.index] = lowering.dims
+        axes = port.entry(rule.inputs, rule.outputs) or ()
+        for atom in chain.from_iterable(lowering.dims):
+            tiles.setdefault(axes[atom.axis], {})[Atom(0, atom.inner, atom.outer)] = None
+
+    def of_constant(axes: Axes) -> Dims:
+        atoms = [[atom._replace(axis=n) for atom in tiles.get(axis, (Atom(0),))] for n, axis in enumerate(axes)]
+        return one_each(tuple(chain.from_iterable(atoms)))
+
+    inputs, outputs = (
+        tuple([dims.get((is_result, n)) or of_constant(axes or ()) for n, axes in enumerate(side)])
+        for is_result, side in ((False, rule.inputs), (True, rule.outputs))
+    )
+    first = operands[0]
+    chosen = replace(
+        next((each.chosen for each in operands if each.is_charged), first.chosen),
+        formats=tuple(chain.from_iterable(each.formats for each in operands)),
+        lowering=FixedLowering(inputs, outputs),
+        layouts=tuple(chain.from_iterable(each.layouts for each in operands)),
+        is_source=all(each.chosen.is_source for each in operands),
+        is_numbered=any(each.chosen.is_numbered for each in operands),
+    )
+    ports = tuple(chain.from_iterable(each.ports for each in operands))
+    return PlannedNode(first.label, node, ports, rule, chosen=chosen)
 
 
 def plan(formulation: Formulation, solution: Solution) -> Plan:

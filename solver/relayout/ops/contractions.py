@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from string import ascii_letters
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from relayout.layout.memory_format import Extent
+from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
 from relayout.ops.rule import (
@@ -205,54 +205,103 @@ def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:
 
 @row("contract", "Einsum", since=12)
 def einsum(node: Reading) -> Free:
-    """An order of all subscripts orders every operand. A tiled axis has a subscript for each tile."""
-    equation = node.string("equation").replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    operands = terms.split(",")
-    if not arrow or "." in equation or any(len(set(t)) != len(t) for t in (*operands, result)):
+    """A sum of products: each operand is in an order of its own, by its subscripts. An Einsum of one operand, or that
+    sums over no axis, only moves elements or multiplies them: one order of all subscripts orders every operand, as for
+    an elementwise operator. A tiled axis has a subscript for each tile."""
+    terms = _terms(node)
+    is_product = len(terms) > 2 and not {*"".join(terms[:-1])} <= {*terms[-1]}
+    common = _common_order(terms)
+    if common is None and not is_product:
         raise NoRuleError
-    subscripts = _in_source_order([*operands, result])
+    subscripts = common or "".join(dict.fromkeys("".join(terms)))
     lengths: dict[str, Extent] = {}
     uneven: set[str] = set()
-    for index, term in enumerate(operands):
-        if len(term) != node.rank(index):
-            raise NoRuleError
+    for index, term in enumerate(terms[:-1]):
         for subscript, extent in zip(term, node.extents(index), strict=True):
             if lengths.setdefault(subscript, extent) != extent:
                 uneven.add(subscript)
             if lengths[subscript] in (1, None):
                 lengths[subscript] = extent
-    *inputs, output = (tuple([subscripts.index(s) for s in term]) for term in (*operands, result))
+    *inputs, output = (tuple([subscripts.index(s) for s in term]) for term in terms)
 
     def edit(order: Axes) -> Edit:
-        names = list(zip(order, _subscripts_of_tiles(subscripts, order), strict=True))
-        terms = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
-        return Edit({"equation": ",".join(terms[:-1]) + "->" + terms[-1]})
+        names = _Subscripts(subscripts)
+        found = [(axis, names.of(axis, order[:place].count(axis))) for place, axis in enumerate(order)]
+        return _equation(["".join(name for axis, name in found if axis in own) for own in (*inputs, output)])
 
-    even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
+    def edit_operands(orders: Sequence[MemoryFormat], results: Sequence[MemoryFormat]) -> Edit:
+        names = _Subscripts(subscripts)
+        sides = zip((*inputs, output), (*orders, *results), strict=True)
+        # The `outer` of a whole axis, and of its outermost tile, is 0.
+        return _equation(["".join(names.of(axes[atom.axis], atom.outer) for atom in own) for axes, own in sides])
+
     return free(
         tuple(lengths[s] for s in subscripts),
         tuple(inputs),
         (output,),
         allows=lambda order: len(order) <= len(ascii_letters),
         edit=edit,
-        tileable=even,
+        edit_operands=edit_operands if is_product else None,
+        # There are letters for one more tile of each axis.
+        tileable=()
+        if 2 * len(subscripts) > len(ascii_letters)
+        else tuple([axis for axis, subscript in enumerate(subscripts) if subscript not in uneven]),
     )
 
 
-def _subscripts_of_tiles(subscripts: str, order: Axes) -> str:
-    """A subscript for each position of the order: the axis's own for its first tile, new ones for the others."""
-    free = iter([letter for letter in ascii_letters if letter not in subscripts])
-    return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
+def _equation(terms: Sequence[str]) -> Edit:
+    return Edit({"equation": ",".join(terms[:-1]) + "->" + terms[-1]})
 
 
-def _in_source_order(terms: list[str]) -> str:
-    """All subscripts in an order that agrees with every term. Raises `NoRuleError` where there is none."""
+def _terms(node: Reading) -> list[str]:
+    """The subscripts of each operand of an Einsum, and then of its result. Those of an ellipsis are letters that the
+    equation lacks. Raises `NoRuleError` where an operand has a subscript twice, or where the ranks do not fit."""
+    left, arrow, result = node.string("equation").replace(" ", "").partition("->")
+    terms = left.split(",")
+    if arrow and ("..." in left) != ("..." in result):
+        raise NoRuleError
+    if not arrow:
+        once = [letter for letter in sorted({*left} - {*".,"}) if left.count(letter) == 1]
+        result = "..." * ("..." in left) + "".join(once)
+    ranks = [node.rank(index) for index in range(len(terms))]
+    hidden = [rank - len(t.replace("...", "")) for rank, t in zip(ranks, terms, strict=True) if "..." in t]
+    letters = [letter for letter in ascii_letters if letter not in left][: max(hidden, default=0)]
+    found = []
+    for term, rank in zip((*terms, result), (*ranks, len(node.result_extents())), strict=True):
+        covered = rank - len(term.replace("...", ""))
+        if covered < 0 or (covered and "..." not in term) or covered > len(letters):
+            raise NoRuleError
+        term = term.replace("...", "".join(letters[len(letters) - covered :]))
+        if len({*term}) != len(term) or not {*term} <= {*ascii_letters}:
+            raise NoRuleError
+        found.append(term)
+    if not {*found[-1]} <= {*"".join(found[:-1])}:
+        raise NoRuleError
+    return found
+
+
+def _common_order(terms: Sequence[str]) -> str | None:
+    """All subscripts in an order that agrees with every term; None where there is none."""
     before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
     order = ""
     while len(order) < len(before):
         ready = sorted(s for s, earlier in before.items() if s not in order and earlier <= set(order))
         if not ready:
-            raise NoRuleError
+            return None
         order += ready[0]
     return order
+
+
+class _Subscripts:
+    """The subscript of each tile of an axis: the axis's own for its outermost tile, a new one for each other."""
+
+    def __init__(self, subscripts: str) -> None:
+        self._own = subscripts
+        self._free = iter([letter for letter in ascii_letters if letter not in subscripts])
+        self._known: dict[tuple[int, int], str] = {}
+
+    def of(self, axis: int, tile: int) -> str:
+        """The subscript of a tile of this number; 0 is the outermost one."""
+        if tile and (axis, tile) not in self._known:
+            self._known[axis, tile] = next(self._free)
+        return self._known[axis, tile] if tile else self._own[axis]

@@ -176,6 +176,10 @@ class Free(Struct, frozen=True):
     inserted, or None. `suggested` gives further orders to consider for an order in which the node runs, as positions of
     that order. `decompositions` apply where `allows` refuses an order, cheapest first; the backend's requirements for
     their operators count. `elidable_as`: the node may be elided, for its first result is this view of its first input.
+
+    `edit_operands`: each operand is in an order of its own, and only the tiles of an axis are the same in all operands.
+    It gives the edit for the order of each input and of each result, in atoms of the operand's own axes, and replaces
+    `allows` and `edit`.
     """
 
     extents: tuple[Extent, ...]
@@ -190,6 +194,7 @@ class Free(Struct, frozen=True):
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing
     decompositions: tuple[Decomposition, ...] = ()
     elidable_as: Relabel | None = None
+    edit_operands: Callable[[Sequence[MemoryFormat], Sequence[MemoryFormat]], Edit] | None = None
 
     @property
     def tileable(self) -> Axes:
@@ -220,6 +225,7 @@ def free(
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing,
     decompositions: tuple[Decomposition, ...] = (),
     elidable_as: Relabel | None = None,
+    edit_operands: Callable[[Sequence[MemoryFormat], Sequence[MemoryFormat]], Edit] | None = None,
 ) -> Free:
     """A layout-agnostic rule, with each axis trait given as the set of axes that have it."""
     multiples, companions = tile_multiple or {}, companion or {}
@@ -249,6 +255,7 @@ def free(
         suggested,
         decompositions,
         elidable_as,
+        edit_operands,
     )
 
 

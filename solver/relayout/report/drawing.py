@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
@@ -255,7 +256,8 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
     """The alternatives of every node that has a choice, by its label, with the change of the cost if only this node
     changed.
 
-    A region op has none: its alternatives are coupled with those of its region edges.
+    A region op has none: its alternatives are coupled with those of its region edges. Of a node whose operands have
+    orders of their own, one operand changes in each alternative.
     """
     problem, assignment = formulation.problem, solution.assignment
     assert assignment is not None
@@ -264,7 +266,7 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
         for user in dict.fromkeys(use.choice for use in (item.producer, *item.consumers)):
             items.setdefault(user, []).append(item)
     tensors, names = formulation.requirements.tensors, formulation.requirements.names
-    found, changed = {}, list(assignment)
+    found, changed = dict[tuple[ir.Node, str], list[DrawnChoice]](), list(assignment)
     for index, choice in enumerate(formulation.requirements.choices):
         if choice.node is None or choice.node in tensors.region_edges:
             continue
@@ -277,8 +279,36 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
             then = _cost_around(items.get(index, ()), changed)
             changes.append(None if then is None or now is None else cost + then - own[chosen] - now)
         changed[index] = chosen
-        found[choice.label] = _drawn_choice(choice, names, chosen, changes, formulation)
-    return found
+        drawn = _drawn_choice(choice, names, chosen, changes, formulation)
+        found.setdefault((choice.node, choice.label), []).append(drawn)
+    return {label: own[0] if len(own) == 1 else _joined(own) for (_, label), own in found.items()}
+
+
+def _joined(operands: Sequence[DrawnChoice]) -> DrawnChoice:
+    """The choice of a node from those of its operands."""
+    now = [next(each for each in own.alternatives if each.chosen) for own in operands]
+
+    def with_operand(place: int, alternative: DrawnAlternative) -> DrawnAlternative:
+        row = [*now[:place], alternative, *now[place + 1 :]]
+        return DrawnAlternative(
+            operands=tuple(chain.from_iterable(each.operands for each in row)),
+            cost=sum(each.cost for each in row),
+            change=alternative.change,
+            chosen=all(each.chosen for each in row),
+            source=all(each.source for each in row),
+            elided=False,
+            device=alternative.device,
+        )
+
+    others = [
+        with_operand(place, each) for place, own in enumerate(operands) for each in own.alternatives if not each.chosen
+    ]
+    others.sort(key=lambda each: (each.change is None, each.change or 0))
+    return DrawnChoice(
+        operands=tuple(chain.from_iterable(own.operands for own in operands)),
+        alternatives=(with_operand(0, now[0]), *others[: _MOST_ALTERNATIVES - 1]),
+        count=sum(own.count - 1 for own in operands) + 1,
+    )
 
 
 def _cost_around(items: Sequence[Item], assignment: Sequence[int]) -> int | None:
