@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, run
 from onnx import TensorProto, helper
@@ -337,42 +334,3 @@ def test_a_body_that_does_not_run_may_contradict_what_it_computes() -> None:
     )
     shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
     assert (shapes["e"], shapes["q"]) == ([2, 3], None)
-
-
-def by_a_computed_shape(net: Net, image: str) -> str:
-    """Twice as many rows, whose number is computed from an extent that is not known before the run."""
-    rows = net.node("Gather", net.node("Shape", image), net.constant([2]))
-    twice = net.node("Mul", rows, net.constant([2]))
-    return str(net.node("Reshape", image, net.node("Concat", net.constant([0, 4]), twice, net.constant([-1]), axis=0)))
-
-
-def by_a_function_body(net: Net, image: str) -> str:
-    """onnx infers no shape of it where an extent is open."""
-    return str(net.node("GroupNormalization", image, net.weight(4), net.weight(4), num_groups=2))
-
-
-@pytest.mark.parametrize(
-    ("draw", "wanted"), [(by_a_computed_shape, [None, 4, None, 3]), (by_a_function_body, [None, 4, None, 6])]
-)
-def test_extents_inside_a_branch_follow_from_as_much_as_those_outside(
-    draw: Callable[[Net, str], str], wanted: list[int | None]
-) -> None:
-    net = Net(21)
-    image = net.input("x", ("n", 4, "h", 6))
-    outside = draw(net, image)
-    net.output(outside)
-    branches, inside = {}, []
-    for name in ("then", "else"):
-        inner = Net(21, prefix=f"{name}_")
-        inside.append(draw(inner, inner.node("Neg", image)))
-        inner.output(inner.node("Relu", inside[-1]))
-        branches[f"{name}_branch"] = helper.make_graph(inner.nodes, name, [], inner.outputs, inner.constants)
-    net.output(net.node("If", net.input("c", (), TensorProto.BOOL), **branches))
-    model = read_model(net.model())
-    shapes = {value.name: value.shape for node in model.graph.all_nodes() for value in node.outputs}
-    known = [_numbers(shapes[name]) for name in (outside, *inside)]
-    assert known == [wanted] * 3
-
-
-def _numbers(shape: ir.Shape | None) -> list[int | None]:
-    return [dim if isinstance(dim, int) else None for dim in shape or ()]

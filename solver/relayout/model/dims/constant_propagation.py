@@ -8,7 +8,7 @@ is not changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,10 +106,9 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         # Symbols start from constants, and lead to further ones.
         shapes = _asked_shapes(inferred.graph, computing, known)
         found = _compute(computing, shapes, known, proto.opset_import)
-        determined, better = _follow_symbols(inferred.graph, inferred.opset_import, computing, known)
+        determined, better = _follow_symbols(inferred, computing, known)
         found |= determined | _compute(computing, shapes, known, proto.opset_import)
-        same = _same_shapes(inferred.graph.node, declared_values(inferred.graph))
-        fresh = learned | {hint.name: hint for hint in (*better, *same)}
+        fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
@@ -198,14 +197,14 @@ def _infer_inside(
     A branch that does not run may contradict the shapes that a value makes known. Then nothing is entered.
     """
     for _ in range(ROUNDS):
-        inside = list(_values_inside(inferred.graph, values, _types(inferred.graph), proto.opset_import))
-        if not any(each.hints or _adds_shapes(each.shapes, each.graph, {*each.found}) for each in inside):
+        inside = list(_values_inside(inferred.graph, values, _shapes(inferred.graph), proto.opset_import))
+        if not any(_adds_shapes(shapes, inner, {*found}) for inner, found, shapes in inside):
             return
         probe = copied(proto)
         graphs = list(subgraphs_of(probe.graph))
         # The innermost first: the nodes of a graph that are kept are copied, with the graphs inside them.
-        for graph, each in reversed([*zip(graphs[1:], inside, strict=True)]):
-            _enter_constants(graph, each.found, each.hints)
+        for graph, (_, found, _) in reversed([*zip(graphs[1:], inside, strict=True)]):
+            _enter_constants(graph, found, {})
         _enter_constants(probe.graph, values, hints)
         shared = names_in(probe.graph)
         try:
@@ -218,51 +217,28 @@ def _infer_inside(
             return
 
 
-class _Inside(NamedTuple):
-    """A graph inside a node, with the values that its nodes compute, the shapes that it sees that are known in full,
-    and better shapes of its results."""
-
-    graph: onnx.GraphProto
-    found: dict[str, np.ndarray]
-    shapes: Mapping[str, tuple[int, ...]]
-    hints: dict[str, onnx.ValueInfoProto]
-
-
 def _values_inside(
     graph: onnx.GraphProto,
     outer: Mapping[str, np.ndarray],
-    around: Sequence[onnx.ValueInfoProto],
+    shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[onnx.OperatorSetIdProto],
-) -> Iterator[_Inside]:
-    """What is known of each graph inside the graph's nodes, at every depth. `outer` are the known values around the
-    graph, `around` the types of all values that graphs inside it see."""
+) -> Iterator[tuple[onnx.GraphProto, dict[str, np.ndarray], Mapping[str, tuple[int, ...]]]]:
+    """Each graph inside the graph's nodes, at every depth, with the values that its nodes compute and the shapes that
+    it sees. `outer` and `shapes` are known of the values around the graph."""
     read = [
         each for inner in graphs_inside(graph.node) for nested in subgraphs_of(inner) for each in _computing(nested)
     ]
-    computed = {**outer, **_stored(graph, read)}
+    around = {**outer, **_stored(graph, read)}
     for inner in graphs_inside(graph.node):
         own = {value.name for value in (*inner.input, *inner.initializer)}
         own.update(name for node in inner.node for name in node.output)
-        known = {name: value for name, value in computed.items() if name not in own}
+        known = {name: value for name, value in around.items() if name not in own}
+        seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
         computing = _computing(inner)
         known |= _stored(inner, computing)
-        # Symbols lead from the values that the graph sees to its own.
-        seen = onnx.GraphProto(node=inner.node if _asks_for_shapes(computing, known) else ())
-        seen.value_info.extend([value for value in around if value.name not in own])
-        seen.value_info.extend(_types(inner))
-        shapes = _shapes(seen)
-        found = _compute(computing, shapes, known, opsets)
-        determined, better = _follow_symbols(seen, opsets, computing, known)
-        found |= determined | _compute(computing, shapes, known, opsets)
-        hints = {hint.name: hint for hint in (*better, *_same_shapes(inner.node, seen.value_info))}
-        yield _Inside(inner, {name: known[name] for name in found}, shapes, hints)
-        yield from _values_inside(inner, known, seen.value_info, opsets)
-
-
-def _types(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The types of the graph's values, its constants among them."""
-    stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
-    return [*declared_values(graph), *stored]
+        found = _compute(computing, seen, known, opsets)
+        yield inner, {name: known[name] for name in found}, seen
+        yield from _values_inside(inner, known, seen, opsets)
 
 
 def _asked_shapes(
@@ -322,16 +298,13 @@ def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
 
 
 def _follow_symbols(
-    graph: onnx.GraphProto,
-    opsets: Sequence[onnx.OperatorSetIdProto],
-    computing: Sequence[_Computing],
-    known: dict[str, np.ndarray],
+    model: onnx.ModelProto, computing: Sequence[_Computing], known: dict[str, np.ndarray]
 ) -> tuple[set[str], list[onnx.ValueInfoProto]]:
     """Enter the constants that dims of partly unknown shapes determine into `known`; return their names, and the shapes
     of Reshapes that become better known."""
     if not _asks_for_shapes(computing, known):
         return set(), []
-    symbols = Symbols(graph, known, opsets)
+    symbols = Symbols(model.graph, known, model.opset_import)
     found = {name: array for name, array in symbols.constants().items() if name not in known}
     known.update(found)
     return set(found), list(symbols.better_shapes())
@@ -434,14 +407,15 @@ def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, 
     )
 
 
-def _same_shapes(nodes: Iterable[onnx.NodeProto], values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
-    """The results of these nodes with their first input's shape for which onnx infers none, or no more than a rank.
+def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The results with their first input's shape for which onnx infers none, or no more than a rank.
 
     onnx infers them from a function body, which exists only if the operator's inputs are fully known.
     """
+    values = declared_values(graph)
     known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
     hints = []
-    for node in nodes:
+    for node in graph.node:
         if node.op_type in SHAPE_KEEPING and node.domain in STANDARD_DOMAINS:
             source, result = known.get(node.input[0]), node.output[0]
             if source is None or not result:
