@@ -61,7 +61,7 @@ def collect_tensors(
         found.known,
         found.dead,
         found.cancelling,
-        materialized,
+        found.materialized,
         found.opsets,
         found.constants,
         reads_extents,
@@ -154,6 +154,8 @@ class _Collector:
                 self._cancels(node, rule) or self._enter_view(node, rule, self._view(node, rule, self.operands))
             ):
                 return
+            if is_view and self._cuts_factors(node, rule):
+                self.materialized |= {node.outputs[0]}
             rule = self._materialized_rule(node, rule) if node.outputs[0] in self.materialized else None
         elif isinstance(rule, Free) and rule.elidable_as is not None and self._cancels(node, rule.elidable_as):
             return
@@ -189,6 +191,15 @@ class _Collector:
             return None
         axes = tuple(range(len(read) + len(given)))
         return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)
+
+    def _cuts_factors(self, node: ir.Node, rule: Relabel) -> bool:
+        """Whether the node is no view only because its factors do not nest with those of its operand. With one unknown
+        extent, that of an axis that stays whole, a Reshape makes it of the operand in any order of axes."""
+        read, given = (extents_of(value) if value is not None else None for value in (node.inputs[0], node.outputs[0]))
+        if read is None or given is None or rule.factors:
+            return False
+        unknown = [axis for axis, extent in enumerate(read) if not isinstance(extent, int)]
+        return len(unknown) < 2 and all(axis in rule.kept for axis in unknown)
 
     def _enter_view(self, node: ir.Node, rule: Relabel, view: Operand | None) -> bool:
         """Enter the node's result as this view, if it is one."""
