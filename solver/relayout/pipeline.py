@@ -117,8 +117,15 @@ def candidates(model: ir.Model, backend: Backend, options: Options, elements: Di
     inputs, outputs = boundary_layouts(model.graph, options.input_layouts, options.output_layouts)
     # A tensor may be on another device.
     tensors = collect_tensors(model.graph, model.opset_imports, reads_extents=not backend.devices())
+    is_limited = options.max_conversions is not None or options.max_transposes is not None
     return collect_requirements(
-        model.graph, backend, tensors, input_layouts=inputs, output_layouts=outputs, elements=elements
+        model.graph,
+        backend,
+        tensors,
+        input_layouts=inputs,
+        output_layouts=outputs,
+        elements=elements,
+        keeps_dear=is_limited or options.objective != "bytes",
     )
 
 

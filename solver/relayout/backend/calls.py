@@ -23,7 +23,7 @@ from relayout.backend.interface import (
     axis_count,
     rank_of,
 )
-from relayout.backend.members import misspelt_hooks
+from relayout.backend.members import is_default, misspelt_hooks
 from relayout.errors import BackendError, LayoutRankError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -95,7 +95,7 @@ def ask_order_cost(
     backend: Backend, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool
 ) -> int | None:
     """The cost of `node` in an order of its axes, checked (see `Backend.order_cost`)."""
-    if _is_default(backend, "order_cost"):
+    if is_default(backend, "order_cost"):
         return traffic
     where = _Location(node)
     with guarded(backend, "order_cost", where):
@@ -164,17 +164,12 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
 
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
-    if _is_default(backend, "supports"):
+    if is_default(backend, "supports"):
         return True
     where = _Location(node)
     with guarded(backend, "supports", where):
         answer = backend.supports(logical(node))
     return _checked_bool(backend, "supports", where, answer)
-
-
-def _is_default(backend: Backend, hook: str) -> bool:
-    """Whether neither the backend nor its class defines the hook, so that there is no plugin code to call."""
-    return getattr(type(backend), hook) is getattr(Backend, hook) and hook not in vars(backend)
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -276,7 +271,7 @@ def warnings_about(
 
 def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], Container[ir.Value]]) -> Iterator[str]:
     """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
-    if backend.devices() or _is_default(backend, "supports"):
+    if backend.devices() or is_default(backend, "supports"):
         return
     known = constants(model.graph)
     computed = [

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from relayout.backend.failures import guarded, shown, wrong_answer
 from relayout.backend.interface import Backend
 
-__all__ = ["answers_by_type", "check_members", "is_pure", "misspelt_hooks"]
+__all__ = ["answers_by_type", "check_members", "is_default", "is_pure", "misspelt_hooks", "prices_by_traffic"]
 
 _OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
@@ -40,6 +40,19 @@ def answers_by_type(backend: Backend) -> bool:
 def is_pure(backend: Backend) -> bool:
     """Whether the backend's own class, or the backend itself, declares `is_pure`; nothing is inherited."""
     return bool(vars(backend).get("is_pure", vars(type(backend)).get("is_pure", False)))
+
+
+def is_default(backend: Backend, hook: str) -> bool:
+    """Whether neither the backend nor its class defines the hook, so that there is no plugin code to call."""
+    return getattr(type(backend), hook) is getattr(Backend, hook) and hook not in vars(backend)
+
+
+def prices_by_traffic(backend: Backend) -> bool:
+    """Whether a conversion costs its traffic, and a node the same in each order that ONNX's operator supports: the
+    backend, or the one that it extends as a table, has no prices and no conversion operators of its own."""
+    while isinstance(extended := getattr(backend, "extended", None), Backend):
+        backend = extended
+    return all(is_default(backend, hook) for hook in ("conversion", "conversion_cost", "order_cost"))
 
 
 def misspelt_hooks(backend: Backend) -> Iterator[str]:

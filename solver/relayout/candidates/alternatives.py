@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
@@ -43,6 +44,7 @@ __all__ = [
     "ports_of",
     "region_edge_ports",
     "with_alternatives",
+    "without_tiles",
 ]
 
 
@@ -324,6 +326,11 @@ def of_one_operand(node: NodePorts, port: Port) -> NodePorts:
     rule = Free(port.operand.view.extents, inputs, outputs, traits, edit=_edited)
     others = tuple([each for each in node.ports if each is not port])
     return NodePorts(node.label, node.node, (port,), rule, others=others)
+
+
+def without_tiles(rule: Free) -> Free:
+    """The rule with whole axes alone."""
+    return replace(rule, traits=tuple([replace(own, tileable=False) for own in rule.traits]))
 
 
 def _edited(order: Axes) -> Edit:

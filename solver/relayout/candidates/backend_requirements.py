@@ -14,7 +14,7 @@ from relayout.backend.calls import ask, ask_order_cost, conversion_operators_of,
 from relayout.backend.failures import may_be_written
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
 from relayout.backend.kept_answers import Kept, ask_once
-from relayout.backend.members import answers_by_type, is_pure
+from relayout.backend.members import answers_by_type, is_pure, prices_by_traffic
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
     FreeLowering,
@@ -62,7 +62,8 @@ class Requirement:
         # The axes of a constant in an iteration space without names are those of the other operands.
         binds = has_requirement if isinstance(node.rule, Free) and not node.rule.axis_names else _binds_constants
         in_problem = {port.index for port in (*node.ports, *node.others) if not port.is_result}
-        given = enumerate(implementation.inputs)
+        # Where an operand has a choice of its own, so have the constants.
+        given = enumerate(implementation.inputs if not (node.ports and node.others) else ())
         self.constants = {n: layout for n, layout in given if n not in in_problem and binds(layout)}
         self.is_empty = not self.constants and all(layout is None for layout in layouts)
         self.is_tiled = any(layout is not None and is_tiled(layout) for layout in layouts)
@@ -98,6 +99,7 @@ class RequirementChecker:
         """Whether nodes of one class get the same answers."""
         self.is_kept = self.is_shared and is_pure(backend)
         """Whether nodes of one class get the same answers in all graphs."""
+        self.prices_by_traffic = all(prices_by_traffic(backend.at(device)) for device in self.devices)
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
         self._conversions = conversion_operators_of(backend)
 

@@ -12,18 +12,19 @@ import onnx_ir as ir
 from relayout.backend.interface import element_size
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, noted_orders
-from relayout.candidates.axis_names import filled_names
+from relayout.candidates.axis_names import KnownNames, filled_names
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import indexing_maps, unit_axis_insertions
 from relayout.candidates.tensors import Operand
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
+from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
 from relayout.ops.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing", "known_elements", "operand_dims", "operands_on"]
+__all__ = ["FreeNode", "Pricing", "known_elements", "operand_dims", "operands_on", "order_of_constant"]
 
 Pricing = Callable[[ir.Shape], int]
 """The number of elements of a shape, with estimates for symbolic dims."""
@@ -39,7 +40,10 @@ def known_elements(shape: ir.Shape) -> int:
 
 
 class FreeNode:
-    """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached."""
+    """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached.
+
+    `keeps_dear`: whether an order of a decomposition is possible that costs more than conversions of all operands to
+    ONNX's order and back."""
 
     def __init__(
         self,
@@ -49,11 +53,13 @@ class FreeNode:
         *,
         checker: RequirementChecker,
         elements: Pricing,
+        keeps_dear: bool = True,
     ) -> None:
         self._choice = choice
         self._rule = rule
         self._checker = checker
         self._elements = elements
+        self._keeps_dear = keeps_dear or not checker.prices_by_traffic
         self.requirements = requirements
         self.axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self.operands = operands_on(choice, self.axes)
@@ -142,14 +148,9 @@ class FreeNode:
         for index, layout in requirement.constants.items():
             value = self._choice.node.inputs[index]
             axes = self._rule.inputs[index] if index < len(self._rule.inputs) else None
-            extents = extents_of(value) if value is not None else None
-            if axes is None or extents is None:
-                continue
-            letters = filled_names(self._constant_names.get(index, ()), extents, layout)
-            names = names_for(layout, letters, axis_numbers(noted[index], len(axes)))
-            size, pads = element_size(value), requirement.implementation.pads
-            own = bind(layout, names, extents, size, pads=pads) if names is not None else None
-            if own is None:
+            names, pads = self._constant_names.get(index, ()), requirement.implementation.pads
+            own = order_of_constant(value, layout, names, noted[index], pads=pads)
+            if axes is None or own is None:
                 continue
             atoms = [Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own]
             if len(axes) < len(self._rule.extents) and all(atom.is_whole for atom in atoms):
@@ -181,7 +182,7 @@ class FreeNode:
             if met is not None:
                 return met
             if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
-                written = self._decomposed(requirement.relaxed(), dims)
+                written = self._decomposed(requirement.relaxed(), dims, may_convert=requirement.is_empty)
         return written
 
     def _is_permuted_asymmetrically(self, dims: Dims) -> bool:
@@ -238,8 +239,9 @@ class FreeNode:
         for full in unit_axis_insertions(dims, len(self._rule.extents)):
             yield FreeLowering(full, rewritten=decomposition)
 
-    def _decomposed(self, requirement: Requirement, dims: Dims) -> Answer | None:
-        """The answer with a decomposition, for an implementation without requirements."""
+    def _decomposed(self, requirement: Requirement, dims: Dims, *, may_convert: bool) -> Answer | None:
+        """The answer with a decomposition, for an implementation without requirements. `may_convert`: the node also
+        runs as in the source."""
         is_foreign = self._is_tiled_unknowingly(dims)
         for written in self._rule.decompositions:
             if is_foreign and not written.tiles:
@@ -247,12 +249,23 @@ class FreeNode:
             lowering = next(
                 (lowering for lowering in self._lowerings(dims, written) if written.takes(lowering.axes)), None
             )
-            if lowering is None or not self._meets_by_parts(requirement, lowering):
+            if lowering is None:
                 continue
-            cost = self._cost(requirement, lowering, written.extra(lowering.axes))
+            extra = written.extra(lowering.axes)
+            if may_convert and not self._keeps_dear and self._is_dear(requirement, lowering, extra):
+                continue
+            if not self._meets_by_parts(requirement, lowering):
+                continue
+            cost = self._cost(requirement, lowering, extra)
             if cost is not None:
                 return requirement, lowering, cost
         return None
+
+    def _is_dear(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic) -> bool:
+        """Whether this traffic is more than that of converting every operand to ONNX's order, and every result back."""
+        operands = [port.operand for port in self._choice.ports]
+        moved = sum(2 * self._elements(ir.Shape(o.view.extents)) * element_size(o.tensor.base) for o in operands)
+        return self._traffic(lowering, extra, requirement.implementation.device) > moved
 
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The answer with unit axes inserted so that the requirement is met."""
@@ -304,6 +317,18 @@ class FreeNode:
             own = self._elements(ir.Shape(self._rule.extents))
             added += noted * (self._elements(ir.Shape(shape)) - own) // own if own else 0
         return max(added, 0)  # a size of the caller may leave an axis without elements, and nothing is saved there
+
+
+def order_of_constant(
+    value: ir.Value | None, layout: Layout, names: KnownNames, noted_order: str, *, pads: bool = False
+) -> MemoryFormat | None:
+    """The order of a constant's axes that a layout requires; None where it does not fit them. `names`: those of the
+    axes by other operands, `noted_order` the one of an earlier run."""
+    extents = extents_of(value) if value is not None else None
+    if extents is None:
+        return None
+    letters = names_for(layout, filled_names(names, extents, layout), axis_numbers(noted_order, len(extents)))
+    return bind(layout, letters, extents, element_size(value), pads=pads) if letters is not None else None
 
 
 def operands_on(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:

@@ -27,10 +27,12 @@ from relayout.candidates.alternatives import (
     Port,
     best_alternatives,
     label_of,
+    noted_orders,
     of_one_operand,
     ports_of,
     region_edge_ports,
     with_alternatives,
+    without_tiles,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
@@ -49,7 +51,14 @@ from relayout.candidates.fixed_node import (
     port_axis_names,
     rewritten_lowering,
 )
-from relayout.candidates.free_node import FreeNode, Pricing, known_elements, operand_dims, operands_on
+from relayout.candidates.free_node import (
+    FreeNode,
+    Pricing,
+    known_elements,
+    operand_dims,
+    operands_on,
+    order_of_constant,
+)
 from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
@@ -57,9 +66,9 @@ from relayout.candidates.representative import RepresentativeNames, representati
 from relayout.candidates.subgraph_values import crossing_requirements, has_no_rewrite
 from relayout.candidates.tensors import Tensors
 from relayout.errors import InfeasibleError
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.memory_format import MemoryFormat, is_whole
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import NO_EDIT, Axes, Fixed, Free, Listed, RegionEdge, Relabel, Rule, graphs_of
@@ -75,12 +84,13 @@ _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 class SeedContext(Struct, frozen=True, eq=False):
     """The analysed graph and the backend's requirements. Nodes of one class whose operands have equal views and axis
-    names share a prototype, so that the backend is asked once."""
+    names share a prototype, so that the backend is asked once. `keeps_dear`: see `FreeNode`."""
 
     checker: RequirementChecker
     names: AxisNames
     tensors: Tensors
     elements: Pricing
+    keeps_dear: bool = True
     prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
@@ -175,20 +185,20 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
 
 
 def _choices_of(context: SeedContext, node: ir.Node) -> list[NodePorts]:
-    """The node, or each operand of a node whose operands have orders of their own. If the backend rewrites such a node,
-    its operands are as in the source. If it requires a layout of a constant, all operands have one common order."""
+    """The node, or each operand of a node whose operands have orders of their own, and then its constants where the
+    backend requires layouts of them. If the backend rewrites such a node, its operands are as in the source."""
     rule = context.tensors.rules.get(node)
     own = NodePorts(label_of(node), node, ports_of(node, context.tensors), rule)
     if not isinstance(rule, Free) or rule.edit_operands is None:
         return [own]
     stated = _stated(context, node)
-    has_common_order = all(axes == tuple(sorted(axes)) for axes in (*rule.inputs, *rule.outputs) if axes is not None)
-    if has_no_rewrite(stated):
-        if not any(Requirement(each, own).constants for each in stated):
-            return [of_one_operand(own, port) for port in own.ports]
-        if has_common_order:
-            return [replace_fields(own, rule=replace_fields(rule, edit_operands=None))]
-    return [replace_fields(own, rule=None)]
+    if not has_no_rewrite(stated):
+        return [replace_fields(own, rule=None)]
+    if not any(Requirement(each, own).constants for each in stated):
+        return [of_one_operand(own, port) for port in own.ports]
+    # A required layout has whole axes, which the others then have too.
+    own = replace_fields(own, rule=without_tiles(rule))
+    return [*[of_one_operand(own, port) for port in own.ports], replace_fields(own, ports=(), others=own.ports)]
 
 
 def _stated(context: SeedContext, node: ir.Node) -> tuple[Implementation, ...]:
@@ -332,7 +342,7 @@ def _shared_seed(context: SeedContext, own: NodePorts) -> NodeSeed:
     tensors, checker, node, rule = context.tensors, context.checker, own.node, own.rule
     assert node is not None
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
-    if is_elidable or checker.is_conversion(node):
+    if is_elidable or checker.is_conversion(node) or not own.ports:
         return _seed(context, own, _stated(context, node))
     stated = None if checker.is_shared else _stated(context, node)
     # A backend without equal answers for equal nodes is also asked about the orders of each free node.
@@ -373,7 +383,7 @@ def _kept_seed(context: SeedContext, own: NodePorts, stated: Sequence[Implementa
         checker = RequirementChecker(context.checker.backend, names)
         return _seed(replace_fields(context, checker=checker, elements=known_elements), representative, stated)
 
-    found = _kept.of(context.checker.backend, key, made) if key is not None else None
+    found = _kept.of(context.checker.backend, (context.keeps_dear, key), made) if key is not None else None
     return found if found is not None and found.is_shared else None
 
 
@@ -396,6 +406,8 @@ def _seed(
     has_others = has_others or bool(own.others)
     charged = implementations if own.is_charged else [replace(each, cost=0) for each in implementations]
     stated = [Requirement(each, own, index if has_others else 0) for index, each in enumerate(charged)]
+    if not own.ports and own.others:
+        return _seed_constants(context, own, stated)
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     is_numbered = any(each.is_numbered for each in implementations)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
@@ -456,11 +468,33 @@ def _placed(
     return NodeSeed(node, tuple(fixed), start=tuple(start), blocking=frozenset(blocking), is_partial=is_partial)
 
 
+def _seed_constants(context: SeedContext, own: NodePorts, stated: Sequence[Requirement]) -> NodeSeed:
+    """The constants of a node whose operands have orders of their own, in the orders that each implementation
+    requires."""
+    rule, node = own.rule, own.node
+    assert isinstance(rule, Free)
+    assert node is not None
+    others = replace_fields(own, ports=own.others)
+    names = context.checker.constant_names(others, rule, of_ports(others.ports, rule.inputs, rule.outputs))
+    noted, found = noted_orders(node, is_result=False), []
+    for requirement in stated:
+        dims: list[Dims | None] = [None] * len(node.inputs)
+        for n, layout in requirement.constants.items():
+            order = order_of_constant(node.inputs[n], layout, names.get(n, ()), noted[n])
+            dims[n] = one_each(order) if order is not None and is_whole(order) else None
+        lowering = FixedLowering(tuple(dims), (None,) * len(node.outputs))
+        if context.checker.constants_meet(own, requirement, dims, names):
+            found.append((requirement, lowering, ()))
+    return NodeSeed(own, tuple(found))
+
+
 def _seed_free(
     context: SeedContext, own: NodePorts, rule: Free, requirements: Sequence[Requirement], written: _Lowerings
 ) -> NodeSeed:
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
-    free = FreeNode(own, rule, requirements, checker=context.checker, elements=context.elements)
+    free = FreeNode(
+        own, rule, requirements, checker=context.checker, elements=context.elements, keeps_dear=context.keeps_dear
+    )
     space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers, free.suggested)
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
     spaces = [NodeSpace(space, free.axes, _elidable_bytes(context, own) if pieces is not None else 0)]

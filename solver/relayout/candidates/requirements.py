@@ -56,10 +56,13 @@ def collect_requirements(
     input_layouts: Mapping[str, str] | None = None,
     output_layouts: Mapping[str, str] | None = None,
     elements: Pricing | None = None,
+    keeps_dear: bool = True,
 ) -> Requirements:
     """Every node's alternatives under `backend`, with the graph's inputs and outputs pinned, set, or freed ("any").
 
     `elements` prices the traffic of an alternative beyond the operator itself; without it unknown extents count as 1.
+    `keeps_dear` keeps decompositions that cost more bytes than conversions around the node: an objective that does not
+    count bytes first, or a limit on conversions, may choose them.
     Views that block a required tiling are materialized: `tensors` are then collected anew.
 
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
@@ -67,7 +70,9 @@ def collect_requirements(
     """
     while True:
         names = AxisNames(tensors)
-        context = SeedContext(RequirementChecker(backend, names), names, tensors, elements or known_elements)
+        context = SeedContext(
+            RequirementChecker(backend, names), names, tensors, elements or known_elements, keeps_dear
+        )
         ends = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
         seeds = () if ends.blocking_views else seed_nodes(graph, context)
         blocking_views = ends.blocking_views.union(*(seed.blocking for seed in seeds))

@@ -24,7 +24,7 @@ def coupling_items(requirements: Requirements) -> Iterator[Item]:
         rule = requirements.tensors.rules.get(node)
         if not isinstance(rule, Free):
             continue
-        for one, other in combinations(choices, 2):
+        for one, other in combinations([c for c in choices if requirements.choices[c].ports], 2):
             axes = [_axes_of(requirements.choices[c], rule) for c in (one, other)]
             common = {*axes[0]} & {*axes[1]}
             tiles = [

@@ -183,8 +183,12 @@ def _joined(node: ir.Node, rule: Rule | None, operands: Sequence[PlannedNode]) -
     dims: dict[tuple[bool, int], Dims] = {}
     tiles: dict[int, dict[Atom, None]] = {}
     for each in operands:
-        (port,), lowering = each.ports, each.lowering
+        lowering = each.lowering
+        if isinstance(lowering, FixedLowering):
+            dims.update({(False, n): own for n, own in enumerate(lowering.inputs) if own is not None})
+            continue
         assert isinstance(lowering, FreeLowering)
+        (port,) = each.ports
         dims[port.is_result, port.index] = lowering.dims
         axes = port.entry(rule.inputs, rule.outputs) or ()
         for atom in chain.from_iterable(lowering.dims):

@@ -210,10 +210,7 @@ def einsum(node: Reading) -> Free:
     an elementwise operator. A tiled axis has a subscript for each tile."""
     terms = _terms(node)
     is_product = len(terms) > 2 and not {*"".join(terms[:-1])} <= {*terms[-1]}
-    common = _common_order(terms)
-    if common is None and not is_product:
-        raise NoRuleError
-    subscripts = common or "".join(dict.fromkeys("".join(terms)))
+    subscripts = "".join(dict.fromkeys("".join(terms))) if is_product else _in_source_order(terms)
     lengths: dict[str, Extent] = {}
     uneven: set[str] = set()
     for index, term in enumerate(terms[:-1]):
@@ -280,14 +277,14 @@ def _terms(node: Reading) -> list[str]:
     return found
 
 
-def _common_order(terms: Sequence[str]) -> str | None:
-    """All subscripts in an order that agrees with every term; None where there is none."""
+def _in_source_order(terms: Sequence[str]) -> str:
+    """All subscripts in an order that agrees with every term. Raises `NoRuleError` where there is none."""
     before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
     order = ""
     while len(order) < len(before):
         ready = sorted(s for s, earlier in before.items() if s not in order and earlier <= set(order))
         if not ready:
-            return None
+            raise NoRuleError
         order += ready[0]
     return order
 

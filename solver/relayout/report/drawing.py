@@ -268,7 +268,7 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
     tensors, names = formulation.requirements.tensors, formulation.requirements.names
     found, changed = dict[tuple[ir.Node, str], list[DrawnChoice]](), list(assignment)
     for index, choice in enumerate(formulation.requirements.choices):
-        if choice.node is None or choice.node in tensors.region_edges:
+        if choice.node is None or choice.node in tensors.region_edges or not choice.ports:
             continue
         own = problem.choices[index].costs
         chosen = assignment[index]
