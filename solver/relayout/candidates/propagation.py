@@ -28,9 +28,11 @@ FURTHER_FACTORS = 2
 """Propagation adds formats of up to so many factors more than the longest that the source, a backend or a caller
 requires. Each level of a network of windows splits rows and columns once more. Formats of the tiles of several levels
 come in thousands and fill the lists of tensors before the useful ones are found. For 12 networks with windows one
-further factor has the optimum of any number of them; a thirteenth, SwinV2, is cheaper with two."""
+further factor has the optimum of any number of them; SwinV2 is cheaper with two, and SwinV2-B with four."""
 FEW_FORMATS = 4000
-"""Where propagation finds no more formats in all, the number of further factors is doubled."""
+FEW_PER_TENSOR = 20
+"""Where propagation finds no more formats in all, or of a tensor on average, the number of further factors is
+doubled."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -101,7 +103,8 @@ def propagate(
         run.to_fixpoint()
         while coupled is not None and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
-        if not run.has_left_out or sum(map(len, run.formats.values())) > FEW_FORMATS:
+        few = max(FEW_FORMATS, FEW_PER_TENSOR * len(run.formats))
+        if not run.has_left_out or sum(map(len, run.formats.values())) > few:
             break
         further *= 2
     shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
