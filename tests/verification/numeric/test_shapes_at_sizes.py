@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -12,8 +12,10 @@ from graphs import Net
 from onnx import TensorProto, numpy_helper
 
 from relayout import legalize, verify
+from relayout.errors import InputError
 from relayout.model.io import read_model
 from relayout.report.schema import Finding
+from relayout.verification.numeric import shapes_at_sizes
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
 
 Draw = Callable[[Net, str], str]
@@ -137,3 +139,21 @@ def test_a_padded_extent_that_a_shape_reads_is_found() -> None:
     legal.graph.node.remove(joining)
     [found] = check_shapes_at_sizes(read_model(legal), lambda: original, is_fresh=True)
     assert (found.rule, found.expected, found.found) == ("shape", "[2, 3, 32, 12]", "[2, 16, 32, 12]")
+
+
+def test_sizes_that_the_original_does_not_fit_are_tried_on_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[ir.Model] = []
+    reader = shapes_at_sizes.sized_reader
+
+    def counted(given: ir.Model) -> shapes_at_sizes.SizedReader:
+        def at(extents: Mapping[str, int]) -> ir.Model | InputError:
+            tried.append(given)
+            return reader(given)(extents)
+
+        return at
+
+    monkeypatch.setattr(shapes_at_sizes, "sized_reader", counted)
+    one, other = model(in_windows(97)), model(in_windows(97))
+    assert not list(shapes_at_sizes.check_shapes_at_sizes(one, lambda: other))
+    assert tried.count(one) == 1
+    assert tried.count(other) == shapes_at_sizes.MOST_SIZES

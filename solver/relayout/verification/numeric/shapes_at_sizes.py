@@ -58,23 +58,30 @@ def check_shapes_at_sizes(
         return
     at = sized_reader(model)
     source: ir.Model | None = None
+    source_at: SizedReader | None = None
     fits: Plan | None = None
     for plan in islice(plans(model, dims), MOST_SIZES):
+        wanted = None
+        if source is not None and source_at is not None:
+            wanted = _fitting(source, source_at, plan)
+            if wanted is None:
+                continue  # sizes that the original does not fit decide nothing
         sized = at(plan.extents)
         is_declared = is_fresh and isinstance(sized, ir.Model) and is_as_declared(model, sized, plan.extents)
         if is_declared and not reads_tiles:
             return
-        if source is None:
+        if source is None or source_at is None:
             source = original()
             source_at = sized_reader(source)
-        if (wanted := _fitting(source, source_at, plan)) is not None:
+            wanted = _fitting(source, source_at, plan)
+        if wanted is not None:
             found = _named_by(plan, _differences(sized, wanted))
             if found:
                 yield from found
                 return
             fits = plan
             break
-    if fits is None or source is None or is_fresh:
+    if fits is None or source is None or source_at is None or is_fresh:
         return
     # A number in place of an open dim may be the size that was tried.
     for plan in islice(other_plans(source, dims, fits), MOST_SIZES):
