@@ -39,7 +39,7 @@ from relayout.backend.interface import (
     element_size,
     rank_of,
 )
-from relayout.backend.members import answers_by_type, is_pure
+from relayout.backend.members import answers_by_type, is_pure, prices_by_traffic
 from relayout.errors import did_you_mean
 from relayout.layout.layout import Layout
 from relayout.model.constants import hangs_on_constants
@@ -91,6 +91,7 @@ class DeclarativeBackend(Backend):
         self._place = place
         self.extended = extended(self.context)
         self.is_pure = is_pure(self.extended)
+        self.prices_by_traffic = prices_by_traffic(self.extended)
         # A condition on constants tells apart what the types do not: the results of an operator on constants alone.
         asks_for_data = any(rule.when.constant or rule.when.variable for rule in table.rule)
         self.answers_by_type = answers_by_type(self.extended) and not asks_for_data

@@ -49,10 +49,10 @@ def is_default(backend: Backend, hook: str) -> bool:
 
 def prices_by_traffic(backend: Backend) -> bool:
     """Whether a conversion costs its traffic, and a node the same in each order that ONNX's operator supports: the
-    backend, or the one that it extends as a table, has no prices and no conversion operators of its own."""
-    while isinstance(extended := getattr(backend, "extended", None), Backend):
-        backend = extended
-    return all(is_default(backend, hook) for hook in ("conversion", "conversion_cost", "order_cost"))
+    backend has no prices and no conversion operators of its own, or says so itself, as a table that passes these hooks
+    on does."""
+    is_plain = all(is_default(backend, hook) for hook in ("conversion", "conversion_cost", "order_cost"))
+    return is_plain or vars(backend).get("prices_by_traffic") is True
 
 
 def misspelt_hooks(backend: Backend) -> Iterator[str]:

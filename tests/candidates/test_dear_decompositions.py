@@ -1,0 +1,92 @@
+"""Decompositions that cost more than conversions around the node are left out, and the optimum stays the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import pytest
+from graphs import Net
+
+import relayout
+from relayout import Backend, Layout
+from relayout.backend import TensorType
+from relayout.backend.members import prices_by_traffic
+from relayout.candidates.free_node import FreeNode
+
+TABLE = {"name": "table", "extends": "nhwc", "rule": [{"op": "Relu", "inputs": ["NWHC"], "results": ["NWHC"]}]}
+
+
+class DearConversions(Backend):
+    """Conversions cost ten times their traffic."""
+
+    name = "dear"
+
+    def __init__(self, context: Backend | None = None) -> None:
+        super().__init__(context)
+        self.extended = Backend()  # a name of its own, which says nothing of its prices
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return 20 * (tensor.nbytes or 0)
+
+
+def normalised(seed: int) -> onnx.ModelProto:
+    """LayerNormalizations among Transposes, convolutions, products and sums."""
+    rng, net = random.Random(seed), Net(18)
+    shapes: dict[str, tuple[int, ...]] = {net.input("x", (2, 4, 6, 8)): (2, 4, 6, 8)}
+    makers: dict[str, Callable[[str, tuple[int, ...]], str]] = {
+        "norm": lambda value, shape: net.node("LayerNormalization", value, net.weight(shape[-1]), axis=-1),
+        "biased": lambda value, shape: net.node("LayerNormalization", value, *[net.weight(shape[-1])] * 2, axis=-1),
+        "sum": lambda value, shape: net.node("Add", value, rng.choice([v for v in shapes if shapes[v] == shape])),
+        "conv": lambda value, shape: net.node("Conv", value, net.weight(shape[1], shape[1], 1, 1)),
+        "product": lambda value, shape: net.node("MatMul", value, net.weight(shape[-1], shape[-1])),
+    }
+    for _ in range(rng.randint(4, 9)):
+        value = rng.choice([*shapes])
+        shape = shapes[value]
+        order = rng.sample(range(4), 4)
+        if rng.random() < 0.3:
+            shapes[net.transpose(value, *order)] = tuple(shape[axis] for axis in order)
+        else:
+            shapes[makers[rng.choice([*makers])](value, shape)] = shape
+    read = {name for node in net.nodes for name in node.input}
+    for value in [*shapes][1:]:
+        if value not in read:
+            net.output(value)
+    return net.model()
+
+
+def kept_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FreeNode, "_is_dear", lambda *_: False)
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "auto-nhwc", TABLE], ids=str)
+def test_the_optimum_is_that_of_all_decompositions(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    models = [normalised(seed) for seed in range(25)]
+    found = [relayout.legalize(model, backend)[1].cost for model in models]
+    kept_all(monkeypatch)
+    assert found == [relayout.legalize(model, backend)[1].cost for model in models]
+    assert any(found)
+
+
+def between(order: tuple[int, ...]) -> onnx.ModelProto:
+    """A LayerNormalization between two Transposes, which cancel where it is decomposed."""
+    net = Net(18)
+    value = net.transpose(net.node("Relu", net.input("x", (2, 8, 6, 4))), *order)
+    value = net.node("LayerNormalization", value, net.weight(8), net.weight(8), axis=-1)
+    net.output(net.node("Relu", net.transpose(value, *[order.index(axis) for axis in range(4)])))
+    return net.model()
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": "transposes"}, {"max_conversions": 0}], ids=str)
+def test_an_objective_or_a_limit_may_still_choose_a_decomposition(options: dict[str, Any]) -> None:
+    _, report = relayout.legalize(between((0, 2, 3, 1)), "onnx", **options)
+    assert (report.status, report.after.transposes) == ("optimal", 0 if options else 2)
+
+
+def test_so_may_a_backend_with_dear_conversions() -> None:
+    assert not prices_by_traffic(DearConversions())
+    _, report = relayout.legalize(between((0, 2, 3, 1)), DearConversions)
+    assert (report.status, report.after.transposes) == ("optimal", 0)
