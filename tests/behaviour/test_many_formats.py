@@ -132,3 +132,29 @@ def test_formats_of_many_factors_are_left_out_only_where_there_are_many_formats(
     assert limited.status == "optimal"
     assert report.cost < limited.cost < report.before.bytes
     assert_same_numbers(model, legal)
+
+
+def test_with_too_many_formats_fewer_factors_are_considered_and_the_model_stays_legal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nested_windows()
+    _, report = legalize(model)
+    monkeypatch.setattr(propagation, "FEW_FORMATS", 100)
+    monkeypatch.setattr(propagation, "MANY_PER_TENSOR", 9)
+    legal, limited = legalize(model)
+    assert limited.status == "optimal"
+    assert report.cost < limited.cost < report.before.bytes
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal)
+    assert second.cost == limited.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+def test_required_formats_alone_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(propagation, "FEW_FORMATS", 0)
+    monkeypatch.setattr(propagation, "MANY_PER_TENSOR", 0)
+    model = nested_windows()
+    legal, report = legalize(model)
+    assert report.status == "optimal"
+    assert report.cost <= report.before.bytes
+    assert_same_numbers(model, legal)

@@ -33,6 +33,10 @@ FEW_FORMATS = 4000
 FEW_PER_TENSOR = 20
 """Where propagation finds no more formats in all, or of a tensor on average, the number of further factors is
 doubled."""
+MANY_PER_TENSOR = 60
+"""Where propagation finds more formats of a tensor on average, it starts again with fewer factors, because the search
+would find no proof. Networks with windows have up to 50. Their legal models require formats of many factors, and would
+have hundreds. Formats without tiles are never left out for their number of factors."""
 FORMS_PER_NODE = 64
 """The number of shuffled alternatives that are considered per node."""
 
@@ -96,19 +100,25 @@ def propagate(
 ) -> Candidates:
     """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
-    further = FURTHER_FACTORS
+    further, complete = FURTHER_FACTORS, None
     while True:
         run = _Propagation(tensors, spaces, shuffles)
         run.start(seeds, further)
         run.to_fixpoint()
-        while coupled is not None and run.add_new(coupled(run.formats)):
+        while coupled is not None and not run.is_too_large and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
-        few = max(FEW_FORMATS, FEW_PER_TENSOR * len(run.formats))
-        if not run.has_left_out or sum(map(len, run.formats.values())) > few:
+        if not run.is_too_large:
+            complete = run
+            few = max(FEW_FORMATS, FEW_PER_TENSOR * len(run.formats))
+            if further < FURTHER_FACTORS or not run.has_left_out or run.found > few:
+                break
+            further *= 2
+        elif complete is not None:
             break
-        further *= 2
-    shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
-    return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
+        else:
+            further -= 2
+    shuffled = {space: tuple(found) for space, found in complete.shuffled.items()}
+    return Candidates(complete.formats, complete.orders, shuffled, tuple(complete.capped))
 
 
 class _Propagation:
@@ -122,6 +132,8 @@ class _Propagation:
         self.shuffled: dict[AxisShuffle, list[ShuffledAlternative]] = {}
         self.capped: dict[Tensor, None] = {}
         self.has_left_out = False
+        self.found = 0
+        self._many = max(FEW_FORMATS, MANY_PER_TENSOR * len(self.formats))
         # For each tensor the spaces and shuffles that have it as an operand, with its index there.
         self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
@@ -142,19 +154,25 @@ class _Propagation:
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether there are more formats than a search can take, and fewer factors would leave some out."""
+        return self.found > self._many and self._most_factors > 0
+
     def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
         """Consider this format of the tensor. False if it is not required, and has too many factors or the tensor too
         many formats."""
         known = self.formats[tensor]
         if format_ in known:
             return True
-        if not is_required and len(format_) > self._most_factors:
+        if not is_required and len(format_) > max(self._most_factors, len(tensor.extents)):
             self.has_left_out = True
             return False
         if not is_required and len(known) >= FORMATS_PER_TENSOR:
             self.capped[tensor] = None
             return False
         known[format_] = None
+        self.found += 1
         self._queue.append((tensor, format_))
         return True
 
@@ -192,8 +210,8 @@ class _Propagation:
         return order in orders
 
     def to_fixpoint(self) -> None:
-        """Propagate every format through every space that has the tensor until nothing new appears."""
-        while self._queue:
+        """Propagate every format through every space that has the tensor until nothing new appears, or too many."""
+        while self._queue and not self.is_too_large:
             tensor, format_ = self._queue.popleft()
             for space, index in self._spaces.get(tensor, ()):
                 is_accepted = False
