@@ -29,7 +29,9 @@ from relayout.candidates.backend_conversions import (
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.spellings import Spellings, stated_spellings
+from relayout.formulate.transposes import CutFormat, Transposes
 from relayout.layout.conversion import moves, tiling_of
+from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, is_whole, source_order
 from relayout.model.operator_schema import takes_type
@@ -122,10 +124,13 @@ class _Spelling(Struct, frozen=True, eq=False):
 
 
 class _End(Struct, frozen=True, eq=False):
-    """A format that conversions lead from or to, in its own spelling, and in all: its own first."""
+    """A format that conversions lead from or to, in its own spelling, and in all: its own first. `has_names`: a backend
+    with prices of its own can be asked about it by names."""
 
     own: _Spelling
     spellings: tuple[_Spelling, ...]
+    cut: CutFormat | None
+    has_names: bool
 
 
 class ConversionCosts:
@@ -153,6 +158,9 @@ class ConversionCosts:
         self._spelled: dict[_Size, dict[MemoryFormat, _Spelling]] = {}
         self._ends: dict[_Size, dict[MemoryFormat, _End]] = {}
         self._turns: dict[tuple[str, int, Transposition], int | None] = {}
+        self._transposes: dict[_Size, Transposes] = {}
+        # By cost and bytes: most conversions have equal ones.
+        self._single: dict[tuple[int, int], ConversionCost] = {}
         self._tables: dict[object, CostTable] = {}
         # By size and device: tables of one size have most of their formats in common. Where no backend states costs of
         # its own, conversions between two tilings cost the same in any order of the axes.
@@ -200,9 +208,25 @@ class ConversionCosts:
         about the formats as they are; of others it is taken where it costs less. The first of equal ones is taken."""
         if device not in self._own:
             return self._by_onnx(tensor, device, source.own, target.own)
+        simple = self._by_one_transpose(tensor, device, source, target)
+        if simple is not None:
+            return simple
         plain, *spelled = [self._native(tensor, device, f, g) for f in source.spellings for g in target.spellings]
         plain = plain or self._by_onnx(tensor, device, source.own, target.own)
         return min(filter(None, (plain, *spelled)), key=lambda each: each.cost, default=None) if spelled else plain
+
+    def _by_one_transpose(self, tensor: Tensor, device: str, source: _End, target: _End) -> ConversionCost | None:
+        """The cost of a conversion that is one Transpose without names; None where it is not, or may not be."""
+        if source.cut is None or target.cut is None or (source.has_names and target.has_names):
+            return None
+        turn = self._transposes[self._size_of(tensor)].between(source.cut, target.cut)
+        if turn is None or not takes_type("Transpose", self._opset, tensor.base.dtype):
+            return None
+        ends, operand, stated = source.own.bytes + target.own.bytes, self._operands[tensor.base], None
+        if len(turn.perm) <= MAX_RANK and operand is not None:
+            stated = self._cost_of_turn(device, element_size(operand.value), turn, tensor)
+        cost = ends if stated is None else stated
+        return self._single.setdefault((cost, ends), ConversionCost(cost, ends, 0, 1))
 
     def _native(self, tensor: Tensor, device: str, source: _Spelling, target: _Spelling) -> ConversionCost | None:
         """The cost of the backend's native operator between two formats in these spellings; None where it has none."""
@@ -253,6 +277,8 @@ class ConversionCosts:
             spellings = self._spellings.get(tensor, ())
             size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes, spellings)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
+            if self._own and size not in self._transposes:
+                self._transposes[size] = Transposes(size.extents, size.sizes)
         return size
 
     def _sizes_of(self, shape: ir.Shape | None) -> tuple[int, ...]:
@@ -266,7 +292,9 @@ class ConversionCosts:
         if format_ not in found:
             every = [format_, *dict(size.spellings).get(format_, ())]
             spellings = tuple([self._spelling(tensor, each) for each in every])
-            found[format_] = _End(spellings[0], spellings)
+            cut = self._transposes[size].cut(format_) if self._own else None
+            has_names = any(each.asked or each.assumed for each in spellings)
+            found[format_] = _End(spellings[0], spellings, cut, has_names)
         return found[format_]
 
     def _spelling(self, tensor: Tensor, format_: MemoryFormat) -> _Spelling:

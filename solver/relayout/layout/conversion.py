@@ -32,12 +32,14 @@ from relayout.layout.terms import extent_term, product
 __all__ = [
     "Dims",
     "Stage",
+    "are_nested",
     "cuts_nest",
     "dims_shape",
     "moved_groups",
     "moves",
     "one_each",
     "path",
+    "split_at",
     "steps_of",
     "tiling_of",
 ]
@@ -92,7 +94,7 @@ def _product_of_symbols(parts: Sequence[Extent]) -> str | None:
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
-    return _nest(_cuts_of(source), _cuts_of(target))
+    return are_nested(_cuts_of(source), _cuts_of(target))
 
 
 @lru_cache(maxsize=4096)
@@ -104,7 +106,8 @@ def _cuts_of(format_: MemoryFormat) -> frozenset[tuple[int, int]]:
 
 
 @lru_cache(maxsize=4096)
-def _nest(source: frozenset[tuple[int, int]], target: frozenset[tuple[int, int]]) -> bool:
+def are_nested(source: frozenset[tuple[int, int]], target: frozenset[tuple[int, int]]) -> bool:
+    """Whether factors with these ends, each with its axis, nest."""
     ends = sorted(source | target)
     return all(large % small == 0 for (axis, small), (other, large) in pairwise(ends) if axis == other)
 
@@ -364,8 +367,10 @@ def _traffic(source: Dims, route: list[Stage], changed: Sequence[int], extents: 
 
 
 @lru_cache(maxsize=16384)
-def _split(atoms: tuple[Atom, ...], ends: frozenset[tuple[int, int]], extents: tuple[Extent, ...]) -> tuple[Atom, ...]:
-    """The atoms cut at the `ends` of their axes. Formats of a tensor have few different ones."""
+def split_at(
+    atoms: tuple[Atom, ...], ends: frozenset[tuple[int, int]], extents: tuple[Extent, ...]
+) -> tuple[Atom, ...]:
+    """The atoms cut at the `ends` of factors, each with its axis. Formats of a tensor have few different ones."""
     factors: list[Atom] = []
     for atom in atoms:
         inside = [end for axis, end in ends if axis == atom.axis and atom.inner < end < (atom.outer or end + 1)]
@@ -383,7 +388,7 @@ def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tup
     left, right = tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))
     ends, others = _cuts_of(left), _cuts_of(right)
     ends = ends if ends == others else ends | others
-    fine_left, fine_right = _split(left, ends, extents), _split(right, ends, extents)
+    fine_left, fine_right = split_at(left, ends, extents), split_at(right, ends, extents)
     place = {atom: n for n, atom in enumerate(fine_right)}
     is_known = all(isinstance(extent, int) for extent in extents)
     # A Reshape can infer only one product of unknown extents. These are fused only where both sides have them so.

@@ -1,0 +1,97 @@
+"""The Transposes between the formats of a tensor, for backends that price each one.
+
+A tensor of n formats has n squared conversions. Nearly all are one Transpose of dimensions that it moves as wholes, and
+many of them are the same Transpose. It is found by the places of the formats' factors, so that a pair of formats takes
+microseconds.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from msgspec import Struct
+
+from relayout.candidates.backend_conversions import Transposition
+from relayout.layout.conversion import are_nested, split_at, tiling_of
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent
+
+__all__ = ["CutFormat", "Transposes"]
+
+_Ends = frozenset[tuple[int, int]]
+"""The ends of factors, each with its axis."""
+
+
+class _Factors(Struct, frozen=True, eq=False):
+    """A format as a sequence of factors: their numbers, the place of each number, their extents, and for each whether a
+    Reshape can fuse it with the one before."""
+
+    order: tuple[int, ...]
+    places: dict[int, int]
+    sizes: tuple[int, ...]
+    fuses: tuple[bool, ...]
+
+
+class CutFormat(Struct, frozen=True, eq=False):
+    """A format, with the ends of its factors, and with its factors when cut at more ends."""
+
+    format: MemoryFormat
+    ends: _Ends | None
+    factors: dict[_Ends, _Factors]
+
+
+class Transposes:
+    """The Transposes between formats of tensors of these extents. `sizes`: the extents with one assumed for each that
+    is not known."""
+
+    def __init__(self, extents: tuple[Extent, ...], sizes: tuple[Extent, ...]) -> None:
+        self._extents, self._sizes = extents, sizes
+        # For the ends of two formats: those of both, or None where their factors do not nest.
+        self._joint: dict[tuple[_Ends, _Ends], _Ends | None] = {}
+        self._numbers: dict[Atom, int] = {}
+
+    def cut(self, format_: MemoryFormat) -> CutFormat:
+        """The format as `between` takes it."""
+        return CutFormat(format_, tiling_of(format_, self._extents), {})
+
+    def between(self, source: CutFormat, target: CutFormat) -> Transposition | None:
+        """The Transpose between two different formats; None where the conversion may need more than one."""
+        if source.ends is None or target.ends is None:
+            return None
+        pair = source.ends, target.ends
+        if pair not in self._joint:
+            self._joint[pair] = source.ends | target.ends if are_nested(*pair) else None
+        ends = self._joint[pair]
+        if ends is None:
+            return None
+        given = self._factors(source, ends)
+        return _fused(given, [given.places[factor] for factor in self._factors(target, ends).order])
+
+    def _factors(self, each: CutFormat, ends: _Ends) -> _Factors:
+        found = each.factors.get(ends)
+        if found is None:
+            atoms = split_at(each.format, ends, self._extents)
+            order = tuple([self._numbers.setdefault(atom, len(self._numbers)) for atom in atoms])
+            sizes = tuple([int(atom_extent(atom, self._sizes) or 0) for atom in atoms])
+            is_known = [False, *[isinstance(atom_extent(atom, self._extents), int) for atom in atoms]]
+            places = {factor: place for place, factor in enumerate(order)}
+            found = each.factors[ends] = _Factors(order, places, sizes, tuple(map(all, pairwise(is_known))))
+        return found
+
+
+def _fused(source: _Factors, perm: list[int]) -> Transposition:
+    """The Transpose to the factors in this order, with those fused that it moves together."""
+    starts: list[int] = []
+    extents: list[int] = []
+    sizes, fuses, following = source.sizes, source.fuses, -1
+    for place in perm:
+        if place == following and fuses[place]:
+            extents[-1] *= sizes[place]
+        else:
+            starts.append(place)
+            extents.append(sizes[place])
+        following = place + 1
+    in_place = sorted(range(len(starts)), key=starts.__getitem__)
+    moved = [0] * len(starts)
+    for index, group in enumerate(in_place):
+        moved[group] = index
+    return Transposition(tuple([extents[group] or 1 for group in in_place]), tuple(moved))
