@@ -39,7 +39,7 @@ def test_a_transpose_moves_unit_dimensions_too(source: Dims, target: Dims, ways:
 def test_a_dimension_of_unknown_extent_keeps_its_index_before_units() -> None:
     extents = (1, None, 192)
     stages = path((UNIT, ROWS, BOTH), (UNIT, HEADS, ROWS, PLACES), extents)
-    assert [dims_shape(stage.dims, extents) for stage in stages] == [[None, 3, 64, 1], [1, 3, None, 64]]
+    assert [dims_shape(stage.dims, extents) for stage in stages] == [(None, 3, 64, 1), (1, 3, None, 64)]
 
 
 def test_a_tensor_is_transposed_before_padding_and_after_cropping() -> None:
@@ -47,7 +47,7 @@ def test_a_tensor_is_transposed_before_padding_and_after_cropping() -> None:
     plain, padded = ((Atom(0),), (Atom(1),), (Atom(2),)), ((Atom(0),), (), (Atom(2),), channels)
     there, back = path(plain, padded, extents), path(padded, plain, extents)
     shown = [(stage.kind, dims_shape(stage.dims, extents)) for stage in there]
-    assert shown == [("transpose", [2, 6, 8]), ("regroup", [2, 1, 6, 8]), ("pad", [2, 1, 6, 16])]
+    assert shown == [("transpose", (2, 6, 8)), ("regroup", (2, 1, 6, 8)), ("pad", (2, 1, 6, 16))]
     assert [s.kind for s in back] == ["crop", "transpose", "regroup"]
 
 

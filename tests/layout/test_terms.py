@@ -63,4 +63,4 @@ def test_names_of_a_quotient_cancel() -> None:
     ids=str,
 )
 def test_a_dimension_of_several_atoms_is_a_product(group: tuple[Atom, ...], extent: Extent) -> None:
-    assert dims_shape((group,), ("64*batch", 3, "h", "unk__0", None)) == [extent]
+    assert dims_shape((group,), ("64*batch", 3, "h", "unk__0", None)) == (extent,)

@@ -208,7 +208,7 @@ class RequirementChecker:
                 continue
             extents = extents_of(value)
             own = dims[index] if index < len(dims) else None
-            shape = tuple(dims_shape(own, extents)) if own is not None and extents is not None else extents
+            shape = dims_shape(own, extents) if own is not None and extents is not None else extents
             if shape is None or extents is None or len(shape) != layout.rank:
                 return False
             current: Layout | None = Layout.any(layout.rank)
@@ -332,7 +332,7 @@ def _lies_as(
     if not is_named:
         current = _without_units(current, dims, extents)
     # Black boxes are checked by the formats of the tensors.
-    return _carrying(current, required), tuple(dims_shape(dims, extents))
+    return _carrying(current, required), dims_shape(dims, extents)
 
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:

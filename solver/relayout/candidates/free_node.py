@@ -311,7 +311,7 @@ class FreeNode:
         """The bytes read and written, by `Traffic`, and how much more a noted cost is where tiles are padded."""
         assert self._choice.node is not None
         size, noted = element_size(self._choice.node.outputs[0]), noted_cost(self._choice.node, device)
-        shape = dims_shape(lowering.dims, self._rule.extents) if traffic or noted else []
+        shape = dims_shape(lowering.dims, self._rule.extents) if traffic or noted else ()
         added = sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
         if noted:
             own = self._elements(ir.Shape(self._rule.extents))

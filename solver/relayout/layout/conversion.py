@@ -65,17 +65,13 @@ def one_each(order: MemoryFormat) -> Dims:
     return tuple(zip(order, strict=True))
 
 
-def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
+@lru_cache(maxsize=4096)
+def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     """The extent of each group: an int, a symbol, a product of symbols, or None.
 
     >>> dims_shape(((Atom(0, 8), Atom(1)), (Atom(0, 1, 8),)), ("64*batch", 3))
-    ['24*batch', 8]
+    ('24*batch', 8)
     """
-    return [*_shape_of(dims, extents)]
-
-
-@lru_cache(maxsize=4096)
-def _shape_of(dims: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     shape: list[Extent] = []
     for group in dims:
         parts = [atom_extent(atom, extents) for atom in group]
@@ -213,7 +209,7 @@ def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[di
     steps: list[dict[str, Any]] = []
     dims = source
     for stage in path(source, target, extents):
-        before, after = dims_shape(dims, extents), dims_shape(stage.dims, extents)
+        before, after = [*dims_shape(dims, extents)], [*dims_shape(stage.dims, extents)]
         if stage.kind == "transpose":
             steps.append({"op": "transpose", "perm": list(stage.perm)})
         elif stage.kind == "regroup":

@@ -263,7 +263,7 @@ def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, Dra
     assert assignment is not None
     items: dict[int, list[Item]] = {}
     for item in problem.items:
-        for user in dict.fromkeys(use.choice for use in (item.producer, *item.consumers)):
+        for user in dict.fromkeys(use.choice for use in item.uses):
             items.setdefault(user, []).append(item)
     tensors, names = formulation.requirements.tensors, formulation.requirements.names
     found, changed = dict[tuple[ir.Node, str], list[DrawnChoice]](), list(assignment)

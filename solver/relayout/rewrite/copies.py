@@ -180,7 +180,7 @@ def _of_shape(known: Sequence[Physical], shape: Sequence[Extent], extents: tuple
         return None
     wanted = tuple(shape)
     for physical in known:
-        own = physical.shape if physical.shape is not None else tuple(dims_shape(physical.dims, extents))
+        own = physical.shape if physical.shape is not None else dims_shape(physical.dims, extents)
         if own == wanted:
             return physical.value
     return None

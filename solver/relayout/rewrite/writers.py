@@ -121,8 +121,8 @@ class NodeWriter(_Writer):
             value = (self._node.outputs if is_result else self._node.inputs)[index]
             extents = (extents_of(value) if value is not None else None) or ()
             dims = None if is_result else self._constant_dims(index)
-            return extents if dims is None else tuple(dims_shape(dims, extents))
-        return tuple(dims_shape(self._dims(known[0]), known[0].operand.tensor.extents))
+            return extents if dims is None else dims_shape(dims, extents)
+        return dims_shape(self._dims(known[0]), known[0].operand.tensor.extents)
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
         known = self._ports.get((False, index))
@@ -203,7 +203,7 @@ class ConversionWriter(_Writer):
         raise BackendError("a conversion has no node")
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
-        return tuple(dims_shape(self._target if is_result else self._source, self._conversion.tensor.extents))
+        return dims_shape(self._target if is_result else self._source, self._conversion.tensor.extents)
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
         return self._read(self._conversion.tensor, self._conversion.source, self._source, shape)
@@ -217,7 +217,7 @@ class ConversionWriter(_Writer):
 
 def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
     """The value with its dimensions, and its shape if that differs from them."""
-    own, shape = extents_of(value), tuple(dims_shape(dims, extents))
+    own, shape = extents_of(value), dims_shape(dims, extents)
     if own is None or own == shape:
         return Physical(value, dims)
     if all(isinstance(extent, int) for extent in (*own, *shape)) and prod(own) != prod(shape):  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def requirements_of(problem: Problem, choices: Collection[int] | None = None) ->
         Requirement(v, k)
         for v, item in enumerate(problem.items)
         if item.consumers
-        for k, use in enumerate((item.producer, *item.consumers))
+        for k, use in enumerate(item.uses)
         if choices is None or use.choice in choices
     ]
 
@@ -143,9 +143,7 @@ def soft_problem(
             items.append(item)
             continue
         formats = len(item.conversion)
-        producer, *consumers = (
-            adapted(Requirement(v, k), use, formats) for k, use in enumerate((item.producer, *item.consumers))
-        )
+        producer, *consumers = (adapted(Requirement(v, k), use, formats) for k, use in enumerate(item.uses))
         items.append(Item(item.name, producer, tuple(consumers), item.conversion, item.reuses_copies))
     return Problem(tuple(choices), tuple(items)), adapters
 
@@ -238,7 +236,7 @@ def _by_distance(problem: Problem, start: int) -> list[int]:
     """The choices connected to `start`, nearest first (breadth-first)."""
     items: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
     for item in problem.items:
-        together = tuple(dict.fromkeys([item.producer.choice, *[use.choice for use in item.consumers]]))
+        together = tuple(dict.fromkeys([use.choice for use in item.uses]))
         for choice in together:
             items[choice].append(together)
     order = [start]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from relayout.solve.deadline import UNLIMITED, Deadline
-from relayout.solve.network import Network, Scope, Table
+from relayout.solve.network import Network, Scope, Table, along
 from relayout.solve.reparametrize import Relaxation
 
 __all__ = ["ascend"]
@@ -43,8 +43,7 @@ class _Ascent:
     def __init__(self, network: Network, remaining: set[int]) -> None:
         self.network = network
         self.order = sorted(remaining)
-        scopes = {scope for x in self.order for scope in network.incident[x]}
-        self.tables = {scope: network.tables[scope] for scope in sorted(scopes)}
+        self.tables = {scope: network.tables[scope] for scope in sorted(network.scopes_of(remaining))}
         self.shifts: Shifts = {
             scope: [np.zeros(size, dtype=np.int64) for size in table.shape] for scope, table in self.tables.items()
         }
@@ -142,7 +141,7 @@ class _End:
 def _less(table: Table, shifts: list[Table]) -> Table:
     """A table less the shifts of its axes."""
     for axis, taken in enumerate(shifts):
-        table = table - taken.reshape([-1 if k == axis else 1 for k in range(len(shifts))])
+        table = table - along(axis, len(shifts), taken)
     return table
 
 

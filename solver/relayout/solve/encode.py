@@ -274,8 +274,7 @@ def _undominated(problem: Problem) -> list[tuple[int, ...]]:
     formats: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
     for item in problem.items:
         if item.consumers:
-            formats[item.producer.choice].append(item.producer.formats)
-            for use in item.consumers:
+            for use in item.uses:
                 formats[use.choice].append(use.formats)
     return [_cheapest(choice, uses) for choice, uses in zip(problem.choices, formats, strict=True)]
 

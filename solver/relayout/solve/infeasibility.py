@@ -83,7 +83,7 @@ def _fewest_relaxed(
 
     def price(requirement: Requirement) -> int:
         item = problem.items[requirement.item]
-        formats = (item.producer, *item.consumers)[requirement.use].formats
+        formats = item.uses[requirement.use].formats
         return apart * (requirements + 1 if len(set(formats)) == 1 else requirements + 2)
 
     soft, adapters = soft_problem(problem, met, price)
@@ -93,7 +93,7 @@ def _fewest_relaxed(
     dropped: list[DroppedRequirement] = []
     for requirement, adapter in adapters:
         item = problem.items[requirement.item]
-        use = (item.producer, *item.consumers)[requirement.use]
+        use = item.uses[requirement.use]
         if use.formats[answer.assignment[use.choice]] != answer.assignment[adapter]:
             dropped.append(DroppedRequirement(requirement, answer.assignment[adapter]))
     return tuple(dropped)

@@ -6,7 +6,7 @@ FORBIDDEN is so far above it that a sum of three entries neither overflows nor l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product, zip_longest
 from math import inf
@@ -30,6 +30,7 @@ __all__ = [
     "Tables",
     "WideTable",
     "allowed",
+    "along",
     "direct",
     "priced",
     "vector",
@@ -94,6 +95,10 @@ class Network(Struct):
         self.incident.append({})
         self.neighbours.append(set())
         return len(self.unary) - 1
+
+    def scopes_of(self, variables: Iterable[int]) -> set[Scope]:
+        """The scopes that contain one of these variables."""
+        return {scope for x in variables for scope in self.incident[x]}
 
     def least(self, x: int) -> Table:
         """A lower bound on the cost of each state of a variable: each table is minimised on its own."""
@@ -176,6 +181,11 @@ def vector(costs: Sequence[int] | Sequence[Sequence[int]]) -> Table:
     return _read_only(np.array(costs, dtype=np.int64))
 
 
+def along(axis: int, rank: int, costs: Table) -> Table:
+    """A vector along one axis of a table, to be broadcast along the others."""
+    return costs.reshape([-1 if k == axis else 1 for k in range(rank)])
+
+
 def _read_only(table: Table) -> Table:
     table.flags.writeable = False
     return table
@@ -199,14 +209,13 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...], *, reus
             _price_with_copies(conversion, *_combined(roles, states, source)) for states in product(*map(range, sizes))
         ]
         return vector(cells).reshape(sizes)
-    along = [[-1 if k == axis else 1 for k in range(len(sizes))] for axis in range(len(sizes))]
     produced = np.array(source)
     wanted: list[npt.NDArray[np.int64]] = []
-    for shape, (produces, wants) in zip(along, roles, strict=True):
+    for axis, (produces, wants) in enumerate(roles):
         if produces is not None:
-            produced = np.array(produces).reshape(shape)
+            produced = along(axis, len(roles), np.array(produces))
         if wants is not None:
-            wanted += [column.reshape(shape) for column in _columns(wants)]
+            wanted += [along(axis, len(roles), column) for column in _columns(wants)]
     prices = _matrix(conversion)
     # It gets its axes one after the other: only the last sum is over all of them.
     total = np.zeros([1] * len(sizes), dtype=np.int64)

@@ -70,6 +70,10 @@ class Item(Struct, frozen=True):
         if fault:
             raise InternalError(fault, where=self.name, found=str(self.conversion))
 
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        return (self.producer, *self.consumers)
+
     def copies(self, source: int, required: Set[int]) -> Sequence[tuple[int, int]]:
         """The cheapest conversions (from, to) to all formats required, in an order in which they can be made. Where one
         cannot be made, all are from `source`."""
@@ -101,7 +105,7 @@ class Problem(Struct, frozen=True):
         alternatives = [len(choice.costs) for choice in self.choices]
         for item in self.items:
             formats = len(item.conversion)
-            for use in (item.producer, *item.consumers):
+            for use in item.uses:
                 if not 0 <= use.choice < len(alternatives):
                     raise InternalError(
                         "a use names a choice that does not exist",

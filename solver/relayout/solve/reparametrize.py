@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from relayout.solve.network import FORBIDDEN, Network, Scope, Table
+from relayout.solve.network import FORBIDDEN, Network, Scope, Table, along
 
 __all__ = ["Implications", "Relaxation", "apply_shifts", "assignment_cost", "implications", "restrict", "states_within"]
 
@@ -65,7 +65,7 @@ def apply_shifts(network: Network, remaining: set[int], shifts: dict[Scope, list
                 continue
         moved = table
         for axis, (x, taken) in enumerate(zip(scope, axes, strict=True)):
-            moved = moved - taken.reshape([-1 if k == axis else 1 for k in range(len(scope))])
+            moved = moved - along(axis, len(scope), taken)
             network.unary[x] = np.where(network.unary[x] >= FORBIDDEN, FORBIDDEN, network.unary[x] + taken)
         least, network.tables[scope] = _normalized(table, moved)
         if least >= FORBIDDEN:
@@ -91,7 +91,7 @@ def _normalized(table: Table, moved: Table) -> tuple[int, Table]:
 def assignment_cost(network: Network, remaining: set[int], states: dict[int, int]) -> int:
     """The cost of an assignment of `remaining` in this network; FORBIDDEN or more: infeasible."""
     total = sum(int(network.unary[x][states[x]]) for x in remaining)
-    for scope in {scope for x in remaining for scope in network.incident[x]}:
+    for scope in network.scopes_of(remaining):
         total += int(network.tables[scope][tuple([states[x] for x in scope])])
     return total
 

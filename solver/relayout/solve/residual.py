@@ -98,8 +98,7 @@ class Residual:
 
     def cells(self) -> list[int]:
         """The number of entries of each table."""
-        scopes = {scope for x in self.remaining for scope in self.network.incident[x]}
-        return [self.network.tables[scope].size for scope in scopes]
+        return [self.network.tables[scope].size for scope in self.network.scopes_of(self.remaining)]
 
     def price(self, states: States) -> int:
         """The total cost of an assignment of the remaining variables; FORBIDDEN or more: infeasible."""

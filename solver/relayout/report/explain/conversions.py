@@ -232,7 +232,7 @@ def _layout_facts(
     if extents is not None and any(not atom.is_whole for atom in order):
         identity, dims = one_each(source_order(len(extents))), one_each(order)
         return {
-            "shape": tuple(dims_shape(dims, extents)),
+            "shape": dims_shape(dims, extents),
             "transform": _steps(identity, dims, extents),
             "back": _steps(dims, identity, extents) if side == "output" else (),
             "layout": str(names.layout(operand, order) or "") or None,

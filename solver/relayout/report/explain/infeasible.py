@@ -81,7 +81,7 @@ class _Messages:
         if def_use is None or def_use.transfers is None:
             return def_use.uses[requirement.use] if def_use is not None else None
         item = self._formulation.problem.items[requirement.item]
-        choice = (item.producer, *item.consumers)[requirement.use].choice
+        choice = item.uses[requirement.use].choice
         return next((use for use in def_use.uses if use.choice == choice), None)
 
     def _required(self, use: TensorUse, conflict: Sequence[TensorUse]) -> str:

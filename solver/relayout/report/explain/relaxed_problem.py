@@ -56,7 +56,7 @@ class Relaxation:
         """The item's format at this use under each alternative."""
         item, origin = self._positions[use]
         own, def_use = self.formulation.problem.items[item], self.formulation.def_use[origin]
-        return (own.producer, *own.consumers)[def_use.uses.index(use)].formats
+        return own.uses[def_use.uses.index(use)].formats
 
     def uses_with(self, use: TensorUse) -> tuple[TensorUse, ...]:
         """All uses of the tensor of this use, its producer first."""

@@ -89,7 +89,7 @@ def _requires_something(relaxation: Relaxation, plan: Plan, use: TensorUse) -> b
     if item is None:
         return True
     costs = {a.cost for a in plan.nodes[use.choice].alternatives}
-    taken = {f for each in (item.producer, *item.consumers) for f in each.formats}
+    taken = {f for each in item.uses for f in each.formats}
     return len(set(relaxation.formats_at(use))) < len(taken) or len(costs) > 1
 
 

@@ -138,7 +138,7 @@ def solve_kernel(
     for x in sorted(remaining):
         deadline.check()
         model.choose(x, network.unary[x].tolist())
-    for scope in sorted({scope for x in remaining for scope in network.incident[x]}):
+    for scope in sorted(network.scopes_of(remaining)):
         deadline.check()
         _add_table(model, scope, network.tables[scope])
     return model.solve(hint, deadline, base)

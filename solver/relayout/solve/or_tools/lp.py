@@ -33,9 +33,8 @@ def relax(
     program = _Program()
     for x in sorted(remaining):
         program.choose(x, network.unary[x])
-    scopes = sorted({scope for x in remaining for scope in network.incident[x]})
     rows: dict[Scope, int] = {}
-    for scope in scopes:
+    for scope in sorted(network.scopes_of(remaining)):
         deadline.check()
         rows[scope] = program.tie(scope, network.tables[scope])
     solution = program.solve(deadline, precise=precise)
