@@ -186,7 +186,7 @@ class _Collector:
         source, *others = node.inputs
         if rule.factors:
             return None
-        read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
+        read, given = extents_of(source), extents_of(node.outputs[0])
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
         axes = tuple(range(len(read) + len(given)))
@@ -195,7 +195,7 @@ class _Collector:
     def _cuts_factors(self, node: ir.Node, rule: Relabel) -> bool:
         """Whether the node is no view only because its factors do not nest with those of its operand. With one unknown
         extent, that of an axis that stays whole, a Reshape makes it of the operand in any order of axes."""
-        read, given = (extents_of(value) if value is not None else None for value in (node.inputs[0], node.outputs[0]))
+        read, given = extents_of(node.inputs[0]), extents_of(node.outputs[0])
         if read is None or given is None or rule.factors:
             return False
         unknown = [axis for axis, extent in enumerate(read) if not isinstance(extent, int)]

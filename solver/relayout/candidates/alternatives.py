@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import chain
 from math import prod
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import names_for
-from relayout.layout.conversion import Dims, one_each
+from relayout.layout.conversion import Dims, flat, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
@@ -222,7 +221,7 @@ class Port(Struct, frozen=True):
         axes. Factors that together make up an axis count as separate dimensions."""
         if dims is None:
             return self.source_format
-        view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
+        view, atoms = self.operand.view, flat(dims)
         parts = [normal_form((atom,), view.extents) for atom in atoms if not atom.is_whole]
         if any(view.to_base(part) is None for part in parts):
             return None

@@ -114,7 +114,7 @@ def _extents(node: NodePorts, member: _Member) -> tuple[Extent, ...]:
     assert node.node is not None
     values = node.node.outputs if member[0] else node.node.inputs
     value = values[member[1]] if member[1] < len(values) else None
-    return (extents_of(value) if value is not None else None) or ()
+    return extents_of(value) or ()
 
 
 def _replaced(dims: Dims, axis: int, factors: MemoryFormat) -> Dims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -29,7 +28,7 @@ from relayout.candidates.axis_names import KnownNames, OperandNames, filled_name
 from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
 from relayout.layout.binding import is_tiled, layout_of
-from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
@@ -343,7 +342,7 @@ def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
 def _known(dims: Dims, axis_names: str) -> Layout | None:
     """The layout of an operand with these dimensions. Factors permuted within one dimension count as the whole axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    return layout_of(tuple(chain.from_iterable(groups)), axis_names)
+    return layout_of(flat(groups), axis_names)
 
 
 def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> Layout:

@@ -18,7 +18,7 @@ from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import indexing_maps, unit_axis_insertions
 from relayout.candidates.tensors import Operand
 from relayout.layout.binding import bind, names_for
-from relayout.layout.conversion import Dims, dims_shape, one_each
+from relayout.layout.conversion import Dims, dims_shape, flat, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
@@ -108,7 +108,7 @@ class FreeNode:
         decomposed, those of whole axes."""
         dims = self.maps.grouped(order) or ()
         orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
-        found = [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+        found = [self._normal(flat(dims[position] for position in each)) for each in orders]
         if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
             found += self.maps.whole_orders(order)
         return tuple(found)
@@ -324,7 +324,7 @@ def order_of_constant(
 ) -> MemoryFormat | None:
     """The order of a constant's axes that a layout requires; None where it does not fit them. `names`: those of the
     axes by other operands, `noted_order` the one of an earlier run."""
-    extents = extents_of(value) if value is not None else None
+    extents = extents_of(value)
     if extents is None:
         return None
     letters = names_for(layout, filled_names(names, extents, layout), axis_numbers(noted_order, len(extents)))

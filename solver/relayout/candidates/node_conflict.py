@@ -71,7 +71,7 @@ def _why_unbound(choice: NodePorts, operand: _Operand, stated: Implementation, n
     is_result, index = operand
     values = choice.node.outputs if is_result else choice.node.inputs
     value, layout = values[index], _layout(stated, operand)
-    extents = extents_of(value) if value is not None else None
+    extents = extents_of(value)
     if value is None or not has_requirement(layout):
         return None
     if extents is None:

@@ -35,6 +35,7 @@ __all__ = [
     "are_nested",
     "cuts_nest",
     "dims_shape",
+    "flat",
     "moved_groups",
     "moves",
     "one_each",
@@ -58,6 +59,11 @@ class Stage(Struct, frozen=True):
     dims: Dims
     perm: tuple[int, ...] = ()
     zeros: tuple[int, ...] = ()
+
+
+def flat(dims: Iterable[MemoryFormat]) -> MemoryFormat:
+    """All atoms in their order, without the grouping into dimensions."""
+    return tuple(chain.from_iterable(dims))
 
 
 def one_each(order: MemoryFormat) -> Dims:
@@ -230,7 +236,7 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     if groups == wanted or _flat(groups, extents) == _flat(wanted, extents):
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
-        if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
+        if not cuts_nest(flat(source), flat(target)):
             return _via_whole_axes(source, target, extents)
         fine_source, fine_target = moved_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
@@ -291,7 +297,7 @@ def _with_units(dims: Dims, units: Dims, extents: tuple[Extent, ...]) -> Dims:
 
 
 def _flat(groups: Sequence[MemoryFormat], extents: tuple[Extent, ...]) -> MemoryFormat:
-    return normal_form(tuple(chain.from_iterable(groups)), extents)
+    return normal_form(flat(groups), extents)
 
 
 def _padded_ends(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
@@ -381,7 +387,7 @@ def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tup
 
     Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.
     """
-    left, right = tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))
+    left, right = flat(source), flat(target)
     ends, others = _cuts_of(left), _cuts_of(right)
     ends = ends if ends == others else ends | others
     fine_left, fine_right = split_at(left, ends, extents), split_at(right, ends, extents)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -12,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.layout.conversion import Dims, Stage, dims_shape, path
+from relayout.layout.conversion import Dims, Stage, dims_shape, flat, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.layout.terms import dividend_of, term_of
+from relayout.ops import Edit
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -132,6 +132,18 @@ class Emitter:
         self.emitted.append(node)
         return result
 
+    def edit(self, node: ir.Node, edit: Edit, stem: str) -> None:
+        """Give a node new attributes and constant inputs, whose names begin with `stem`."""
+        for name, setting in edit.attributes.items():
+            if setting is None:
+                node.attributes.pop(name, None)
+            else:
+                node.attributes[name] = attribute_of(name, setting)
+        for index, array in edit.constants.items():
+            if index >= len(node.inputs):
+                node.resize_inputs(index + 1)
+            node.replace_input_with(index, self.constant(f"{stem}_{index}", array))
+
     def convert(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
         """The same tensor with the dimensions `target`: a Transpose where something moves, Pad and Slice where an axis
         is longer on one side, Reshapes where dimensions split or merge."""
@@ -223,7 +235,7 @@ class Emitter:
             return None
         for first in range(len(own)):
             for last in range(first + 1, len(own) + 1):
-                if normal_form(tuple(chain.from_iterable(own[first:last])), extents) == normal_form(group, extents):
+                if normal_form(flat(own[first:last]), extents) == normal_form(group, extents):
                     places = [place for place in range(first, last) if own[place]]
                     read = self._gathered(whole, places, stem)
                     if len(places) == 1:

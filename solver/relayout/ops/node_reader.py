@@ -30,9 +30,9 @@ class NoRuleError(Exception):
     """The rule does not cover this node, which is therefore pinned. The operator table catches it."""
 
 
-def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
-    """The value's extents, or None where its rank is unknown."""
-    shape = value.shape
+def extents_of(value: ir.Value | None) -> tuple[Extent, ...] | None:
+    """The value's extents, or None where there is no value or its rank is unknown."""
+    shape = value.shape if value is not None else None
     if shape is None:
         return None
     return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
@@ -96,8 +96,7 @@ class Reading(Struct, frozen=True, eq=False):
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def extents(self, index: int) -> tuple[Extent, ...]:
-        value = self.node.inputs[index] if index < len(self.node.inputs) else None
-        extents = extents_of(value) if value is not None else None
+        extents = extents_of(self.node.inputs[index]) if self.has(index) else None
         if extents is None:
             raise NoRuleError
         return extents

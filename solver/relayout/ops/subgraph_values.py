@@ -214,7 +214,7 @@ def _extents(rank: int, members: Iterable[tuple[Axes, ir.Value | None]]) -> tupl
     """The extent of each axis, None if it may change between iterations, and the axes of one extent in all members."""
     said: list[set[Extent]] = [set() for _ in range(rank)]
     for axes, value in members:
-        for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):
+        for axis, extent in zip(axes, extents_of(value) or (), strict=True):
             said[axis].add(extent)
     extents = tuple(each.pop() if len(each) == 1 else None for each in said)
     return extents, frozenset(axis for axis, extent in enumerate(extents) if extent is not None)

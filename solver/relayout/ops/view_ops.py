@@ -88,7 +88,7 @@ def reshape(node: Reading) -> Relabel:
 
     A model may declare a result of another rank than the target has: then what it computes is not what it says.
     """
-    target = extents_of(wanted) if node.has(1) and (wanted := node.node.inputs[1]) is not None else None
+    target = extents_of(node.node.inputs[1]) if node.has(1) else None
     if target is not None and None not in target and target != (len(node.result_extents()),):
         raise NoRuleError
     relabel = factor(node.extents(0), node.result_extents())

@@ -18,7 +18,7 @@ from relayout.layout.conversion import one_each, steps_of
 from relayout.layout.memory_format import Atom, Extent, normal_form, order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
-from relayout.model.emit import Emitter, Physical, attribute_of
+from relayout.model.emit import Emitter, Physical
 from relayout.ops import Axes, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
@@ -90,8 +90,10 @@ class Constants:
         if own is None or None in dims or not _is_permuted(dims, len(own)):
             return None
         assert isinstance(rule, Free)
-        order = _space_order(rule, own, tuple(group[0].axis for group in dims if group is not None))
-        return (producer, rule, order) if order is not None and rule.allows(order) else None
+        if len(own) != len(rule.extents):
+            return None  # an order of the result's axes is none of the iteration space
+        order = tuple(own[group[0].axis] for group in dims if group is not None)
+        return (producer, rule, order) if rule.allows(order) else None
 
     def _compute(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         computation = self._computation(value, dims)
@@ -192,38 +194,27 @@ class Constants:
 
     def _recomputed(self, producer: ir.Node, rule: Free, order: Axes) -> ir.Value:
         """The same computation in another order of its axes."""
-        inputs: list[ir.Value | None] = []
-        for index, value in enumerate(producer.inputs):
-            axes = rule.inputs[index] if index < len(rule.inputs) else None
-            if value is None or axes is None:
-                inputs.append(value)
-                continue
-            inputs.append(self.relaid(value, input_dims(rule, axes, one_each(order_of(order)))))
-        edit = rule.edit(order)
-        for index, array in edit.constants.items():
-            inputs += [None] * (index + 1 - len(inputs))
-            inputs[index] = self._emitter.constant(f"{producer.outputs[0].name}_{index}", array)
-        attributes = {name: attr for name, attr in producer.attributes.items() if name not in edit.attributes}
-        for name, setting in edit.attributes.items():
-            if setting is not None:
-                attributes[name] = attribute_of(name, setting)
+        inputs = list(producer.inputs)
+        for index, (value, axes) in enumerate(zip(inputs, rule.inputs, strict=False)):
+            if value is not None and axes is not None:
+                inputs[index] = self.relaid(value, input_dims(rule, axes, one_each(order_of(order))))
         source = producer.outputs[0]
         extents, own = extents_of(source), rule.outputs[0]
         assert own is not None
         assert extents is not None
         shape = [extents[own.index(a)] for a in order if a in own]
         result = ir.Value(name=self._emitter.fresh(f"{source.name}_laid"), shape=ir.Shape(shape), type=source.type)
-        self._emitter.emitted.append(
-            ir.Node(
-                producer.domain,
-                producer.op_type,
-                inputs,
-                attributes,
-                outputs=[result],
-                name=self._emitter.fresh(f"{producer.name or source.name}_laid"),
-                doc_string=producer.doc_string,
-            )
+        node = ir.Node(
+            producer.domain,
+            producer.op_type,
+            inputs,
+            list(producer.attributes.values()),
+            outputs=[result],
+            name=self._emitter.fresh(f"{producer.name or source.name}_laid"),
+            doc_string=producer.doc_string,
         )
+        self._emitter.edit(node, rule.edit(order), source.name or "")
+        self._emitter.emitted.append(node)
         return result
 
     def _at_run_time(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
@@ -279,17 +270,10 @@ def _steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
 def _view_steps(node: ir.Node) -> list[Step] | None:
     """The steps of a view op; None where they are not known."""
     value, result = node.inputs[0], node.outputs[0]
-    before, after = extents_of(value) if value is not None else None, extents_of(result)
+    before, after = extents_of(value), extents_of(result)
     if before is None or after is None or not all(isinstance(extent, int) for extent in (*before, *after)):
         return None
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1]) or ()
         return [{"op": "transpose", "perm": list(perm)}]
     return [{"op": "reshape", "shape": list(after), "from": list(before)}] if before != after else []
-
-
-def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
-    """The order of the iteration space that permutes the result by `perm`; None unless the result has all axes."""
-    if len(own) != len(rule.extents):
-        return None
-    return tuple(own[p] for p in perm)

@@ -15,7 +15,7 @@ from relayout.candidates.tensors import Operand
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.layout.binding import carrying
-from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
 from relayout.layout.view import View
@@ -25,7 +25,7 @@ from relayout.ops import graphs_of
 from relayout.rewrite.annotations import annotation_of, forget, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.copies import Copies, stem_of
-from relayout.rewrite.operand_dims import base_dims, flat
+from relayout.rewrite.operand_dims import base_dims
 
 __all__ = ["Laid", "RewriteContext", "Written"]
 

@@ -10,13 +10,13 @@ from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import PlannedConversion, PlannedNode
-from relayout.layout.conversion import Dims, one_each
+from relayout.layout.conversion import Dims, flat, one_each
 from relayout.layout.memory_format import Atom, normal_form, with_units
 from relayout.layout.view import View
 from relayout.ops import Free
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.operand_dims import flat, port_dims
+from relayout.rewrite.operand_dims import port_dims
 from relayout.rewrite.writers import ConversionWriter
 
 __all__ = ["convert", "convert_from_outside", "convert_results"]

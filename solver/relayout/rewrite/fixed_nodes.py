@@ -12,14 +12,13 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import FixedLowering
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.binding import layout_of
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, flat
 from relayout.layout.memory_format import Atom, Extent
 from relayout.model.layout_functions import OperandConversion, Signature, ensure_function, use_onnx_operator
 from relayout.ops import Edit, Fixed, Free, extents_of
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.operand_dims import flat
 
 __all__ = ["Operator", "fixed_operator", "layout_string", "named_results", "onnx_operator", "packed_operator"]
 
@@ -131,8 +130,7 @@ def _operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Exten
     assert planned.node is not None
     found: dict[tuple[bool, int], tuple[Extent, ...]] = {}
     for index, value in enumerate(planned.node.inputs):
-        extents = extents_of(value) if value is not None else None
-        if extents is not None:
+        if (extents := extents_of(value)) is not None:
             found[False, index] = extents
     for port in planned.ports:
         found[port.is_result, port.index] = port.operand.view.extents

@@ -11,16 +11,17 @@ from relayout.candidates.alternatives import FixedLowering, FreeLowering, Loweri
 from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
+from relayout.layout.conversion import flat
 from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY
-from relayout.model.emit import Physical, attribute_of
+from relayout.model.emit import Physical
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of, is_read
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import Operator, fixed_operator, named_results, packed_operator
 from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
-from relayout.rewrite.operand_dims import flat, port_dims, present
+from relayout.rewrite.operand_dims import port_dims, present
 from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
@@ -77,7 +78,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
             form.operator(node)
         register_results(context, planned, node, form.wiring)
     if edit is not None:
-        _edit(context, node, edit)
+        context.emitter.edit(node, edit, node.outputs[0].name or "")
     # A backend may charge for the rank that the source has, which a tiled operator does not show.
     is_tiled = isinstance(lowering, FreeLowering) and not is_whole(flat(lowering.dims))
     if is_tiled or NODE_COST_KEY in node.metadata_props:
@@ -137,18 +138,6 @@ def _replace_node(
             context.annotate(physical.value, port.operand, own, format_)
     context.insert_before(node)
     convert_results(context, node, planned)
-
-
-def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
-    for name, setting in edit.attributes.items():
-        if setting is None:
-            node.attributes.pop(name, None)
-        else:
-            node.attributes[name] = attribute_of(name, setting)
-    for index, array in edit.constants.items():
-        if index >= len(node.inputs):
-            node.resize_inputs(index + 1)
-        context.replace_input(node, index, context.emitter.constant(f"{node.outputs[0].name}_{index}", array))
 
 
 def _gather(context: RewriteContext, planned: PlannedNode, node: ir.Node, axes: Axes) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 from relayout.candidates.alternatives import OperandDims, Port
 from relayout.candidates.tensors import Operand
 from relayout.formulate.plan import PlannedNode
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, flat
 from relayout.layout.memory_format import MemoryFormat, normal_form
 
-__all__ = ["base_dims", "flat", "port_dims", "present"]
+__all__ = ["base_dims", "port_dims", "present"]
 
 
 def port_dims(planned: PlannedNode, port: Port) -> Dims:
@@ -21,11 +19,6 @@ def port_dims(planned: PlannedNode, port: Port) -> Dims:
 def present(own: OperandDims) -> Dims:
     """The dimensions without those for axes that the operand lacks."""
     return tuple([group for group in own if group is not None])
-
-
-def flat(dims: Dims) -> MemoryFormat:
-    """All atoms in their order, without the grouping into dimensions."""
-    return tuple(chain.from_iterable(dims))
 
 
 def base_dims(operand: Operand, own: OperandDims) -> Dims:
@@ -47,4 +40,4 @@ def _base_group(operand: Operand, group: MemoryFormat) -> MemoryFormat:
         return view.axes[group[0].axis]
     parts = [view.to_base((atom,)) for atom in group]
     assert None not in parts  # the format of the whole nests
-    return normal_form(tuple(chain.from_iterable(part for part in parts if part is not None)), operand.tensor.extents)
+    return normal_form(flat(part for part in parts if part is not None), operand.tensor.extents)

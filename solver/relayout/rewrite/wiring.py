@@ -22,12 +22,12 @@ from relayout.candidates.alternatives import (
 )
 from relayout.candidates.fixed_node import port_axis_names
 from relayout.formulate.plan import PlannedNode
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, flat
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
 from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
-from relayout.rewrite.operand_dims import base_dims, flat, present
+from relayout.rewrite.operand_dims import base_dims, present
 
 __all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -18,7 +17,7 @@ from relayout.candidates.dry_run import ChosenOrder
 from relayout.candidates.tensors import Tensor
 from relayout.errors import BackendError
 from relayout.formulate.plan import PlannedConversion, PlannedNode
-from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
 from relayout.layout.relaid_constant import fault_of
@@ -119,7 +118,7 @@ class NodeWriter(_Writer):
         known = self._ports.get((is_result, index))
         if known is None:
             value = (self._node.outputs if is_result else self._node.inputs)[index]
-            extents = (extents_of(value) if value is not None else None) or ()
+            extents = extents_of(value) or ()
             dims = None if is_result else self._constant_dims(index)
             return extents if dims is None else dims_shape(dims, extents)
         return dims_shape(self._dims(known[0]), known[0].operand.tensor.extents)
@@ -302,7 +301,7 @@ class SpaceWriter(ChosenOrder, _Writer):
         found: list[MemoryFormat] = []
         for group in dims:
             parts = [base_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
-            found.append(normal_form(tuple(chain.from_iterable(parts)), port.operand.tensor.extents))
+            found.append(normal_form(flat(parts), port.operand.tensor.extents))
         return tuple(found)
 
     def _own(self, group: Axes, axes: Axes) -> MemoryFormat:

@@ -188,7 +188,7 @@ def _complete_channels(node: ir.Node, value: ir.Value) -> None:
 def _complete_view(node: ir.Node, rule: Relabel) -> None:
     """Give a view op's result its shape where its axes are whole axes of the input, or new ones."""
     source, result = node.inputs[0], node.outputs[0]
-    extents = extents_of(source) if source is not None else None
+    extents = extents_of(source)
     are_whole = not rule.factors and all(len(group) < 2 for group in rule.axes)
     if result.shape is None and extents is not None and are_whole:
         result.shape = ir.Shape([extents[group[0].axis] if group else 1 for group in rule.axes])
