@@ -56,14 +56,13 @@ def build(
     provenance: list[int | None] = []
     def_use: list[DefUse] = []
     for index, chain in enumerate(chains):
-        number = {f: i for i, f in enumerate(chain.formats)}
         if len(chain.devices) > 1:
-            transfers = _transfer_choices(requirements, costs, scale, packed, chain, number)
+            transfers = _transfer_choices(requirements, costs, scale, packed, chain)
             items += transfers.items(len(choices))
             choices += transfers.choices()
             chain = replace(chain, transfers=transfers)
         elif len(chain.formats) > 1:
-            producer, *consumers = [_use(requirements, use, number) for use in chain.uses]
+            producer, *consumers = [_use(requirements, use, chain.number) for use in chain.uses]
             rows = packed(costs.table(chain.tensor, chain.devices[0], chain.formats))
             reuses = bool(_reusing(costs, chain))
             items.append(Item(chain.tensor.base.name or "", producer, tuple(consumers), rows, reuses))
@@ -132,12 +131,11 @@ def _transfer_choices(
     scale: Scale,
     packed: Callable[[CostTable], _Rows],
     chain: DefUse,
-    number: Mapping[MemoryFormat, int],
 ) -> TransferChoices:
-    producer, *consumers = [_stated(requirements, use, number) for use in chain.uses]
+    producer, *consumers = [_stated(requirements, use, chain.number) for use in chain.uses]
     return TransferChoices(
         chain.tensor.base.name or "",
-        len(number),
+        len(chain.formats),
         producer,
         tuple(consumers),
         {device: packed(costs.table(chain.tensor, device, chain.formats)) for device in chain.devices},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -22,7 +23,7 @@ class TensorUse(Struct, frozen=True):
     port: int
 
 
-class DefUse(Struct, frozen=True):
+class DefUse(Struct, frozen=True, dict=True):
     """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
     choices of its transfers, if several devices may use it. `turned` are the formats that the source's Transposes make
     of it."""
@@ -34,6 +35,11 @@ class DefUse(Struct, frozen=True):
     devices: tuple[str, ...]
     transfers: TransferChoices | None = None
     turned: tuple[MemoryFormat, ...] = ()
+
+    @cached_property
+    def number(self) -> dict[MemoryFormat, int]:
+        """The number of each format."""
+        return {f: i for i, f in enumerate(self.formats)}
 
     @property
     def uses(self) -> tuple[TensorUse, ...]:

@@ -62,8 +62,7 @@ class Formulation(Struct, frozen=True):
 
     def states(self, def_use: DefUse, assignment: Sequence[int]) -> tuple[State, dict[str, frozenset[int]]]:
         """The state in which the tensor is produced, and the formats that each device's consumers read."""
-        number = {f: i for i, f in enumerate(def_use.formats)}
-        producer = self.chosen(def_use.producer, assignment)
+        number, producer = def_use.number, self.chosen(def_use.producer, assignment)
         wanted: dict[str, set[int]] = {}
         for use in def_use.consumers:
             consumer = self.chosen(use, assignment)

@@ -280,7 +280,7 @@ def _at_one_device(
 ) -> Iterator[PlannedConversion]:
     """The conversions of a tensor that stays at one device."""
     producer = formulation.chosen(def_use.producer, assignment)
-    produced = def_use.formats.index(producer.formats[def_use.producer.port])
+    produced = def_use.number[producer.formats[def_use.producer.port]]
     read = _readers(formulation, def_use, def_use.consumers, assignment)
     return _copies(formulation, def_use, producer.device, item.copies(produced, read.keys()), read, read)
 
@@ -321,10 +321,9 @@ def _readers(
     formulation: Formulation, def_use: DefUse, uses: Iterable[TensorUse], assignment: Sequence[int]
 ) -> dict[int, list[TensorUse]]:
     """The uses of a tensor by the number of the format that they read."""
-    number = {f: i for i, f in enumerate(def_use.formats)}
     found: dict[int, list[TensorUse]] = {}
     for use in uses:
-        found.setdefault(number[formulation.chosen(use, assignment).formats[use.port]], []).append(use)
+        found.setdefault(def_use.number[formulation.chosen(use, assignment).formats[use.port]], []).append(use)
     return found
 
 

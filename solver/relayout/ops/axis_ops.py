@@ -145,10 +145,8 @@ def compress(node: Reading) -> Free:
 @row("free", "OneHot", since=9)
 def one_hot(node: Reading) -> Free:
     """The result has one more axis than the indices: the depth axis."""
-    extents = node.result_extents()
-    rank = len(extents)
-    axis = node.axis(-1, rank)
-    axes = tuple(range(rank))
+    extents, axes = node.result_space()
+    axis = node.axis(-1, len(axes))
     indices = tuple(a for a in axes if a != axis)
     edit = lambda order: Edit({"axis": position(order, axes, axis)})  # noqa: E731
     return free(extents, (indices, None, None), (axes,), edit=edit, tileable=indices)

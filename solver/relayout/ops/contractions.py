@@ -35,10 +35,10 @@ def matmul(node: Reading) -> Free:
 
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
-    if node.has(2) and node.rank(2) > 0 and node.extents(2) != (1,):
+    if not node.is_single(2):
         raise NoRuleError  # a zero point per row is read along the rows
     rule = product_rule(node, 1)
-    if not node.has(3) or node.rank(3) == 0 or node.extents(3) == (1,):
+    if node.is_single(3):
         return rule
     if node.rank(3) > 1:
         raise NoRuleError
@@ -48,7 +48,7 @@ def matmul_integer(node: Reading) -> Free:
 
 @row("contract", "QLinearMatMul", since=10)
 def quantised_matmul(node: Reading) -> Free:
-    if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
+    if not all(map(node.is_single, (1, 2, 4, 5, 6, 7))):
         raise NoRuleError
     return product_rule(node, 3)
 

@@ -107,7 +107,7 @@ def quantized_pool(node: Reading) -> Free:
 def product_of_integers(node: Reading) -> Free:
     """The second operand may have a scale and zero point for each column, and there may be a bias: columns stay."""
     single = (2, 4) if node.node.op_type == "MatMulIntegerToFloat" else ()
-    if not all(_is_single(node, index) for index in single):
+    if not all(map(node.is_single, single)):
         raise NoRuleError
     if any(node.has(index) and node.rank(index) > 1 for index in range(2, len(node.node.inputs))):
         raise NoRuleError  # a scale for each column of each matrix of a batch
@@ -195,10 +195,5 @@ def _spread(node: Reading, form: Quantized, axes: Sequence[Axes | None]) -> tupl
 
 
 def _check_scalars(node: Reading, data: Collection[int]) -> None:
-    if not all(_is_single(node, index) for index in range(len(node.node.inputs)) if index not in data):
+    if not all(node.is_single(index) for index in range(len(node.node.inputs)) if index not in data):
         raise NoRuleError
-
-
-def _is_single(node: Reading, index: int) -> bool:
-    """Whether an operand is absent or has one element."""
-    return not node.has(index) or node.rank(index) == 0 or node.extents(index) == (1,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relayout.ops.named_axes import SPATIAL, letters_of, native_letters
+from relayout.ops.named_axes import letters_of, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
 from relayout.ops.rule import Fixed, Shared
@@ -12,7 +12,7 @@ def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kerne
     rank = node.rank(0)
     axis_names = letters_of(node, rank)
     native = native_letters(rank)
-    native_weight = native_kernel + SPATIAL[rank - 2]
+    native_weight = native_kernel + native[2:]
     weight = letters_of(node, rank, "kernel_layout", native_weight)
     result = letters_of(node, rank, "out_layout", native) if node.attribute("out_layout") is not None else axis_names
 

@@ -16,42 +16,34 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import NodeSnapshot, constant_tensor, is_read
 from relayout.ops.rule import Axes, DecompositionWriter
 
-__all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
+__all__ = ["channelwise", "exponentiate", "is_channelwise", "normalise", "reduce_spatial"]
 
 Places = Sequence[tuple[int, ...]]
 
 
-def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly: bool = False) -> None:
-    """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
+def normalise(
+    writing: DecompositionWriter, working: Collection[int], *, channel: int | None = None, plainly: bool = False
+) -> None:
+    """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias. With `channel`
+    InstanceNormalization, of which scale and bias are vectors over the channels.
 
     `plainly`: without ReduceSumSquare, which a backend may restrict more than a mean.
     """
-    whole = _whole(writing)
+    whole = own = _whole(writing)
+    if channel is not None:
+        own = [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)]
     data = _read(writing, 0, whole)
     mean, centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
-    made = writing.emit_dims("Mul", [made, _read(writing, 1, whole)], {}, whole)
+    made = writing.emit_dims("Mul", [made, _read(writing, 1, own)], {}, whole)
     if len(writing.node.inputs) > 2 and writing.node.inputs[2] is not None:
-        made = writing.emit_dims("Add", [made, _read(writing, 2, whole)], {}, whole)
+        made = writing.emit_dims("Add", [made, _read(writing, 2, own)], {}, whole)
     _set_result(writing, 0, made, whole)
     left = _reduced(writing, working)
     if _is_used(writing.node, 1):
         _set_result(writing, 1, mean, left)
     if _is_used(writing.node, 2):
         _set_result(writing, 2, writing.emit_dims("Reciprocal", [deviation], {}, left), left)
-
-
-def instance_normalise(
-    writing: DecompositionWriter, channel: int, working: Collection[int], *, plainly: bool = False
-) -> None:
-    """InstanceNormalization: the same over the spatial axes, with a scale and a bias for each channel."""
-    whole = _whole(writing)
-    data = _read(writing, 0, whole)
-    _, centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
-    made = writing.emit_dims("Div", [centred, deviation], {}, whole)
-    for operator, index in (("Mul", 1), ("Add", 2)):
-        made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
-    _set_result(writing, 0, made, whole)
 
 
 def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None:
@@ -177,8 +169,3 @@ def _reduce(
         return writing.emit_dims(operator, [data], {**attributes, "axes": list(places)}, left)
     given = writing.constant("axes", np.array(places, np.int64))
     return writing.emit_dims(operator, [data, given], attributes, left)
-
-
-def _of_channels(writing: DecompositionWriter, index: int, channel: int) -> ir.Value:
-    """Input `index`, a vector over the channels, in a shape that broadcasts in this order."""
-    return _read(writing, index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])

@@ -25,8 +25,8 @@ ZEROS = frozenset(
 
 @row("free", *UNARY, *BROADCAST, "Clip")
 def elementwise(node: Reading) -> Free:
-    extents = node.result_extents()
-    rank = len(extents)
+    extents, axes = node.result_space()
+    rank = len(axes)
 
     def aligned(index: int) -> Axes | None:
         if not node.has(index):
@@ -34,10 +34,9 @@ def elementwise(node: Reading) -> Free:
         own = node.rank(index)
         if own > rank:
             raise NoRuleError
-        return tuple(range(rank - own, rank))
+        return axes[rank - own :]
 
     inputs = tuple(aligned(i) for i in range(len(node.node.inputs)))
-    axes = tuple(range(rank))
     zeros = tuple(a for a in axes if _keeps_zeros(node, inputs, extents, a)) if node.node.op_type in ZEROS else ()
     return free(extents, inputs, (axes,), tileable=axes, broadcasts=axes, zero_preserving=zeros)
 
@@ -81,7 +80,7 @@ def quantize(node: Reading) -> Free:
     """
     extents, axes = node.space()
     scale_rank = node.rank(1)
-    if scale_rank == 0 or node.extents(1) == (1,):
+    if node.is_single(1):
         return free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), tileable=axes)
     axis = node.axis(1, len(extents))
     if node.integer("block_size", 0):

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.operand_roles import spatial_letters
 from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Fixed, Free, free
 
-__all__ = ["SPATIAL", "letters_of", "named", "native_letters", "operand_by_operand"]
-
-SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
+__all__ = ["letters_of", "named", "native_letters", "operand_by_operand"]
 
 
 def operand_by_operand(rule: Free) -> Fixed:
@@ -34,9 +33,10 @@ def operand_by_operand(rule: Free) -> Fixed:
 
 def native_letters(rank: int) -> str:
     """ONNX's names for the axes of a data tensor: NC, NCW, NCHW, NCDHW."""
-    if rank - 2 not in SPATIAL:
+    spatial = "" if rank == 2 else spatial_letters(rank)
+    if spatial is None:
         raise NoRuleError
-    return "NC" + SPATIAL[rank - 2]
+    return "NC" + spatial
 
 
 def letters_of(node: Reading, rank: int, attribute: str = "data_layout", native: str = "") -> str:

@@ -106,6 +106,11 @@ class Reading(Struct, frozen=True, eq=False):
         extents = self.extents(index)
         return extents, tuple(range(len(extents)))
 
+    def result_space(self) -> tuple[tuple[Extent, ...], tuple[int, ...]]:
+        """The extents of the first result, and its axes: the iteration space of a node whose result has every axis."""
+        extents = self.result_extents()
+        return extents, tuple(range(len(extents)))
+
     def result_extents(self, index: int = 0) -> tuple[Extent, ...]:
         extents = extents_of(self.node.outputs[index])
         if extents is None:
@@ -114,6 +119,10 @@ class Reading(Struct, frozen=True, eq=False):
 
     def rank(self, index: int = 0) -> int:
         return len(self.extents(index))
+
+    def is_single(self, index: int) -> bool:
+        """Whether an input is absent or has one element."""
+        return not self.has(index) or self.extents(index) in ((), (1,))
 
     def is_float(self) -> bool:
         """Whether the first result has floats of a type for which decompositions exist."""

@@ -6,11 +6,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from relayout.ops.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
+from relayout.ops.decompositions import channelwise, is_channelwise, normalise, reduce_spatial
 from relayout.ops.named_axes import letters_of, named
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import Free
+from relayout.ops.rule import Axes, DecompositionWriter, Free
 from relayout.ops.view_ops import blocks
 
 
@@ -45,8 +45,11 @@ def instance_normalization(node: Reading) -> Free:
     plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
     if not plain or not all(_is_vector(node, index) for index in (1, 2)):
         return named(node, (0,), "exact")
-    plainly = partial(instance_normalise, plainly=True)
-    rule = named(node, (0,), "exact", written=[(instance_normalise, 8), (plainly, 10)])
+
+    def write(writing: DecompositionWriter, channel: int, spatial: Axes, *, plainly: bool = False) -> None:
+        normalise(writing, spatial, channel=channel, plainly=plainly)
+
+    rule = named(node, (0,), "exact", written=[(write, 8), (partial(write, plainly=True), 10)])
     channel = rule.axis_names.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from relayout.ops.named_axes import SPATIAL, named, native_letters
+from relayout.ops.named_axes import named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
-from relayout.ops.operand_roles import OWN_DOMAIN
+from relayout.ops.operand_roles import OWN_DOMAIN, spatial_letters
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Edit, Free, free, position
 
@@ -126,7 +126,8 @@ def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:
 
 def _letters(moved: set[int], rank: int) -> str:
     """The axis names of a tensor of which the axes `moved` are resized; empty for a rank without rows and columns."""
-    if rank not in (3, 4, 5):
+    spatial = spatial_letters(rank)
+    if spatial is None:
         return ""
     channels_last = 1 in moved and rank - 1 not in moved and 0 not in moved
-    return f"N{SPATIAL[rank - 2]}C" if channels_last else native_letters(rank)
+    return f"N{spatial}C" if channels_last else native_letters(rank)

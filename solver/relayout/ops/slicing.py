@@ -17,8 +17,7 @@ from relayout.ops.rule import Axes, Edit, Free, free, outer_position, position
 
 @row("free", "Concat")
 def concat(node: Reading) -> Free:
-    extents = node.result_extents()
-    axes = tuple(range(len(extents)))
+    extents, axes = node.result_space()
     if any(node.rank(i) != len(extents) for i in range(len(node.node.inputs))):
         raise NoRuleError
     axis = node.axis(None, len(extents))
@@ -42,9 +41,8 @@ def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
 @row("free", "Pad")
 def pad(node: Reading) -> Free:
     """`pads` has all begins and then all ends, for every axis in order or for the axes of input 3."""
-    extents = node.result_extents()
-    rank = len(extents)
-    axes = tuple(range(rank))
+    extents, axes = node.result_space()
+    rank = len(axes)
     as_input = node.opset >= 11
     pads = node.integers(1) if as_input else node.ints("pads")
     named = as_input and node.has(3)
@@ -133,8 +131,7 @@ def _windows(node: Reading, sliced: Axes) -> dict[int, tuple[int, int]]:
 
 @row("free", "Tile")
 def tile(node: Reading) -> Free:
-    extents = node.result_extents()
-    axes = tuple(range(len(extents)))
+    extents, axes = node.result_space()
     repeats = node.integers(1)
     if len(repeats) != len(axes):
         raise NoRuleError
@@ -145,10 +142,9 @@ def tile(node: Reading) -> Free:
 
 @row("free", "Expand", since=8)
 def expand(node: Reading) -> Free:
-    extents = node.result_extents()
-    rank, own = len(extents), node.rank()
+    extents, axes = node.result_space()
+    rank, own = len(axes), node.rank()
     wanted = node.integers(1)
-    axes = tuple(range(rank))
     full = (1,) * (rank - len(wanted)) + wanted
 
     def edit(order: Axes) -> Edit:
