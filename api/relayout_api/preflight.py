@@ -53,7 +53,8 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
     """Each part of the configuration: its name, what was found, and the error if it is wrong. Nothing is started."""
     try:
         settings = Settings.from_environment()
-        _check_spelling()
+        for variable, near in misspelled().items():
+            raise UsageError("no such setting", where=variable, hint=f"did you mean {near}?")
     except UsageError as error:
         yield "settings", "", error
         return
@@ -70,12 +71,6 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
         except UsageError as error:
             found, fault = "", error
         yield name, found, fault
-
-
-def _check_spelling() -> None:
-    """Raise UsageError for a variable that is nearly a setting."""
-    for variable, near in misspelled().items():
-        raise UsageError("no such setting", where=variable, hint=f"did you mean {near}?")
 
 
 def misspelled() -> dict[str, str]:

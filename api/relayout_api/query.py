@@ -138,16 +138,14 @@ async def check_query(request: Request) -> None:
     if needed_scope(request.method, request.scope["path"]) is None:
         return
     given = request.query_params
-    schema = _schema_of(request.scope["route"], given.get("kind", "legalize"))
+    route: APIRoute = request.scope["route"]
+    # The query of a job has the keys of its kind, too.
+    kind = given.get("kind", "legalize")
+    schema = _schema(route.endpoint, route.path.removeprefix("/v1/"), kind if kind in get_args(Verb) else "legalize")
     for name, times in Counter(name for name, _ in given.multi_items()).items():
         if times > 1 and name in schema.model_fields and not _is_repeated(schema, name):
             raise UsageError("a key twice in the query", where=f"query.{name}", expected="one", found=f"{times}")
     validated(schema, _values(schema, request), "query")
-
-
-def _schema_of(route: APIRoute, kind: str) -> type[Strict]:
-    """The query of an endpoint; that of a job has the keys of its kind, too."""
-    return _schema(route.endpoint, route.path.removeprefix("/v1/"), kind if kind in get_args(Verb) else "legalize")
 
 
 @cache

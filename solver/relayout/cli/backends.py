@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from relayout.cli.exit_status import DONE, FINDINGS
 from relayout.cli.terminal import print_data, print_result, print_status, results_alone
 from relayout.errors import BackendError, UsageError
-from relayout.report.text_table import aligned
+from relayout.report.text_table import aligned, how_many
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
@@ -176,7 +176,7 @@ def _model_lines(rows: list[NodeRequirement]) -> list[str]:
     for row, line in zip(rows, aligned_rows, strict=True):
         lines += [line, *(" " * indent + unmet for unmet in row.unmet)]
     count = sum(not row.is_satisfied for row in rows)
-    return [*lines, "", f"{len(rows)} node{'s' * (len(rows) != 1)}, {count} not satisfied in the source"]
+    return [*lines, "", f"{how_many(len(rows), 'node')}, {count} not satisfied in the source"]
 
 
 @backends.command()
@@ -254,11 +254,10 @@ def _check_lines(report: BackendReport) -> list[str]:
         lines += _first_names(f"{len(names)} not compared, {reason}: ", names)
     if report.infeasible:
         lines.append(f"no legal model, as allowed: {', '.join(report.infeasible)}")
-    count = len(report.faults)
-    verdict = "passed" if report.passed else f"failed: {count} fault{'s' if count > 1 else ''}"
+    verdict = "passed" if report.passed else f"failed: {how_many(len(report.faults), 'fault')}"
     unseen = len(report.not_compared)
     left = f", numbers compared in {report.graphs - unseen} of them" if unseen else ""
-    return [*lines, f"{report.graphs} graph{'s' * (report.graphs != 1)}{left}, backend {report.backend}: {verdict}"]
+    return [*lines, f"{how_many(report.graphs, 'graph')}{left}, backend {report.backend}: {verdict}"]
 
 
 def _first_names(text: str, names: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
-from relayout.report.text_table import aligned
+from relayout.report.text_table import aligned, how_many
 
 if TYPE_CHECKING:
     from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, Saving, SharedReason
@@ -71,7 +71,7 @@ def _explanation(report: Report, top: int) -> str:
     groups = _alike(report.conversions)
     blocks = [_block(alike) for alike in groups[:top]]
     if left := sum(map(len, groups[top:])):
-        blocks.append(f"{_counted(left, 'more conversion')}: --top")
+        blocks.append(f"{how_many(left, 'more conversion')}: --top")
     if report.charges:
         blocks.append(_charged(report, top))
     explanation = report.explanation
@@ -83,7 +83,7 @@ def _explanation(report: Report, top: int) -> str:
         left, limit = explanation.unsolved, explanation.limit
         reached = explanation.solved >= limit
         why = f"--limit {limit} was reached" if reached else "the time limit was reached"
-        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not dropped: {why}")
+        blocks.append(f"{how_many(left, 'requirement')} and sets of them were not dropped: {why}")
     if line := factors_explained(report):
         blocks.append(line)
     blocks.append(_sum(report))
@@ -97,7 +97,7 @@ def _charged(report: Report, top: int) -> str:
     entries = charge_entries(report.charges)
     cells = [("operator", "costs")]
     cells += [(f"{each.count} {each.text}".lstrip(), f"{each.size} bytes") for each in entries[:top]]
-    more = [f"{_counted(len(entries) - top, 'more row')}: --top"] if len(entries) > top else []
+    more = [f"{how_many(len(entries) - top, 'more row')}: --top"] if len(entries) > top else []
     return "\n".join([*aligned(cells), *more])
 
 
@@ -107,7 +107,7 @@ def _sum(report: Report) -> str:
 
     account, unit = report.account or Account(), "bytes" if report.objective == "bytes" else "conversions"
     entries = {name: getattr(account, name) for name in account.__struct_fields__}
-    parts = [f"{_counted(each.count, name[:-1])} ({each.cost})" for name, each in entries.items() if each.cost]
+    parts = [f"{how_many(each.count, name[:-1])} ({each.cost})" for name, each in entries.items() if each.cost]
     total = f"cost {report.cost} {unit} for the backend {report.backend}{': ' * bool(parts)}{', '.join(parts)}"
     return f"{total}\n{report.status}: {report.proof}"
 
@@ -176,7 +176,7 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
         lines.append(f"   without all of these: {_saves(saved)}")
     omitted = len(conversion.reasons) - len(_first_reasons(conversion))
     if omitted:
-        lines.append(f"   and {_counted(omitted, 'requirement')} that {'save' if omitted > 1 else 'saves'} no more")
+        lines.append(f"   and {how_many(omitted, 'requirement')} that {'save' if omitted > 1 else 'saves'} no more")
     return "\n".join(lines)
 
 
@@ -199,7 +199,7 @@ def _part(reason: Reason | SharedReason) -> str:
 def _saves(saved: Saving) -> str:
     if saved.cost == 0:
         return "saves nothing"
-    moved = [_counted(saved.transposes, "transpose")] if saved.transposes else []
+    moved = [how_many(saved.transposes, "transpose")] if saved.transposes else []
     moved += [f"{saved.bytes} bytes"] if saved.bytes else []
     own = f" (cost {saved.cost})" if saved.cost not in (saved.transposes, saved.bytes) else ""
     return f"saves {'' if saved.exact else 'at least '}{', '.join(moved) or 'cost'}{own}"
@@ -213,9 +213,5 @@ def _by_kind(shared: Sequence[SharedReason], top: int) -> str:
         part = f", {_part(each)} {each.operand}" if each.operand is not None else part
         counts = str(each.requirements), str(each.conversions)
         rows.append((f"{each.operator}{part}", each.layout, *counts, _saves(each.saved)))
-    more = [f"{_counted(len(kinds) - top, 'more kind')}: --top"] if len(kinds) > top else []
+    more = [f"{how_many(len(kinds) - top, 'more kind')}: --top"] if len(kinds) > top else []
     return "\n".join([*aligned(rows, right={2, 3}), *more])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

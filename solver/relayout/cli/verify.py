@@ -18,7 +18,7 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
-from relayout.report.text_table import aligned
+from relayout.report.text_table import aligned, how_many
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
@@ -301,5 +301,5 @@ def finding_lines(report: Report) -> Iterator[str]:
     if unknown := price_line(verification.price):
         yield unknown
     errors = sum(finding.severity == "error" for finding in verification.findings)
-    verdict = "passed" if verification.passed else f"failed: {errors} error{'s' if errors != 1 else ''}"
+    verdict = "passed" if verification.passed else f"failed: {how_many(errors, 'error')}"
     yield f"verification for the backend {report.backend} {verdict}"

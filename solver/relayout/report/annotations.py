@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from relayout.report.results import ModelResult, Results
+from relayout.report.text_table import how_many
 
 __all__ = ["render_github", "render_markdown"]
 
@@ -40,7 +41,7 @@ def _command(command: str, result: ModelResult, title: str, text: str) -> str:
 def _counts(results: Results) -> str:
     verdicts = [each.verdict for each in results.models]
     counts = [f"{verdicts.count(verdict)} {word}" for verdict, word in _WORDS.items() if verdict in verdicts]
-    return f"{len(verdicts)} model{'s' if len(verdicts) != 1 else ''}: {', '.join(counts)}"
+    return f"{how_many(len(verdicts), 'model')}: {', '.join(counts)}"
 
 
 _WORDS = {"passed": "passed", "failed": "failed", "error": "without an answer"}

@@ -15,6 +15,7 @@ from relayout.report.conversion_list import (
     transfer_entries,
 )
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
+from relayout.report.text_table import how_many
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -133,7 +134,7 @@ def _notes(report: Report) -> Iterator[str]:
         if name == "source" and totals == report.after:
             continue
         if why:
-            stored = f"{totals.transposes_in_file} Transpose{'s' * (totals.transposes_in_file != 1)} in the file"
+            stored = f"{how_many(totals.transposes_in_file, 'Transpose')} in the file"
             yield f"{name}: {stored}: {totals.transposes} at run time, {', '.join(why)}"
         if totals.transposes_of_units:
             units = totals.transposes_of_units

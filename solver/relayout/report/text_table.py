@@ -1,10 +1,15 @@
-"""Tables of plain text."""
+"""Plain text: tables, and numbers of things."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-__all__ = ["aligned", "padded"]
+__all__ = ["aligned", "how_many", "padded"]
+
+
+def how_many(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def padded(rows: Sequence[Sequence[str]], right: Set[int] = frozenset()) -> list[list[str]]:

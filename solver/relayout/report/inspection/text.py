@@ -8,7 +8,7 @@ from relayout.errors import shortened
 from relayout.report.conversion_list import ListEntry, dearest_first, details_of, listed
 from relayout.report.grouping import Group, counted, grouped
 from relayout.report.inspection.schema import Difference, Inspection, TransposeFacts, ValueFacts
-from relayout.report.text_table import aligned
+from relayout.report.text_table import aligned, how_many
 
 __all__ = ["difference_text", "inspection_text"]
 
@@ -20,7 +20,7 @@ def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
     totals = inspection.totals
     head = [
         f"{inspection.model}: IR version {inspection.ir_version}, opsets {opsets}{written}",
-        f"{_counted(totals.nodes, 'node')}, {_counted(totals.transposes, 'transpose')} of data, "
+        f"{how_many(totals.nodes, 'node')}, {how_many(totals.transposes, 'transpose')} of data, "
         f"{totals.bytes} bytes read and written by them",
     ]
     counts = [("operator", "nodes"), *((each.operator, str(each.count)) for each in inspection.operators)]
@@ -35,10 +35,6 @@ def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
         blocks.append(shown)
     blocks += [f"note: {warning}" for warning in inspection.warnings]
     return "\n\n".join(blocks)
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"
 
 
 def difference_text(found: Difference, top: int) -> str:
