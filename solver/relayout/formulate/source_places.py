@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.errors import InfeasibleError
 from relayout.formulate.build import build
@@ -59,7 +58,8 @@ def dearer_at_no_size(
         return answer
     while further := _moved_for_worse(answer, sizes) - answer.in_place:
         in_place = answer.in_place | further
-        kept = _in_source_places(answer.formulation.requirements, in_place)
+        requirements = answer.formulation.requirements
+        kept = replace(requirements, choices=tuple([_kept(choice, in_place) for choice in requirements.choices]))
         try:
             answer = _answer(build(kept, sizes, backend, formulation.scale.objective), solve, in_place)
         except InfeasibleError:
@@ -118,13 +118,9 @@ def _opened(tensors: Iterable[Tensor], sizes: DimSizes) -> dict[Tensor, _Product
     return found
 
 
-def _in_source_places(requirements: Requirements, tensors: Set[Tensor]) -> Requirements:
-    """The requirements without the alternatives that have one of these tensors in another format than the source, or
-    whose own cost grows with it."""
-    return replace(requirements, choices=tuple([_kept(choice, tensors) for choice in requirements.choices]))
-
-
 def _kept(choice: NodeAlternatives, tensors: Set[Tensor]) -> NodeAlternatives:
+    """The choice without the alternatives that have one of these tensors in another format than the source, or whose
+    own cost grows with it."""
     places = [place for place, port in enumerate(choice.ports) if port.operand.tensor in tensors]
     stays = [
         each

@@ -32,12 +32,6 @@ def concat(node: Reading) -> Free:
     )
 
 
-def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
-    if node.opset < 18 or not node.has(3):
-        return tuple(range(rank))
-    return tuple(normal_axis(axis, rank) for axis in node.integers(3))
-
-
 @row("free", "Pad")
 def pad(node: Reading) -> Free:
     """`pads` has all begins and then all ends, for every axis in order or for the axes of input 3."""
@@ -46,7 +40,7 @@ def pad(node: Reading) -> Free:
     as_input = node.opset >= 11
     pads = node.integers(1) if as_input else node.ints("pads")
     named = as_input and node.has(3)
-    covered = _padding_axes(node, rank)
+    covered = tuple(normal_axis(a, rank) for a in node.integers(3)) if named and node.opset >= 18 else axes
     if pads is None or len(pads) != 2 * len(covered):
         raise NoRuleError
     begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))

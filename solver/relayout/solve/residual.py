@@ -90,7 +90,9 @@ class Residual:
         """Keep only these states of each variable, and table entries of at most `most`."""
         self.network = restrict(self.network, left, most)
         self._numbers.update({x: [self._numbers[x][state] for state in some] for x, some in left.items()})
-        self._substitutions.append(_renumbering(left))
+        self._substitutions.append(
+            lambda states: {x: left[x][state] if x in left else state for x, state in states.items()}
+        )
 
     def states(self) -> int:
         """The number of states of all remaining variables."""
@@ -117,7 +119,3 @@ class Residual:
             for x in sorted(self.remaining)
             if x in states and states[x] in self._numbers[x]
         }
-
-
-def _renumbering(left: dict[int, list[int]]) -> Callable[[States], States]:
-    return lambda states: {x: left[x][state] if x in left else state for x, state in states.items()}
