@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 import relayout
-from relayout.model.constants import constant_values
+from relayout.model import constants
+from relayout.model.constants import constant_values, hangs_on_constants, remembering_constants
 from relayout.model.io import read_model
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
@@ -36,3 +38,43 @@ def test_a_report_adds_up_whatever_produces_an_operand(made: str, is_constant: b
     assert report.before.transposes == (1 if is_constant else 2)
     findings = relayout.verify(legal, backend, against=source, report=report).findings
     assert [finding for finding in findings if finding.rule == "cost-accounting"] == []
+
+
+def chain_of(length: int) -> list[ir.Value]:
+    """The results of so many sums, each of the one before and a constant."""
+    value = ir.Value(name="x", shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.FLOAT))
+    weight = ir.Value(name="w", const_value=ir.tensor([1.0, 2.0]))
+    nodes: list[ir.Node] = []
+    for _ in range(length):
+        nodes.append(ir.node("Add", [weight, nodes[-1].outputs[0] if nodes else value]))
+    ir.Graph([value], [nodes[-1].outputs[0]], nodes=nodes, initializers=[weight])
+    return [node.outputs[0] for node in nodes]
+
+
+def test_a_deep_graph_takes_a_step_for_each_remembered_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, steps = chain_of(500), 0
+    plain = constants._is_evaluable
+
+    def counted(node: ir.Node) -> bool:
+        nonlocal steps
+        steps += 1
+        return plain(node)
+
+    monkeypatch.setattr(constants, "_is_evaluable", counted)
+    with remembering_constants():
+        assert not any(hangs_on_constants(value) for value in values)
+    assert steps <= 2 * len(values)
+
+
+def test_an_answer_is_forgotten_after_the_stage_and_depends_on_the_operators_left_out() -> None:
+    values = chain_of(3)
+    source = values[0].producer()
+    assert source is not None
+    with remembering_constants():
+        assert not hangs_on_constants(values[2])
+        source.replace_input_with(1, source.inputs[0])
+        assert not hangs_on_constants(values[2])  # no graph may change here
+    assert hangs_on_constants(values[2])
+    with remembering_constants():
+        assert hangs_on_constants(values[2])
+        assert not hangs_on_constants(values[2], never=frozenset({"Add"}))

@@ -21,6 +21,7 @@ from relayout.candidates.free_node import Pricing, known_elements
 from relayout.candidates.nodes import SeedContext, list_alternatives, seed_nodes
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, propagate
 from relayout.candidates.tensors import Tensor, Tensors
+from relayout.model.constants import remembering_constants
 
 __all__ = ["Requirements", "collect_requirements"]
 
@@ -48,6 +49,7 @@ class Requirements(Struct, frozen=True, eq=False):
         return found
 
 
+@remembering_constants()
 def collect_requirements(
     graph: ir.Graph,
     backend: Backend,

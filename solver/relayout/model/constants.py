@@ -14,7 +14,9 @@ Not constant are:
 
 from __future__ import annotations
 
-from collections.abc import Container, Set
+from collections.abc import Container, Iterator, Mapping, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import onnx_ir as ir
@@ -22,11 +24,14 @@ import onnx_ir as ir
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_result"]
+__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_result", "remembering_constants"]
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+
+
+_remembered: ContextVar[dict[tuple[ir.Value, Set[str]], bool] | None] = ContextVar("remembered", default=None)
 
 
 def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Value]:
@@ -53,11 +58,37 @@ def _is_evaluable(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type not in _RANDOM and not graphs_of(node)
 
 
+@contextmanager
+def remembering_constants() -> Iterator[None]:
+    """Remember the answers of `hangs_on_constants`, for a stage in which no graph changes.
+
+    Each answer is a walk up to an input of the graph, so those for all nodes of a deep graph would take quadratic time.
+    """
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
+
+
 def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
     """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
+    remembered = _remembered.get()
+    if remembered is None:
+        remembered = {}
+    answer = remembered[value, never] = _hangs_on_constants(value, never, remembered)
+    return answer
+
+
+def _hangs_on_constants(value: ir.Value, never: Set[str], known: Mapping[tuple[ir.Value, Set[str]], bool]) -> bool:
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()  # depth first: an input of the graph is soon reached
+        answer = known.get((current, never))
+        if answer is not None:
+            if not answer:
+                return False
+            continue
         if not current.is_graph_input() and constant_tensor(current) is not None:
             continue
         producer = current.producer()

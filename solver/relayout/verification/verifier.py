@@ -20,6 +20,7 @@ from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError, UsageError
 from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
+from relayout.model.constants import remembering_constants
 from relayout.model.dims.given_sizes import check_dims
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
@@ -54,6 +55,7 @@ _RANK = {"error": 0, "warning": 1, "note": 2}
 
 
 @collector_paused()
+@remembering_constants()
 def verify(
     model: Source,
     backend: str | Path | Mapping[str, Any] | Backend | type[Backend] | None = None,
@@ -145,6 +147,7 @@ def verify(
     return verification_of(findings, numeric, price)
 
 
+@remembering_constants()
 def check_statically(
     model: ir.Model,
     backend: Backend,
