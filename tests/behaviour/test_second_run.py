@@ -219,6 +219,24 @@ def test_extents_and_names_are_found_in_the_first_run(case: str, backend: str) -
     assert second.cost == report.cost
 
 
+def test_a_reduced_axis_may_stay_innermost_in_memory() -> None:
+    """It is the first axis of the operand, a view. Its rows stay whole where only the other axes are permuted, which is
+    cheaper than to transpose the result."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["":18]>
+        g (float[4,2,5,5] x) => (float[4,2,5,5] r, float[1,10,4] y)
+          <int64[3] joined = {5,10,4}, int64[1] first = {0}> {
+          r = Relu (x)  t = Transpose <perm = [3,2,1,0]> (r)  v = Reshape (t, joined)  y = ReduceProd (v, first) }"""
+    )
+    legal, report = legalize(source, "x86-nchwc", backend_options={"block": 16}, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert [(each.value, each.to) for each in report.conversions] == [("r", "2,1,0,3")]
+    again, second = legalize(legal, "x86-nchwc", backend_options={"block": 16})
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+    assert second.cost == report.cost
+
+
 def test_names_of_open_dims_inside_are_no_part_of_the_nodes() -> None:
     """A second run numbers them anew, at every depth."""
 

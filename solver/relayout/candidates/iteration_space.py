@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise, permutations, takewhile
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
@@ -18,6 +18,7 @@ from relayout.layout.memory_format import (
     normal_form,
     order_of,
     place_after_neighbour,
+    source_order,
 )
 from relayout.layout.view import View
 from relayout.ops import Axes, AxisTraits, Free
@@ -80,6 +81,8 @@ class IndexingMaps:
         self._lacking = [wide - known for known in has]
         complete = [n for n, lacking in enumerate(self._lacking) if not lacking]
         self.guides = [complete if lacking else [] for lacking in self._lacking]
+        # The axes as they lie in the source: the graph's numbers, and the memory of each operand that has all axes.
+        self._in_source = dict.fromkeys([tuple(range(len(extents))), *map(self._order_in_memory, complete)])
 
     def nearest_whole(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """The orders of whole axes nearest to a tiled format of operand `index`: with each axis at the position of its
@@ -223,12 +226,20 @@ class IndexingMaps:
             return ()
         found = [self._completed(list(order))]
         missing = set(range(len(self.extents))) - {atom.axis for atom in order}
-        if len(self.extents) - 1 in missing and self._insertion_rule is None and not self._companions:
-            # The innermost axis may also stay innermost, away from its neighbour.
-            found.append(self._completed([*order, Atom(len(self.extents) - 1)]))
+        if self._insertion_rule is None and not self._companions:
+            # The innermost axes may also stay innermost, away from their neighbours.
+            for axes in self._in_source:
+                innermost = list(takewhile(missing.__contains__, reversed(axes)))
+                found.append(self._completed([*order, *map(Atom, reversed(innermost))]))
         if self._companions and self._multiples:
             found.append(self._completed(list(order), tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
+
+    def _order_in_memory(self, index: int) -> Axes:
+        """The axes of the space in the order of the operand's tensor in the source, each by its innermost atom."""
+        extents = self._operands[index][0].base_extents
+        order = self._in_space(index, normal_form(source_order(len(extents)), extents)) or ()
+        return tuple(dict.fromkeys([atom.axis for atom in reversed(order)]))[::-1]
 
     def _in_space(self, index: int, format_: MemoryFormat) -> list[Atom] | None:
         """The operand's atoms as atoms of the space's axes."""
