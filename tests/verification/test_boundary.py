@@ -199,3 +199,17 @@ def test_a_legal_model_keeps_the_numbers_and_shared_names_of_its_outputs(case: s
         assert not verify(legal, backend, against=source, run=False).passed
     else:
         assert numbers[0] == ([1, 4] if case == "names of computed sizes" else [5, 4, 2])
+
+
+@pytest.mark.parametrize("view", ["Dropout", "Identity"])
+def test_the_report_names_the_extents_of_an_output_as_the_legal_model_does(view: str) -> None:
+    """The view is elided, and the output is then its operand, with the operand's dims."""
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["":14]>
+        g (float[a,b,4] x) => (float[unk__6,unk__7,4] s, float[unk__4,unk__5,4] d) {{
+          t = Transpose <perm = [1,0,2]> (x)  n = Neg (t)  u = Transpose <perm = [1,0,2]> (x)
+          r = Relu (u)  s = Sum (n, r)  d = {view} (r) }}"""
+    )
+    legal, report = legalize(source, "onnx")
+    assert report.after.transposes == 1
+    assert verify(legal, "onnx", report=report, static=True).passed

@@ -451,6 +451,9 @@ def test_a_slice_of_unknown_axes_keeps_no_extent() -> None:
         ("y = Transpose <perm = [1,0]> (a)", ["open", 2]),
         ("y = Unsqueeze (a, ones)", [2, 1, "open"]),
         ("b = Unsqueeze (a, ones)  y = Squeeze (b, ones)", [2, "open"]),
+        ("y = Identity (a)", [2, "open"]),
+        ("y = Neg (a)", [2, "open"]),
+        ("f = Cast <to = 1> (a)  d = Dropout (f)  y = Cast <to = 7> (d)", [2, "open"]),
     ],
 )
 def test_a_generated_name_that_an_output_declares_is_that_of_the_operand(nodes: str, shape: list[int | str]) -> None:

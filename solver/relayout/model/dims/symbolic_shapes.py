@@ -12,7 +12,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, term_of
 from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
-from relayout.ops.elementwise import BROADCAST
+from relayout.ops.elementwise import BROADCAST, UNARY
 
 __all__ = [
     "MATCHED",
@@ -27,8 +27,9 @@ __all__ = [
 ]
 
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
-MATCHED = _PRODUCTS | frozenset(BROADCAST) | {"Einsum"}
-"""Operators whose result has the dims of its operands, where these turn out to be equal."""
+MATCHED = _PRODUCTS | frozenset([*BROADCAST, *UNARY, "Clip", "Dropout", "Einsum", "Identity"])
+"""Operators whose result has the dims of its operands, where these turn out to be equal; a bound or a ratio is a
+scalar."""
 _BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
 TRANSPOSED = frozenset({"Squeeze", "Transpose", "Unsqueeze"}) | _BLOCKS
 """Operators whose result has the dims of its operand in another order, without some of extent 1 or with more, or with
