@@ -522,6 +522,9 @@ def test_a_resize_of_channels_names_its_own_axes(columns: str) -> None:
         }}"""
     )
     assert verify(model, table_of("Resize", "NCW"), static=True).passed
+    # The source has a Transpose between the Relu, whose axes this counts, and the Resize.
+    model.graph[0].outputs[0].metadata_props["relayout.order"] = "0,2,1"
+    assert verify(model, table_of("Resize", "NCW"), static=True).passed
     # With these annotations, they are the columns of the source.
     for value in (model.graph[0].outputs[0], model.graph[1].outputs[0]):
         value.metadata_props["relayout.order"] = "0,2,1"

@@ -30,17 +30,17 @@ def placed_names(node: ir.Node, rank: int) -> AxisNames:
 
 def names_by_extents(node: ir.Node) -> AxisNames | None:
     """The names that a Resize gives the axes of its data, by those of the source that it resizes; None for any other
-    operator, and where its operands do not have one annotated order.
+    operator, and where its result has no annotated order of whole axes.
 
-    No operator has to agree: one behind a Transpose may name the axes differently.
+    The annotation of the result counts the axes of the Resize. That of the operand counts those of its producer, which
+    a Transpose of the source may have exchanged. For the same reason no other operator has to agree with the names.
     """
     before, after = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op_type not in _RESIZES or node.domain != "" or before is None or before.shape is None:
         return None
     rank = len(before.shape)
-    orders = {(memory_format_of(value) or whole(range(rank))).permutation for value in (before, after)}
-    order = orders.pop()
-    if orders or order is None or len(order) != rank or rank not in (3, 4, 5):
+    order = (memory_format_of(after) or whole(range(rank))).permutation
+    if order is None or len(order) != rank or rank not in (3, 4, 5):
         return None
     changes = _changes(node, rank)
     names = _names([changes[order.index(axis)] for axis in range(rank)])
