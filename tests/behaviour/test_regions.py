@@ -568,3 +568,24 @@ def test_a_body_gives_the_running_mean_of_a_normalization_itself() -> None:
     assert report.verification.findings == ()
     assert report.verification.numeric is not None
     assert report.verification.numeric.status == "compared"
+
+
+def test_a_branchs_output_keeps_the_extents_that_it_declares() -> None:
+    """A Transpose that shows one may be gone. A second run would assume another size."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["":18]>
+        g (bool c, float[3,3,h,w] x) => (float[?,3,3,?] y) {
+          y = If (c) <
+            then_branch = one () => (float[?,?,?,4] t) {
+              a = Conv <auto_pad = "SAME_UPPER"> (x, k)  t = Transpose <perm = [3,0,1,2]> (a) },
+            else_branch = other () => (float[?,?,?,?] e) { r = Relu (x)  e = Transpose <perm = [3,0,1,2]> (r) }> }"""
+    )
+    source.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "k"))
+    legal, report = legalize(source, "nhwc")
+    (branch,) = (graph for graph in subgraphs_of(legal.graph) if graph.name == "one")
+    assert [dim.dim_value for dim in branch.output[0].type.tensor_type.shape.dim] == [3, 4, 0, 3]
+    again, second = legalize(legal, "nhwc", check=True)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

@@ -16,7 +16,7 @@ from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert
 from relayout.rewrite.operand_dims import base_dims, present
 
-__all__ = ["enter_inputs", "leave_outputs", "set_output"]
+__all__ = ["enter_inputs", "keep_extents", "leave_outputs", "set_output"]
 
 
 def enter_inputs(context: RewriteContext) -> None:
@@ -38,11 +38,11 @@ def leave_outputs(context: RewriteContext, declared: Sequence[Sequence[Extent] |
             set_output(context, port.index, value, written)
             context.insert_before(None)
             result = context.graph.outputs[port.index]
-            _keep_extents(result, declared[port.index] or (), present(own))
+            keep_extents(result, declared[port.index] or (), present(own))
             context.annotate(result, port.operand, present(own), format_)
 
 
-def _keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> None:
+def keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> None:
     """Give an output each number that the source declares for its dim: the Reshape that showed it may be gone. So
     with a name, where the source names the dim of the value inside otherwise.
 

@@ -10,8 +10,8 @@ from relayout.candidates.alternatives import FreeLowering, Port, input_dims
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import RegionPort, graphs_of, read_at
-from relayout.rewrite.boundary import set_output
+from relayout.ops import RegionPort, extents_of, graphs_of, read_at
+from relayout.rewrite.boundary import keep_extents, set_output
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert, convert_from_outside, convert_results
 from relayout.rewrite.operand_dims import port_dims, present
@@ -49,6 +49,7 @@ def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node
 def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write: Write) -> None:
     """Write the current graph. `every` are its region op and region edges, which determine its inputs and outputs."""
     graph = context.graph
+    declared = [extents_of(value) for value in graph.outputs]
     for each in every:
         for region_port, port, format_, dims in _results(each):
             if region_port.graph is graph:
@@ -65,8 +66,10 @@ def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write
             set_output(context, index, value, written)
             context.insert_before(None)
             if read is not None:
+                result, own = graph.outputs[index], present(each.operand_dims(read))
+                keep_extents(result, declared[index] or (), own)
                 # Values that cross the border of a region are in no black box.
-                context.annotate(graph.outputs[index], read.operand, present(each.operand_dims(read)), ())
+                context.annotate(result, read.operand, own, ())
 
 
 def _results(planned: PlannedNode) -> Iterator[tuple[RegionPort, Port, MemoryFormat, Dims]]:
