@@ -237,6 +237,22 @@ def test_a_reduced_axis_may_stay_innermost_in_memory() -> None:
     assert second.cost == report.cost
 
 
+def test_a_resize_keeps_the_names_of_its_axes() -> None:
+    """It changes the last two axes of the source. In the required order, these are not the last ones."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["":18]>
+        g (float[5,4,2,3] x) => (float[5,4,3,6] y) <int64[4] sizes = {5,4,3,6}> {
+          r = Resize <mode = "nearest"> (x, , , sizes)  y = HardSwish (r) }"""
+    )
+    table = {"name": "drawn", "rule": [{"op": "HardSwish", "inputs": ["CWHN"], "results": ["*"]}]}
+    legal, report = legalize(source, table)
+    again, second = legalize(legal, table, check=True)
+    assert second.verification is not None
+    assert second.verification.passed
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
 def test_names_of_open_dims_inside_are_no_part_of_the_nodes() -> None:
     """A second run numbers them anew, at every depth."""
 

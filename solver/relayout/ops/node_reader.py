@@ -9,6 +9,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
+from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -16,6 +17,7 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataT
 
 __all__ = [
     "FLOATS",
+    "NOTED_ORDER",
     "NoRuleError",
     "NodeSnapshot",
     "Reading",
@@ -23,7 +25,11 @@ __all__ = [
     "constant_tensor",
     "extents_of",
     "is_read",
+    "noted_order",
 ]
+
+NOTED_ORDER = -1
+"""The annotated order of the first result, among the constants that a rule reads."""
 
 
 class NoRuleError(Exception):
@@ -65,6 +71,14 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     return tensor.numpy()
 
 
+def noted_order(value: ir.Value) -> tuple[int, ...]:
+    """The axes of the source in the value's order, as an earlier run has annotated it; in the source's order where it
+    has annotated no order of whole axes."""
+    in_source = tuple(range(len(value.shape or ())))
+    noted = value.metadata_props.get(ORDER_KEY, "").split(",")
+    return tuple(map(int, noted)) if sorted(noted) == sorted(map(str, in_source)) else in_source
+
+
 def is_read(value: ir.Value) -> bool:
     """Whether a node reads the value, or the graph gives it."""
     return bool(value.uses()) or value.is_graph_output()
@@ -86,7 +100,7 @@ class NodeSnapshot(Struct, frozen=True):
 
 class Reading(Struct, frozen=True, eq=False):
     """A node under one opset. Methods raise `NoRuleError` for an unknown rank or number. `reads`: the constants
-    read."""
+    read, and `NOTED_ORDER`."""
 
     node: NodeSnapshot
     opset: int
@@ -166,6 +180,11 @@ class Reading(Struct, frozen=True, eq=False):
         value = self.node.inputs[index]
         dtype = value.dtype if value is not None else None
         return dtype.numpy() if dtype is not None else np.dtype(np.int64)
+
+    def noted_order(self) -> tuple[int, ...]:
+        """The axes of the source in the order of the first result (see `noted_order`)."""
+        self.reads.add(NOTED_ORDER)
+        return noted_order(self.node.outputs[0])
 
     def attribute(self, name: str) -> ir.Attr | None:
         attribute = self.node.attributes.get(name)

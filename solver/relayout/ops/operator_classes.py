@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
-from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of, is_read
+from relayout.ops.node_reader import (
+    NOTED_ORDER,
+    NodeSnapshot,
+    Reading,
+    constant_array,
+    extents_of,
+    is_read,
+    noted_order,
+)
 from relayout.ops.registry import built_rule, row_of
 from relayout.ops.rule import Rule
 
@@ -37,7 +45,7 @@ _Signature = tuple[str, str, tuple[object, ...], tuple[int, ...], tuple[tuple[in
 
 
 class _Known(Struct, eq=False):
-    """The classes of one signature. They differ in the numbers of the constant inputs `reads`."""
+    """The classes of one signature. They differ in the numbers of the constant inputs `reads`, and in `NOTED_ORDER`."""
 
     reads: frozenset[int]
     classes: dict[object, OperatorClass]
@@ -138,6 +146,7 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:
-    """The numbers of these inputs, as far as a rule can read them."""
-    arrays = [constant_array(node.inputs[index]) for index in sorted(reads)]
-    return tuple([None if a is None else (a.dtype.str, a.shape, str(a.tolist())) for a in arrays])
+    """The numbers of these inputs, as far as a rule can read them, and the annotated order if it reads that."""
+    arrays = [constant_array(node.inputs[index]) for index in sorted(reads - {NOTED_ORDER})]
+    order = noted_order(node.outputs[0]) if NOTED_ORDER in reads else ()
+    return order, tuple([None if a is None else (a.dtype.str, a.shape, str(a.tolist())) for a in arrays])

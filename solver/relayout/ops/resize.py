@@ -20,7 +20,8 @@ def resize(node: Reading) -> Free:
     """Nearest supports any order; linear and cubic those with onnxruntime kernels: resized axes innermost, in order.
 
     ONNX does not name these axes. Usually rows and columns are resized, so the names are N, C, H, W, unless axis 1 is
-    resized and the last axis is not. Names inferred from neighbouring operators could conflict.
+    resized and the last axis is not. Names inferred from neighbouring operators could conflict. In a legal model, the
+    axes have the names that they had in the source, by the annotated order of the result.
     """
     extents, result = node.extents(0), node.result_extents()
     axes = tuple(range(len(extents)))
@@ -44,7 +45,8 @@ def resize(node: Reading) -> Free:
     scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
     moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
     # An axis whose extent stays the same after rounding does not count as resized.
-    axis_names = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
+    resized = {a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}
+    axis_names = _letters(resized, node.noted_order())
     # An axis of unknown extent may be resized.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
     if len(axes) == 4 and moving <= {axis_names.index("H"), axis_names.index("W")}:
@@ -124,10 +126,14 @@ def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:
     return {*order[:2]} == {*still} or (mode == "linear" and {order[0], order[3]} == {*still})
 
 
-def _letters(moved: set[int], rank: int) -> str:
-    """The axis names of a tensor of which the axes `moved` are resized; empty for a rank without rows and columns."""
+def _letters(moved: set[int], order: Axes) -> str:
+    """The axis names of a tensor of which the axes `moved` are resized; empty for a rank without rows and columns.
+    `order`: the axes of the source in the tensor's order."""
+    rank = len(order)
     spatial = spatial_letters(rank)
     if spatial is None:
         return ""
-    channels_last = 1 in moved and rank - 1 not in moved and 0 not in moved
-    return f"N{spatial}C" if channels_last else native_letters(rank)
+    in_source = {order[axis] for axis in moved}
+    channels_last = 1 in in_source and rank - 1 not in in_source and 0 not in in_source
+    names = f"N{spatial}C" if channels_last else native_letters(rank)
+    return "".join(names[axis] for axis in order)
