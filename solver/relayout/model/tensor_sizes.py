@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
-from relayout.layout.terms import factors_of, term_of
+from relayout.layout.terms import factors_of, is_name, term_of
 from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops import Free, all_nodes, rule_of
@@ -74,7 +74,8 @@ class DimSizes:
         batches = {dim.value for dim in first if not isinstance(dim, int) and dim.value is not None}
         self.assumed: dict[str, int] = {}
         self.counted: dict[str, int] = {}
-        forced = forced_sizes(model)
+        # A branch may force a formula to a size that its symbols do not give it. Those of all runs are numbers by now.
+        forced = {name: size for name, size in forced_sizes(model).items() if not formula_names(name) or is_name(name)}
         self._batches = batches - given.keys() - forced.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
         self._usual = _usual_sizes(model, self._sizes)

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from relayout import legalize, read_model
+from relayout import legalize, read_model, verify
 from relayout.model.dims.forced_dims import forced_sizes, sizes_of_all_runs
 
 HEADER = '<ir_version: 9, opset_import: ["":17]>'
@@ -77,3 +77,17 @@ def test_a_branch_forces_the_size_that_is_assumed_but_no_type() -> None:
     assert sizes_of_all_runs(read) == {}
     assert forced_sizes(read) == {"n": 4}
     assert str(read.graph[0].outputs[0].shape) == "[n,6]"
+
+
+def test_a_formula_that_a_branch_forces_has_the_size_of_its_symbols() -> None:
+    model = parser.parse_model(
+        HEADER
+        + """g (float[5,2,1,h] x, bool c) => (float[5,2,2,1] y) {
+               a = MaxPool <kernel_shape = [1,3]> (x)
+               y = If (c) <then_branch = t () => (float[5,2,2,1] p) { p = Transpose <perm = [0,3,1,2]> (a) },
+                           else_branch = e () => (float[5,2,2,1] q) {
+                             b = Transpose <perm = [0,3,1,2]> (a)  q = Tanh (b) }> }"""
+    )
+    legal, report = legalize(model, "nhwc")
+    assert report.sizes["h"] == 64
+    assert verify(legal, "nhwc", report=report, static=True).passed
