@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -320,6 +323,38 @@ def test_the_formulas_give_the_extents_that_the_runtime_finds() -> None:
                 found.append(next(v.shape for node in model.graph for v in node.outputs if v.name == second)[2])
             expected, formula = found
             assert formula.evaluate({"h": extent}) == expected
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [3]},
+        {"strides": [2]},
+        {"strides": [2], "pads": [1, 1], "output_padding": [1]},
+        {"strides": [3], "pads": [2, 0], "dilations": [2]},
+    ],
+)
+def test_extents_after_a_transposed_convolution_are_multiples_and_sums(window: dict[str, Any]) -> None:
+    found = []
+    for dim in (5, "h"):
+        net = Net()
+        value = net.node("ConvTranspose", net.input("x", (1, 2, dim)), net.weight(2, 4, 3), **window)
+        net.output(net.node("Relu", value))
+        shape = read_model(net.model()).graph.outputs[0].shape
+        assert shape is not None
+        found.append(shape[2])
+    expected, formula = found
+    assert isinstance(formula, ir.SymbolicDim)
+    assert formula.evaluate({"h": 5}) == expected
+
+
+def test_an_extent_that_a_transposed_convolution_is_told_has_no_formula() -> None:
+    net = Net()
+    image = net.input("x", (1, 2, "h"))
+    for told in ({"auto_pad": "SAME_UPPER", "strides": [2]}, {"output_shape": [9]}):
+        net.output(net.node("ConvTranspose", image, net.weight(2, 4, 3), **told))
+    shapes = [str(value.shape) for value in read_model(net.model()).graph.outputs]
+    assert not any("h" in shape for shape in shapes)
 
 
 @pytest.mark.parametrize("mode", ["CRD", "DCR"])

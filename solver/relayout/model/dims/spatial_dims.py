@@ -22,8 +22,9 @@ from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
 
-_KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3}
+_WINDOWS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3}
 """The operators with windows, each with the index of its kernel."""
+_KERNELS = {**_WINDOWS, "ConvTranspose": 1}
 UNBOUNDED = (1 << 31) - 1
 """From here on a bound of a Slice means the end, as exporters write it."""
 
@@ -120,14 +121,15 @@ def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -
 
 
 def _after_window(node: onnx.NodeProto, values: _Values) -> _Dims:
-    """The extents of a window's result."""
+    """The extents of the result of a window, or of a transposed convolution."""
     given, read = _attributes(node), values.extents(node.input[0])
     place = _KERNELS[node.op_type]
     kernel = node.input[place] if place is not None and place < len(node.input) else ""
     window = given.get("kernel_shape") or (values.stored.get(kernel) or _numbers(values.dims.get(kernel, [])))[2:]
     if not window or not len(read) == len(values.dims[node.output[0]]) == len(window) + 2:
         return []
-    return [None, None, *(_behind_window(each, given, axis, window) for axis, each in enumerate(read[2:]))]
+    behind = _behind_window if node.op_type in _WINDOWS else _behind_transposed
+    return [None, None, *(behind(each, given, axis, window) for axis, each in enumerate(read[2:]))]
 
 
 def _numbers(dims: list[onnx.TensorShapeProto.Dimension]) -> list[int]:
@@ -158,6 +160,20 @@ def _behind_window(read: _Formula | None, given: Mapping[str, Any], axis: int, w
     own = str(_Formula(read.base, inside))
     whole = f"({own})" if inside or not is_name(read.base) else own
     return _short(_Formula(f"{whole}//{stride}", after)) if _is_stable(read.base) else None
+
+
+def _behind_transposed(
+    read: _Formula | None, given: Mapping[str, Any], axis: int, window: list[int]
+) -> _Formula | None:
+    """The extent after a transposed convolution of these attributes; None where it is not known."""
+    if given.get("output_shape") or given.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    stride = (given.get("strides") or [1] * len(window))[axis]
+    dilation = (given.get("dilations") or [1] * len(window))[axis]
+    padding = given.get("pads") or [0] * 2 * len(window)
+    more = (given.get("output_padding") or [0] * len(window))[axis]
+    added = dilation * (window[axis] - 1) + 1 - stride + more - padding[axis] - padding[axis + len(window)]
+    return _longer(read if stride == 1 else _times(read, Fraction(stride)), added)
 
 
 def _after_pad(node: onnx.NodeProto, values: _Values) -> _Dims:
