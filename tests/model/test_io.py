@@ -343,7 +343,7 @@ def test_an_inferred_map_is_rejected_by_name() -> None:
     ("convolution", "data", "result"),
     [
         ("Conv <group = 2> (a, w)", ("unk__3", 8, "unk__4", "unk__5"), ("unk__0", 6, "unk__4", "unk__5")),
-        ("ConvTranspose <group = 2> (a, w)", ("unk__3", 6, "unk__4", "unk__5"), ("unk__0", 8, "unk__1", "unk__2")),
+        ("ConvTranspose <group = 2> (a, w)", ("unk__3", 6, "unk__4", "unk__5"), ("unk__0", 8, "unk__4", "unk__5")),
     ],
 )
 def test_a_convolution_behind_an_unknown_operator_has_the_rank_type_and_channels_of_its_kernel(
