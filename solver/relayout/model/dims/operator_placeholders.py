@@ -16,8 +16,10 @@ import onnx
 from msgspec import Struct
 from onnx import helper, numpy_helper
 
+from relayout.model.dims.rounded_scales import Extents, rounded_scales, scales_that_infer
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import graphs_inside, replace_entries
+from relayout.model.proto_graphs import copied, declared_values, graphs_inside, replace_entries
+from relayout.model.tensor_types import is_absent
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
 __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
@@ -26,7 +28,8 @@ PREFIX = "relayout.operator."
 _STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
 """Those that onnxruntime has in ONNX's own domain, in every opset."""
 _UNPOOL = "MaxUnpool"
-_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", _UNPOOL, "Scan"})
+_RESIZE = "Resize"
+_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
@@ -54,7 +57,7 @@ def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.No
     opset = versions.get("", 0)
     has_any = CONTRIBUTED in versions or not _MAY_NEED_ONE.isdisjoint(node.op_type for node in proto.graph.node[:])
     if has_any and opset >= _OLDEST_OPSET:
-        _replace(proto.graph, opset, count(), replaced)
+        _replace(proto.graph, opset, count(), replaced, _extents_before_resizes(proto, opset))
     return replaced
 
 
@@ -77,19 +80,79 @@ def replaced_operator(operator: str, name: str) -> tuple[str, str]:
     return operator, name
 
 
-def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replaced: dict[str, onnx.NodeProto]) -> None:
+def _extents_before_resizes(proto: onnx.ModelProto, opset: int) -> Mapping[str, Extents]:
+    """The extents of the operands of Resizes with rounded scales in the main graph, where not all are declared."""
+    constants = _vectors(proto.graph)
+    resized = [node.input[0] for node in proto.graph.node if rounded_scales(node, constants) is not None]
+    declared = _extents(proto.graph)
+    if not any(None in declared.get(name, [None]) for name in resized):
+        return {}
+    known: dict[str, Extents] = {}
+    # Where one Resize follows another, the extents of the second are right once those of the first are.
+    for _ in resized:
+        probe = copied(proto)
+        _replace(probe.graph, opset, count(), {}, known)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(probe, data_prop=True)
+        except Exception:  # the inference that follows has the error and its location
+            break
+        extents = _extents(inferred.graph)
+        found = {name: extents[name] for name in resized if name in extents}
+        if found == known:
+            break
+        known = found
+    return known
+
+
+def _extents(graph: onnx.GraphProto) -> dict[str, Extents]:
+    """The extents of all values of a graph that have a declared shape, by name."""
+    return {
+        value.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim]
+        for value in declared_values(graph)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def _vectors(graph: onnx.GraphProto) -> Mapping[str, onnx.TensorProto]:
+    """The constants of one dimension of a graph that has a Resize, by name."""
+    if not any(node.op_type == _RESIZE for node in graph.node[:]):
+        return {}
+    made = {
+        node.output[0]: _constant(node.attribute[0])
+        for node in graph.node
+        if node.op_type == "Constant" and len(node.attribute) == 1
+    }
+    stored = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 1 and not is_absent(tensor)}
+    return {**stored, **{name: tensor for name, tensor in made.items() if tensor is not None}}
+
+
+def _constant(value: onnx.AttributeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant that has one or floats."""
+    if value.name == "value_floats":
+        return numpy_helper.from_array(np.array(value.floats, np.float32))
+    return value.t if value.name == "value" and not is_absent(value.t) else None
+
+
+def _replace(
+    graph: onnx.GraphProto,
+    opset: int,
+    numbers: Iterator[int],
+    replaced: dict[str, onnx.NodeProto],
+    resized: Mapping[str, Extents],
+) -> None:
+    """`resized`: extents of operands of Resizes, of which a declared shape may lack some."""
     for inner in graphs_inside(graph.node):
-        _replace(inner, opset, numbers, replaced)
+        _replace(inner, opset, numbers, replaced, {})
     if not any(_needs_one(node, opset) for node in graph.node):
         return
     values = (*graph.input, *graph.value_info)
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
     types = {v.name: v.type.tensor_type.elem_type for v in values}
     declared = _Declared(
-        {**ranks, **{name: len(extents) for name, extents in stored.items()}},
+        {**_extents(graph), **stored, **resized},
         {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
         stored,
+        _vectors(graph),
     )
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -101,11 +164,16 @@ def _replace(graph: onnx.GraphProto, opset: int, numbers: Iterator[int], replace
 
 
 class _Declared(Struct, frozen=True):
-    """The declared types of a graph's values, by name: ranks, types of elements, and extents of `stored` constants."""
+    """The declared types of a graph's values, by name: extents, types of elements, extents of `stored` constants; and
+    the constants that are `vectors`, where a Resize may read one."""
 
-    ranks: Mapping[str, int]
+    extents: Mapping[str, Extents]
     types: Mapping[str, int]
     stored: Mapping[str, tuple[int, ...]]
+    vectors: Mapping[str, onnx.TensorProto]
+
+    def rank(self, name: str) -> int | None:
+        return len(self.extents[name]) if name in self.extents else None
 
 
 class _Writer:
@@ -120,10 +188,10 @@ class _Writer:
 
     def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
         """The nodes that make results of the same types; none where no operators of ONNX do."""
-        operator, ranks = self._node.op_type, declared.ranks
+        operator = self._node.op_type
         form = quantized_form(operator, len(self._node.input))
         if form is not None:
-            self._quantized(form, ranks.get(self._read(0)))
+            self._quantized(form, declared.rank(self._read(0)))
         elif operator in _LIKE:
             for m in _LIKE[operator]:
                 if self._result(m):
@@ -131,8 +199,8 @@ class _Writer:
         elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
             self._cast(declared, self._read(_CASTS[operator]))
         elif operator in _PRODUCTS:
-            scales = _PRODUCTS[operator]
-            operands = [self._dequantized(n, scales[n]) if n in scales else self._read(n) for n in (0, 1)]
+            scale_of = _PRODUCTS[operator]
+            operands = [self._dequantized(n, scale_of[n]) if n in scale_of else self._read(n) for n in (0, 1)]
             self._add("MatMul", operands, self._result(0))
         elif operator in _ACTIVATED:
             plain, count = _ACTIVATED[operator]
@@ -148,8 +216,16 @@ class _Writer:
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]
-            if all(name in ranks for name, *flags in sides if any(flags)):
-                self._add("MatMul", [self._as_matrices(*side, ranks) for side in sides], self._result(0))
+            if all(name in declared.extents for name, *flags in sides if any(flags)):
+                self._add("MatMul", [self._as_matrices(*side, declared) for side in sides], self._result(0))
+        elif operator == _RESIZE:
+            scales = rounded_scales(self._node, declared.vectors)
+            read = declared.extents.get(self._read(0))
+            made = scales_that_infer(self._node, scales, read) if scales is not None and read else None
+            if made is not None:
+                value = helper.make_attribute("value", numpy_helper.from_array(made))
+                operands = [*self._node.input[:2], self._add("Constant", [], attributes=[value])]
+                self._add(operator, operands, self._result(0), self._node.attribute, self._node.domain)
         return self._nodes
 
     def _cast(self, declared: _Declared, like: str) -> None:
@@ -191,12 +267,13 @@ class _Writer:
     def _integer(self, attribute: str) -> int:
         return self._attributes[attribute].i if attribute in self._attributes else 0
 
-    def _as_matrices(self, operand: str, is_swapped: int, is_behind: int, ranks: Mapping[str, int]) -> str:
+    def _as_matrices(self, operand: str, is_swapped: int, is_behind: int, declared: _Declared) -> str:
         """The operand with its rows behind the batch, where they are in front, and then its last two axes swapped,
         as the flags say."""
-        if not (is_swapped or is_behind) or ranks[operand] < 2:
+        rank = declared.rank(operand)
+        if not (is_swapped or is_behind) or rank is None or rank < 2:
             return operand
-        axes = list(range(ranks[operand]))
+        axes = list(range(rank))
         *batch, first, last = [*axes[1:-1], axes[0], axes[-1]] if is_behind else axes
         perm = [*batch, last, first] if is_swapped else [*batch, first, last]
         return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
@@ -224,16 +301,19 @@ class _Writer:
         operands: Sequence[str],
         result: str = "",
         attributes: Iterable[onnx.AttributeProto] = (),
+        domain: str = "",
     ) -> str:
         """Add a node; returns the name of its result, a new one by default."""
         unique = f"{PREFIX}{next(self._numbers)}"
         name = f"{unique}|{self._node.op_type}|{self._node.name}"
-        self._nodes.append(helper.make_node(operator, operands, [result or unique], name))
+        self._nodes.append(helper.make_node(operator, operands, [result or unique], name, domain=domain))
         self._nodes[-1].attribute.extend(attributes)
         return result or unique
 
 
 def _needs_one(node: onnx.NodeProto, opset: int) -> bool:
+    if node.op_type == _RESIZE:
+        return len(node.input) > 2
     if node.op_type == _UNPOOL and node.domain == "":
         return len(node.input) > 2
     if node.op_type in _STANDARD and node.domain == "":
