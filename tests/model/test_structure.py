@@ -213,6 +213,10 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
 }
 
 
+FOREIGN = (
+    "An exporter such as tf2onnx leaves an operator here that it cannot convert: build the network without it. "
+    "An operator of your own needs a domain of its own."
+)
 UNKNOWN = {
     "a misspelt attribute": ("Conv <strids = [2, 2]> (x, w)", "Conv has no such attribute", "did you mean strides?"),
     "an attribute of another opset": (
@@ -221,7 +225,7 @@ UNKNOWN = {
         "the versions of ReduceSum since opset 1, 11 have it; the model imports opset 17",
     ),
     "an attribute with one underscore": ("Relu <_layer = 1> (x)", "Relu has no such attribute", ""),
-    "a misspelt operator": ("Convv (x, w)", "ONNX has no operator Convv", "did you mean Conv?"),
+    "a misspelt operator": ("Convv (x, w)", "ONNX has no operator Convv", f"did you mean Conv? {FOREIGN}"),
     "an operator of a newer opset": (
         "Gelu (x)",
         "ONNX has no operator Gelu",
@@ -230,7 +234,12 @@ UNKNOWN = {
     "a fused operator of onnxruntime": (
         "FusedXyz (x, w)",
         "ONNX has no operator FusedXyz",
-        "an operator of one's own needs a domain of its own",
+        FOREIGN,
+    ),
+    "an operator of TensorFlow, which tf2onnx could not convert": (
+        "StatefulPartitionedCall (x)",
+        "ONNX has no operator StatefulPartitionedCall",
+        FOREIGN,
     ),
     "an operator that ONNX has no more": (
         "Upsample (x, w)",

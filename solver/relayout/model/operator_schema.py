@@ -41,6 +41,10 @@ _UNDEFINED = frozenset(
     "layout_transform".split()
 )
 """Operators in ONNX's own domain that need no definition of ONNX."""
+_NOT_OF_ONNX = (
+    "An exporter such as tf2onnx leaves an operator here that it cannot convert: build the network without it. "
+    "An operator of your own needs a domain of its own."
+)
 _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -199,11 +203,11 @@ def _check_operator(operator: str, domain: str, version: int, *, is_deprecated: 
         )
     schemas = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == domain]
     first = min((schema.since_version for schema in schemas if schema.name == operator), default=None)
+    near = did_you_mean(operator, sorted({schema.name for schema in schemas}))
     hint = (
         f"ONNX has {operator} since opset {first}: import that opset or a newer one"
         if first is not None
-        else did_you_mean(operator, sorted({schema.name for schema in schemas}))
-        or "an operator of one's own needs a domain of its own"
+        else " ".join(filter(None, [near, _NOT_OF_ONNX]))
     )
     raise InputError(
         f"ONNX has no operator {shown}",
