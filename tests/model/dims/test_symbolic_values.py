@@ -572,3 +572,20 @@ def test_a_reshape_whose_zeros_copy_nothing_has_the_extents_of_its_shape(allowze
     net.output(other)
     shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
     assert (shapes[flat], shapes[other]) == ("[8,m*n]", f"[{first},m*m]")
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_the_greatest_of_equal_extents_is_the_extent(operator: str) -> None:
+    """Of different ones it is not known. tf2onnx writes the batch of an Einsum as the Max of its operands'."""
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["":17]>
+           g (float[n,4,m] x, float[n,4,2] z) => (float[?,?,?,?] y, float[?,?,?,?] w)
+           <int64[2] first = {{0,1}}, int64[2] ends = {{0,2}}, int64[2] one = {{1,1}}, float[1,1,1,1] c = {{1}}> {{
+           s = Shape (x)  a = Gather (s, first)  t = Shape (z)  b = Gather (t, first)  d = Gather (s, ends)
+           same = {operator} (a, b, a)  e = Concat <axis = 0> (same, one)  y = Expand (c, e)
+           other = {operator} (a, d)  f = Concat <axis = 0> (other, one)  w = Expand (c, f) }}"""
+    )
+    shapes = {str(node.outputs[0].name): node.outputs[0].shape for node in read_model(source).graph}
+    assert str(shapes["y"]) == "[n,4,1,1]"
+    assert str(shapes["w"]).startswith("[n,")
+    assert not str(shapes["w"]).startswith(("[n,4,", "[n,m,"))

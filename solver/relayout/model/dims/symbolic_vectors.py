@@ -141,14 +141,16 @@ def _clipped(operands: _Operands, given: Given) -> Vector | None:
     """Numbers between bounds that are operands; of a symbol nothing is said."""
     if len(operands) < 2:
         return None  # before opset 11 the bounds are attributes
-    raised = _elementwise(operands[:2], _of_numbers(max))
-    return raised if raised is None or len(operands) < 3 else _elementwise([raised, operands[2]], _of_numbers(min))
+    raised = _elementwise(operands[:2], _extreme(max))
+    return raised if raised is None or len(operands) < 3 else _elementwise([raised, operands[2]], _extreme(min))
 
 
-def _of_numbers(function: Callable[..., Fraction]) -> Callable[..., Term | None]:
-    """A function of numbers, for terms; None where one is not known or a symbol."""
+def _extreme(function: Callable[..., Fraction]) -> Callable[..., Term | None]:
+    """The least or the greatest of terms: of numbers, and of equal symbols; None where one is not known."""
 
     def combined(*terms: Term | None) -> Term | None:
+        if len({*terms}) == 1:
+            return terms[0]
         numbers = [term.factor for term in terms if term is not None and not term.names]
         return Term(function(numbers)) if len(numbers) == len(terms) else None
 
@@ -335,8 +337,8 @@ RULES: dict[str, _Rule] = {
     "Floor": _floor,
     "Gather": _gather,
     "Identity": _same,
-    "Max": lambda operands, given: _elementwise(operands, _of_numbers(max)),
-    "Min": lambda operands, given: _elementwise(operands, _of_numbers(min)),
+    "Max": lambda operands, given: _elementwise(operands, _extreme(max)),
+    "Min": lambda operands, given: _elementwise(operands, _extreme(min)),
     "Mod": _modulo,
     "Mul": _each(_product_of),
     "ReduceProd": _reduced,
