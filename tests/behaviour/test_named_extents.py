@@ -361,3 +361,48 @@ def test_an_extent_that_a_reshape_determines_counts_as_much(backend: str, shape:
         {{ a = Reshape (x, s) y = Transpose <perm = [1, 0]> (a) }}"""
     _, report = checked(parse(text), backend)
     assert (report.cost, report.assumed) == (2 * 4 * 3 * int(rows), {})
+
+
+# Attention as tf2onnx expands an Einsum: batches and heads become one dim for a product, and two dims again behind it.
+EXPANDED = """g (float[BATCH,8,2,3] image) => (float[a,b,c,d] y)
+    <int64[3] tokens = {0,6,8}, int64[4] pixels = {-1,2,3,8}, int64[4] heads = {0,6,2,4},
+     int64[2] last = {6,4}, int64[2] square = {6,6}, int64[2] both = {0,1},
+     int64[3] joined = {-1,6,8}> {
+    last_axis = Transpose <perm = [0,2,3,1]> (image)  x = Reshape (last_axis, tokens)  q = Softmax (x)
+    q4 = Reshape (q, heads)  qt = Transpose <perm = [0,2,1,3]> (q4)
+    k4 = Reshape (q, heads)  kt = Transpose <perm = [0,2,1,3]> (k4)
+    v4 = Reshape (q, heads)  vt = Transpose <perm = [0,2,1,3]> (v4)
+    qs = Shape (qt)  qb = Gather (qs, both)  qn = ReduceProd (qb)  qf = Concat <axis = 0> (qn, last)
+    ks = Shape (kt)  kb = Gather (ks, both)  kn = ReduceProd (kb)  kf = Concat <axis = 0> (kn, last)
+    vs = Shape (vt)  vb = Gather (vs, both)  vn = ReduceProd (vb)  vf = Concat <axis = 0> (vn, last)
+    q3 = Reshape (qt, qf)  k3 = Reshape (kt, kf)  v3 = Reshape (vt, vf)  turned = Transpose <perm = [0,2,1]> (k3)
+    m = MatMul (q3, turned)
+    mb = Max (qb, kb)  ms = Concat <axis = 0> (mb, square)  m4 = Reshape (m, ms)  p4 = Softmax (m4)
+    ps = Shape (p4)  pb = Gather (ps, both)  pn = ReduceProd (pb)  pf = Concat <axis = 0> (pn, square)
+    p3 = Reshape (p4, pf)  o = MatMul (p3, v3)
+    ob = Max (pb, vb)  os = Concat <axis = 0> (ob, last)  o4 = Reshape (o, os)
+    ot = Transpose <perm = [0,2,1,3]> (o4)  flat = Reshape (ot, joined)
+    sum = Add (flat, x)  rows = Reshape (sum, pixels)  y = Transpose <perm = [0,3,1,2]> (rows) }"""
+
+
+NAMES = [("batch", "batch"), ("unk__783", "unk_783")]
+"""Names of the batch, and those under which it is read."""
+
+
+def expanded(batch: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {EXPANDED.replace("BATCH", batch)}')
+
+
+@pytest.mark.parametrize(("batch", "name"), NAMES)
+def test_batch_and_heads_are_known_behind_a_product_over_both(batch: str, name: str) -> None:
+    """tf2onnx names the dims that it does not know as onnx's inference does. The names of an input are given."""
+    shapes = {str(node.outputs[0].name): str(node.outputs[0].shape) for node in read_model(expanded(batch)).graph}
+    assert shapes["m"] == f"[2*{name},6,6]"
+    assert shapes["m4"] == f"[{name},2,6,6]"
+
+
+def test_attention_costs_the_same_whatever_the_name_of_the_batch() -> None:
+    """By default the batch is taken for 1 under each name."""
+    first, second = (legalize(expanded(batch), "x86-nchwc")[1] for batch, _ in NAMES)
+    assert (first.cost, first.after.transposes) == (second.cost, second.after.transposes)
+    assert first.after.transposes < first.before.transposes

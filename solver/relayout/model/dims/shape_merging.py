@@ -14,6 +14,7 @@ from typing import NamedTuple
 import onnx
 
 from relayout.layout.terms import GENERATED, NAME
+from relayout.model.dims.dim_unification import rename
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
 
 __all__ = ["merge_shapes", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
@@ -69,16 +70,25 @@ def name_open_dims(graph: onnx.GraphProto) -> None:
 
 def name_input_dims(graph: onnx.GraphProto) -> None:
     """Give each dim of an input that has neither a number nor a name a name of its own, after the input and the index
-    of the dim: values inside that have the same extent are then known to, and a report can state its size."""
+    of the dim: values inside that have the same extent are then known to, and a report can state its size. A name that
+    looks like those of onnx's inference, as tf2onnx writes them, would be taken for one: `unk__7` becomes `unk_7`."""
+    read = names_in(graph)
+    taken = set(chain.from_iterable(map(NAME.findall, read)))
+    given = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
+    renamed = {}
+    for name in sorted(given.intersection(read)):
+        if name.startswith(GENERATED):
+            stem = GENERATED.removesuffix("_") + name.removeprefix(GENERATED)
+            renamed[name] = next(each for each in chain([stem], (f"{stem}_{n}" for n in count(1))) if each not in taken)
+            taken.add(renamed[name])
+    if renamed:
+        rename(graph, renamed)
     open_ = [
         (re.sub(r"\W|^(?=\d)", "_", f"{value.name}_dim_{place}", flags=re.ASCII), dim)
         for value in graph.input
         for place, dim in enumerate(value.type.tensor_type.shape.dim)
         if dim.WhichOneof("value") is None
     ]
-    if not open_:
-        return
-    taken = set(chain.from_iterable(map(NAME.findall, names_in(graph))))
     for stem, dim in open_:
         dim.dim_param = next(name for name in chain([stem], (f"{stem}_{n}" for n in count(1))) if name not in taken)
         taken.add(dim.dim_param)
