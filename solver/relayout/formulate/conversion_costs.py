@@ -159,8 +159,8 @@ class ConversionCosts:
         self._ends: dict[_Size, dict[MemoryFormat, _End]] = {}
         self._turns: dict[tuple[str, int, Transposition], int | None] = {}
         self._transposes: dict[_Size, Transposes] = {}
-        # By cost and bytes: most conversions have equal ones.
-        self._single: dict[tuple[int, int], ConversionCost] = {}
+        # By cost, bytes and passes: most conversions have equal ones.
+        self._simple: dict[tuple[int, int, int], ConversionCost] = {}
         self._tables: dict[object, CostTable] = {}
         # By size and device: tables of one size have most of their formats in common. Where no backend states costs of
         # its own, conversions between two tilings cost the same in any order of the axes.
@@ -208,25 +208,29 @@ class ConversionCosts:
         about the formats as they are; of others it is taken where it costs less. The first of equal ones is taken."""
         if device not in self._own:
             return self._by_onnx(tensor, device, source.own, target.own)
-        simple = self._by_one_transpose(tensor, device, source, target)
+        simple = self._by_transposes(tensor, device, source, target)
         if simple is not None:
             return simple
         plain, *spelled = [self._native(tensor, device, f, g) for f in source.spellings for g in target.spellings]
         plain = plain or self._by_onnx(tensor, device, source.own, target.own)
         return min(filter(None, (plain, *spelled)), key=lambda each: each.cost, default=None) if spelled else plain
 
-    def _by_one_transpose(self, tensor: Tensor, device: str, source: _End, target: _End) -> ConversionCost | None:
-        """The cost of a conversion that is one Transpose without names; None where it is not, or may not be."""
+    def _by_transposes(self, tensor: Tensor, device: str, source: _End, target: _End) -> ConversionCost | None:
+        """The cost of a conversion by Transposes alone, without names; None where it is not one, or may not be."""
         if source.cut is None or target.cut is None or (source.has_names and target.has_names):
             return None
-        turn = self._transposes[self._size_of(tensor)].between(source.cut, target.cut)
-        if turn is None or not takes_type("Transpose", self._opset, tensor.base.dtype):
+        turns = self._transposes[self._size_of(tensor)].between(source.cut, target.cut)
+        if not turns or not takes_type("Transpose", self._opset, tensor.base.dtype):
             return None
-        ends, operand, stated = source.own.bytes + target.own.bytes, self._operands[tensor.base], None
-        if len(turn.perm) <= MAX_RANK and operand is not None:
-            stated = self._cost_of_turn(device, element_size(operand.value), turn, tensor)
-        cost = ends if stated is None else stated
-        return self._single.setdefault((cost, ends), ConversionCost(cost, ends, 0, 1))
+        ends, operand = source.own.bytes + target.own.bytes, self._operands[tensor.base]
+        cost = 0
+        for turn in turns:
+            stated = None
+            if len(turn.perm) <= MAX_RANK and operand is not None:
+                stated = self._cost_of_turn(device, element_size(operand.value), turn, tensor)
+            cost += ends if stated is None else stated
+        passes = len(turns)
+        return self._simple.setdefault((cost, ends, passes), ConversionCost(cost, passes * ends, 0, passes))
 
     def _native(self, tensor: Tensor, device: str, source: _Spelling, target: _Spelling) -> ConversionCost | None:
         """The cost of the backend's native operator between two formats in these spellings; None where it has none."""

@@ -1,8 +1,8 @@
 """The Transposes between the formats of a tensor, for backends that price each one.
 
-A tensor of n formats has n squared conversions. Nearly all are one Transpose of dimensions that it moves as wholes, and
-many of them are the same Transpose. It is found by the places of the formats' factors, so that a pair of formats takes
-microseconds.
+A tensor of n formats has n squared conversions. Nearly all are one Transpose of dimensions that it moves as wholes, or
+two where the factors of an axis do not nest, and many of them are the same Transpose. They are found by the places of
+the formats' factors, so that a pair of formats takes microseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from relayout.candidates.backend_conversions import Transposition
 from relayout.layout.conversion import are_nested, split_at, tiling_of
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
 __all__ = ["CutFormat", "Transposes"]
 
@@ -48,21 +48,33 @@ class Transposes:
         # For the ends of two formats: those of both, or None where their factors do not nest.
         self._joint: dict[tuple[_Ends, _Ends], _Ends | None] = {}
         self._numbers: dict[Atom, int] = {}
+        self._whole = self.cut(normal_form(source_order(len(extents)), extents))
+        # For each format: the Transposes to whole axes in order, and from there.
+        self._by_whole: dict[CutFormat, tuple[Transposition, Transposition]] = {}
 
     def cut(self, format_: MemoryFormat) -> CutFormat:
         """The format as `between` takes it."""
         return CutFormat(format_, tiling_of(format_, self._extents), {})
 
-    def between(self, source: CutFormat, target: CutFormat) -> Transposition | None:
-        """The Transpose between two different formats; None where the conversion may need more than one."""
+    def between(self, source: CutFormat, target: CutFormat) -> tuple[Transposition, ...]:
+        """The Transposes between two different formats; none where the conversion may take other operators."""
         if source.ends is None or target.ends is None:
-            return None
+            return ()
         pair = source.ends, target.ends
         if pair not in self._joint:
             self._joint[pair] = source.ends | target.ends if are_nested(*pair) else None
         ends = self._joint[pair]
-        if ends is None:
-            return None
+        if ends is not None:
+            return (self._one(source, target, ends),)
+        return self._by_whole_axes(source, source.ends)[0], self._by_whole_axes(target, target.ends)[1]
+
+    def _by_whole_axes(self, each: CutFormat, ends: _Ends) -> tuple[Transposition, Transposition]:
+        found = self._by_whole.get(each)
+        if found is None:
+            found = self._by_whole[each] = (self._one(each, self._whole, ends), self._one(self._whole, each, ends))
+        return found
+
+    def _one(self, source: CutFormat, target: CutFormat, ends: _Ends) -> Transposition:
         given = self._factors(source, ends)
         return _fused(given, [given.places[factor] for factor in self._factors(target, ends).order])
 
