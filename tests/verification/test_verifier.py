@@ -494,6 +494,25 @@ def test_a_resize_of_rows_and_columns_is_in_the_alignments_of_its_layout() -> No
     assert (found.rule, found.expected) == ("layout-requirement", "NC[a=64]HW")
 
 
+def test_a_resize_to_extents_of_the_run_is_not_in_another_layout() -> None:
+    model = model_of(
+        """net (float[1,3,height,width] x, float[4,3,1,1] w) => (float[1,4,rows,columns] y)
+        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}> {
+            c = Conv (x, w)
+            extents = Shape (c)
+            kept = Slice (extents, zero, two)
+            places = Slice (extents, two, four)
+            larger = Mul (places, two)
+            sizes = Concat <axis = 0> (kept, larger)
+            [resize] y = Resize <mode = "nearest"> (c, , , sizes)
+        }""",
+        {"w": kernel(4, 3, 1, 1)},
+    )
+    assert verify(model, table_of("Resize", "NCHW"), static=True).passed
+    found = verify(model, table_of("Resize", "NHWC"), static=True).findings
+    assert [(finding.rule, finding.node, finding.operand) for finding in found] == [("layout-requirement", "resize", 0)]
+
+
 def test_the_same_model_gives_the_same_verification() -> None:
     assert verify(raw(), "nhwc", against=legal()) == verify(raw(), "nhwc", against=legal())
 

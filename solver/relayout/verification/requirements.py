@@ -305,9 +305,8 @@ def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
         return not may_be_cut(node, required)
     if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
         return False
-    # An unknown extent is not known to change.
     pairs = zip(before.shape, after.shape, required.names, strict=True)
-    return all(a == b or name not in "NC" or not isinstance(a, int) for a, b, name in pairs)
+    return all(a == b or name not in "NC" for a, b, name in pairs)
 
 
 def _movable(naming: AxisNames, tensor: TensorType) -> AxisNames:
