@@ -174,6 +174,22 @@ def test_an_innermost_axis_that_is_repeated_stays_innermost() -> None:
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
+def test_split_features_stay_together_behind_rows_in_another_order() -> None:
+    """Queries and keys of windows, by token first: the source lies as windows, tokens, parts, heads, features. The
+    parts stay with heads and features, so that the rows alone are permuted, which are a third of the results."""
+    net = Net(18)
+    image = net.node("Relu", net.input("x", ("n", 2, 4, 2, 4, 32)))
+    rows = net.node("Reshape", net.transpose(image, 0, 1, 3, 2, 4, 5), net.constant([-1, 32]))
+    parts = net.node("Reshape", net.node("MatMul", rows, net.weight(32, 96)), net.constant([-1, 16, 3, 4, 8]))
+    split = net.node("Split", net.transpose(parts, 2, 0, 3, 1, 4), net.constant([1, 1, 1]), axis=0, results=3)
+    query, key = (net.node("Squeeze", each, net.constant([0])) for each in split[:2])
+    net.output(net.node("MatMul", query, net.transpose(key, 0, 1, 3, 2)))
+    legal, report = legalize(net.model(), "x86-nchwc")
+    again, second = legalize(legal, "x86-nchwc")
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
 SLICED = "s = Slice (x, zeros, e, axes)  r = Relu (s)"
 WITH_OPEN_NAMES = {
     "a product of a view": (

@@ -81,8 +81,9 @@ class IndexingMaps:
         self._lacking = [wide - known for known in has]
         complete = [n for n, lacking in enumerate(self._lacking) if not lacking]
         self.guides = [complete if lacking else [] for lacking in self._lacking]
-        # The axes as they lie in the source: the graph's numbers, and the memory of each operand that has all axes.
-        self._in_source = dict.fromkeys([tuple(range(len(extents))), *map(self._order_in_memory, complete)])
+        # The memory in the source of each operand that lacks no axis, or only companions of its own.
+        full = [n for n, own in enumerate(has) if all(self._companions.get(axis) in own for axis in wide - own)]
+        self._memories = dict.fromkeys(map(self._memory_in_source, full))
 
     def nearest_whole(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """The orders of whole axes nearest to a tiled format of operand `index`: with each axis at the position of its
@@ -225,21 +226,39 @@ class IndexingMaps:
         if order is None:
             return ()
         found = [self._completed(list(order))]
-        missing = set(range(len(self.extents))) - {atom.axis for atom in order}
-        if self._insertion_rule is None and not self._companions:
-            # The innermost axes may also stay innermost, away from their neighbours.
-            for axes in self._in_source:
-                innermost = list(takewhile(missing.__contains__, reversed(axes)))
+        if self._insertion_rule is None:
+            missing = set(range(len(self.extents))) - {atom.axis for atom in order}
+            if not self._companions:
+                # The innermost axes may also stay innermost, away from their neighbours.
+                innermost = list(takewhile(missing.__contains__, reversed(range(len(self.extents)))))
                 found.append(self._completed([*order, *map(Atom, reversed(innermost))]))
+            found += [self._led(order, memory) for memory in self._memories if missing]
         if self._companions and self._multiples:
             found.append(self._completed(list(order), tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
-    def _order_in_memory(self, index: int) -> Axes:
-        """The axes of the space in the order of the operand's tensor in the source, each by its innermost atom."""
+    def _led(self, order: Sequence[Atom], memory: MemoryFormat) -> MemoryFormat | None:
+        """The order in which each axis that it lacks precedes the same atom as in the memory of another operand. It
+        then lies together with the axes that this operand merges with it. None where the tiles of the two do not nest,
+        or one of them is padded."""
+        if not cuts_nest(tuple(order), memory):
+            return None
+        found, leading = _split_alike(order, memory), _split_alike(memory, order)
+        present = {atom.axis for atom in order}
+        if {*found} != {atom for atom in leading if atom.axis in present}:
+            return None
+        place = len(found)
+        for atom in reversed(leading):
+            if atom.axis in present:
+                place = found.index(atom)
+            else:
+                found.insert(place, atom)
+        return self._completed(list(normal_form(tuple(found), self.extents)))
+
+    def _memory_in_source(self, index: int) -> MemoryFormat:
+        """The order of the space's axes in the operand's tensor in the source."""
         extents = self._operands[index][0].base_extents
-        order = self._in_space(index, normal_form(source_order(len(extents)), extents)) or ()
-        return tuple(dict.fromkeys([atom.axis for atom in reversed(order)]))[::-1]
+        return tuple(self._in_space(index, normal_form(source_order(len(extents)), extents)) or ())
 
     def _in_space(self, index: int, format_: MemoryFormat) -> list[Atom] | None:
         """The operand's atoms as atoms of the space's axes."""
