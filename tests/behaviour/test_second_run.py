@@ -190,6 +190,25 @@ def test_split_features_stay_together_behind_rows_in_another_order() -> None:
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
+def test_a_product_sums_in_any_order_where_the_backend_writes_it() -> None:
+    """Of positions, in the order of columns: both images have them in the order of rows, and stay as they are."""
+    net = Net(18)
+    image = net.conv(net.input("x", (1, 8, 5, 6)), 8, 8)
+    other = net.conv(image, 8, 6)
+    left = net.node("Reshape", net.transpose(image, 0, 1, 3, 2), net.constant([1, 8, 30]))
+    right = net.node("Reshape", net.transpose(other, 0, 1, 3, 2), net.constant([1, 6, 30]))
+    net.output(net.node("MatMul", left, net.transpose(right, 0, 2, 1)))
+    legal, report = legalize(net.model(), "x86-nchwc", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert [node.op_type for node in legal.graph.node if node.op_type in ("Transpose", "FusedMatMul")] == [
+        "FusedMatMul"
+    ]
+    again, second = legalize(legal, "x86-nchwc")
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
 SLICED = "s = Slice (x, zeros, e, axes)  r = Relu (s)"
 WITH_OPEN_NAMES = {
     "a product of a view": (

@@ -14,9 +14,9 @@ from relayout.candidates.alternatives import FixedLowering, NodePorts, Port, in_
 from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, is_padded, is_whole
-from relayout.ops import Shared, extents_of
+from relayout.ops import Free, Shared, extents_of
 
-__all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle"]
+__all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle", "permuted_together"]
 
 _Member = tuple[bool, int, int]
 
@@ -90,7 +90,7 @@ class AxisShuffle(Struct, frozen=True, eq=False):
                 if sum(group[0].axis == member[2] for group in dims) != 1:
                     return None  # a layout that is required tiles it
                 dims_side[member[1]] = _replaced(dims, member[2], factors)
-        return FixedLowering(tuple(inputs), tuple(outputs), lowering.pick)
+        return FixedLowering(tuple(inputs), tuple(outputs), lowering.pick, lowering.rewrite)
 
 
 def axis_shuffle(
@@ -100,6 +100,23 @@ def axis_shuffle(
     extent in all the operands that share it."""
     members = {member: axes for axes in shared if _have_one_extent(node, axes) for member in axes}
     return AxisShuffle(node, members, tuple(base)) if members else None
+
+
+def permuted_together(node: NodePorts, rule: Free) -> tuple[Shared, ...]:
+    """The axes that a backend's rewrite of a free node may find permuted: all operands have them alike, and the rewrite
+    computes the operator. A rewrite may read a constant as the node has it, so none of a constant's axes."""
+    ports = {(port.is_result, port.index) for port in node.ports}
+    sides = [
+        (is_result, n, own)
+        for is_result, side in ((False, rule.inputs), (True, rule.outputs))
+        for n, own in enumerate(side)
+    ]
+    found: list[Shared] = []
+    for axis, traits in enumerate(rule.traits):
+        members = tuple([(r, n, own.index(axis)) for r, n, own in sides if own is not None and axis in own])
+        if traits.permutable_within == "same" and all(member[:2] in ports for member in members):
+            found.append(members)
+    return tuple(found)
 
 
 def _have_one_extent(node: NodePorts, members: Shared) -> bool:

@@ -35,7 +35,7 @@ from relayout.candidates.alternatives import (
     without_tiles,
 )
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
+from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle, permuted_together
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.black_boxes import (
     lacking_conversions,
@@ -416,7 +416,9 @@ def _seed(
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
         seed = _seed_free(context, own, rule, requirements, written)
-        return replace_fields(seed, has_boxes=has_boxes, is_numbered=is_numbered)
+        mixes = permuted_together(own, rule) if written else ()
+        shuffle = axis_shuffle(own, mixes, written) if mixes else None
+        return replace_fields(seed, shuffle=shuffle, has_boxes=has_boxes, is_numbered=is_numbered)
     axis_names = port_axis_names(rule, own.ports)
     lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
     seed = _placed(context, own, written, lowerings, axis_names)
