@@ -56,6 +56,21 @@ def test_the_attention_of_jax_keeps_no_transpose() -> None:
     assert_same_numbers(net.model(), legal)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_operand_that_lacks_tiles_is_read_in_the_tiles_of_the_others(order: tuple[int, ...]) -> None:
+    """Only the result splits rows into rows of 8: those of the operand lie so, whichever order the result has."""
+    net = Net(18)
+    rows = net.node("Relu", net.node("Reshape", net.input("x", ("m", "n", 8, 4)), net.constant([0, -1, 4])))
+    found = net.node("Relu", net.node("Einsum", rows, net.weight(4, 6), equation="mak,kh->mah"))
+    split = net.transpose(net.node("Reshape", found, net.constant([0, -1, 8, 6])), *order)
+    net.output(net.node("Softmax", split, axis=-1))
+    legal, report = legalize(net.model(), check=True)
+    assert ("Transpose" in operators(legal), report.cost) == (False, 0)
+    assert_same_numbers(net.model(), legal)
+    again, second = legalize(legal)
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), 0)
+
+
 def test_a_scaling_is_no_free_transpose() -> None:
     net = Net()
     x = net.transpose(net.input("x", (2, 4, 5, 3)), 0, 3, 1, 2)

@@ -18,6 +18,7 @@ from relayout.candidates.alternatives import (
     NodeAlternatives,
     OperandDims,
     Port,
+    in_source,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
@@ -28,8 +29,8 @@ from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Objective
 from relayout.formulate.transfers import State, Transfer, TransferChoices, Wanted
-from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, MemoryFormat
+from relayout.layout.conversion import Dims, cuts_of, flat, one_each, split_at
+from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import Axes, Free, Rule
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
@@ -176,12 +177,12 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def _joined(node: ir.Node, rule: Rule | None, operands: Sequence[PlannedNode]) -> PlannedNode:
-    """The node of these choices: its own, or those of operands with orders of their own. Then constants have the tiles
-    of the others."""
+    """The node of these choices: its own, or those of operands with orders of their own. Then each operand, constants
+    too, has all tiles of the others."""
     if not isinstance(rule, Free) or not operands[0].others:
         return operands[0]
     dims: dict[tuple[bool, int], Dims] = {}
-    tiles: dict[int, dict[Atom, None]] = {}
+    cuts: set[tuple[int, int]] = set()
     for each in operands:
         lowering = each.lowering
         if isinstance(lowering, FixedLowering):
@@ -191,16 +192,17 @@ def _joined(node: ir.Node, rule: Rule | None, operands: Sequence[PlannedNode]) -
         (port,) = each.ports
         dims[port.is_result, port.index] = lowering.dims
         axes = port.entry(rule.inputs, rule.outputs) or ()
-        for atom in chain.from_iterable(lowering.dims):
-            tiles.setdefault(axes[atom.axis], {})[Atom(0, atom.inner, atom.outer)] = None
+        cuts |= {(axes[axis], end) for axis, end in cuts_of(flat(lowering.dims))}
 
-    def of_constant(axes: Axes) -> Dims:
-        atoms = [[atom._replace(axis=n) for atom in tiles.get(axis, (Atom(0),))] for n, axis in enumerate(axes)]
-        return one_each(tuple(chain.from_iterable(atoms)))
+    def split(axes: Axes, own: Dims) -> Iterator[MemoryFormat]:
+        extents = tuple([rule.extents[axis] for axis in axes])
+        for group in own:
+            ends = frozenset([(group[0].axis, end) for axis, end in cuts if axis == axes[group[0].axis]])
+            yield from one_each(split_at(group, ends, extents)) if ends else (group,)
 
     inputs, outputs = (
-        tuple([dims.get((is_result, n)) or of_constant(axes or ()) for n, axes in enumerate(side)])
-        for is_result, side in ((False, rule.inputs), (True, rule.outputs))
+        tuple([tuple(split(axes or (), dims.get((r, n)) or in_source(len(axes or ())))) for n, axes in enumerate(side)])
+        for r, side in ((False, rule.inputs), (True, rule.outputs))
     )
     first = operands[0]
     chosen = replace(

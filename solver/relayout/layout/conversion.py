@@ -34,6 +34,7 @@ __all__ = [
     "Stage",
     "are_nested",
     "cuts_nest",
+    "cuts_of",
     "dims_shape",
     "flat",
     "moved_groups",
@@ -96,11 +97,11 @@ def _product_of_symbols(parts: Sequence[Extent]) -> str | None:
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
-    return are_nested(_cuts_of(source), _cuts_of(target))
+    return are_nested(cuts_of(source), cuts_of(target))
 
 
 @lru_cache(maxsize=4096)
-def _cuts_of(format_: MemoryFormat) -> frozenset[tuple[int, int]]:
+def cuts_of(format_: MemoryFormat) -> frozenset[tuple[int, int]]:
     """The ends of the factors that are not whole axes, each with its axis."""
     return frozenset(
         (atom.axis, end) for atom in format_ if not atom.is_whole for end in (atom.inner, atom.outer) if end
@@ -199,7 +200,7 @@ def tiling_of(format_: MemoryFormat, extents: tuple[Extent, ...]) -> frozenset[t
     """
     if boxes_of(format_) or _without_zeros(format_, extents) != format_:
         return None
-    ends = _cuts_of(format_)
+    ends = cuts_of(format_)
     is_known = all(isinstance(extents[axis], int) for axis, _ in ends) and 0 not in extents
     return ends if is_known or not ends else None
 
@@ -388,7 +389,7 @@ def moved_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tup
     Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.
     """
     left, right = flat(source), flat(target)
-    ends, others = _cuts_of(left), _cuts_of(right)
+    ends, others = cuts_of(left), cuts_of(right)
     ends = ends if ends == others else ends | others
     fine_left, fine_right = split_at(left, ends, extents), split_at(right, ends, extents)
     place = {atom: n for n, atom in enumerate(fine_right)}
