@@ -226,13 +226,13 @@ class IndexingMaps:
         if order is None:
             return ()
         found = [self._completed(list(order))]
-        if self._insertion_rule is None:
+        if self._insertion_rule is None and self._lacking[index]:
             missing = set(range(len(self.extents))) - {atom.axis for atom in order}
             if not self._companions:
                 # The innermost axes may also stay innermost, away from their neighbours.
                 innermost = list(takewhile(missing.__contains__, reversed(range(len(self.extents)))))
                 found.append(self._completed([*order, *map(Atom, reversed(innermost))]))
-            found += [self._led(order, memory) for memory in self._memories if missing]
+            found += [self._led(order, memory) for memory in self._memories]
         if self._companions and self._multiples:
             found.append(self._completed(list(order), tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
