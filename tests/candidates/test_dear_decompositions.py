@@ -14,6 +14,7 @@ import relayout
 from relayout import Backend, Layout
 from relayout.backend import TensorType
 from relayout.backend.members import prices_by_traffic
+from relayout.candidates import propagation, requirements
 from relayout.candidates.free_node import FreeNode
 
 TABLE = {"name": "table", "extends": "nhwc", "rule": [{"op": "Relu", "inputs": ["NWHC"], "results": ["NWHC"]}]}
@@ -89,4 +90,68 @@ def test_an_objective_or_a_limit_may_still_choose_a_decomposition(options: dict[
 def test_so_may_a_backend_with_dear_conversions() -> None:
     assert not prices_by_traffic(DearConversions())
     _, report = relayout.legalize(between((0, 2, 3, 1)), DearConversions)
+    assert (report.status, report.after.transposes) == ("optimal", 0)
+
+
+class OwnPrices(Backend):
+    """Prices of its own, which are those of the traffic."""
+
+    name = "own"
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return 2 * (tensor.nbytes or 0)
+
+
+class DearByName(Backend):
+    """Conversions between layouts with names cost ten times their traffic."""
+
+    name = "dear-by-name"
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return None if source.is_numbered else 20 * (tensor.nbytes or 0)
+
+
+def between_convolutions() -> onnx.ModelProto:
+    net = Net(18)
+    value = net.node("Conv", net.input("x", (2, 8, 6, 4)), net.weight(8, 8, 1, 1))
+    value = net.node("LayerNormalization", net.transpose(value, 0, 2, 3, 1), net.weight(8), axis=-1)
+    net.output(net.node("Conv", net.transpose(value, 0, 3, 1, 2), net.weight(8, 8, 1, 1)))
+    return net.model()
+
+
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of formats counts as many."""
+    monkeypatch.setattr(propagation, "FEW_FORMATS", 0)
+    monkeypatch.setattr(propagation, "FEW_PER_TENSOR", 0)
+
+
+def decomposed(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, backend: Any) -> tuple[int, int | None]:
+    """The number of orders in which a node is decomposed, and the cost of the legal model."""
+    found: list[propagation.Candidates] = []
+    plain = propagation.propagate
+
+    def kept(*args: Any, **options: Any) -> propagation.Candidates:
+        found.append(plain(*args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(requirements, "propagate", kept)
+    _, report = relayout.legalize(model, backend)
+    answers = [answer for orders in found[-1].orders.values() for given, _ in orders.values() for answer in given]
+    return sum(getattr(lowering, "rewritten", None) is not None for _, lowering, _ in answers), report.cost
+
+
+def test_with_many_formats_dear_decompositions_are_left_out_by_a_backend_s_own_prices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = between((0, 2, 3, 1))
+    few = decomposed(monkeypatch, model, OwnPrices)
+    many(monkeypatch)
+    assert few[0] > 0
+    assert decomposed(monkeypatch, model, OwnPrices) == (0, few[1])
+
+
+@pytest.mark.parametrize("backend", [DearConversions, DearByName])
+def test_they_stay_where_the_conversions_cost_more(monkeypatch: pytest.MonkeyPatch, backend: type[Backend]) -> None:
+    many(monkeypatch)
+    _, report = relayout.legalize(between_convolutions(), backend)
     assert (report.status, report.after.transposes) == ("optimal", 0)

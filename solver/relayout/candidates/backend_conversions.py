@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from relayout.backend.calls import conversion_of
+from relayout.backend.calls import conversion_cost_of, conversion_of
 from relayout.backend.interface import Backend, Reordering, TensorType, element_size
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.tensors import Operand
-from relayout.layout.conversion import dims_shape, moved_groups, one_each
+from relayout.candidates.tensors import Operand, Tensor
+from relayout.layout.conversion import cuts_nest, dims_shape, moved_groups, one_each, tiling_of
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, boxes_of, with_units
@@ -20,6 +20,7 @@ __all__ = [
     "base_format",
     "conversion_end",
     "conversion_query",
+    "most_stated_cost",
     "native_conversion",
     "transposition",
 ]
@@ -109,6 +110,35 @@ def transposition(
         return None
     shape = tuple([1 if extent == 0 else extent for extent in dims_shape(dims, sizes)])
     return Transposition(shape, tuple([places[group] for group in moved]))
+
+
+def most_stated_cost(
+    backend: Backend,
+    names: AxisNames,
+    base: Operand,
+    tensor: Tensor,
+    sizes: tuple[Extent, ...],
+    source: MemoryFormat,
+    target: MemoryFormat,
+) -> int | None:
+    """The greatest cost that the backend states for a conversion of the tensor, asked by the axes' names and numbers;
+    0 where it states none. None where the conversion is not one Transpose.
+
+    `base` is the tensor as an operand. `sizes`: the tensor's extents, with one assumed for each that is not known.
+    """
+    if not cuts_nest(source, target) or any(tiling_of(each, tensor.extents) is None for each in (source, target)):
+        return None
+    stated: list[int | None] = [0]
+    turn = transposition(tensor.extents, sizes, source, target)
+    if turn is not None:
+        stated.append(conversion_cost_of(backend, *turn.query(element_size(tensor.base))))
+    own_sizes = sizes if len(sizes) == len(base.view.extents) else None
+    given, wanted = (conversion_end(names, base, each, own_sizes) for each in (source, target))
+    if given is not None and wanted is not None:
+        query = ConversionQuery(*given, wanted.layout)
+        own = None if query.is_nameless else conversion_of(backend, *query)
+        stated += [own.cost if own is not None else None, conversion_cost_of(backend, *query)]
+    return max(cost for cost in stated if cost is not None)
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

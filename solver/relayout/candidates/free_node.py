@@ -31,6 +31,8 @@ Pricing = Callable[[ir.Shape], int]
 Answer = tuple[Requirement, FreeLowering, int]
 """(requirement, lowering that meets it, cost beyond the implementation's own)."""
 
+MostCost = Callable[[Operand, MemoryFormat, MemoryFormat, str], int | None]
+
 _NOTHING: Traffic = ()
 
 
@@ -43,7 +45,9 @@ class FreeNode:
     """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached.
 
     `keeps_dear`: whether an order of a decomposition is possible that costs more than conversions of all operands to
-    ONNX's order and back."""
+    ONNX's order and back. `most_cost`: for a backend with prices of its own, the most that a conversion of an operand
+    between two formats of its tensor can cost on a device, None where that is not known.
+    """
 
     def __init__(
         self,
@@ -54,12 +58,14 @@ class FreeNode:
         checker: RequirementChecker,
         elements: Pricing,
         keeps_dear: bool = True,
+        most_cost: MostCost | None = None,
     ) -> None:
         self._choice = choice
         self._rule = rule
         self._checker = checker
         self._elements = elements
         self._keeps_dear = keeps_dear or not checker.prices_by_traffic
+        self._most_cost = most_cost
         self.requirements = requirements
         self.axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self.operands = operands_on(choice, self.axes)
@@ -67,6 +73,7 @@ class FreeNode:
         self._letters = port_axis_names(rule, choice.ports)
         self._constant_names = {} if rule.axis_names else checker.constant_names(choice, rule, self.axes)
         self.answers, self.suggested = cache(self._answers), cache(self._suggested)
+        self.cheaper = cache(self._cheaper)
         self._is_unreachable = cache(self._reaches_no_order)
         # Only the cheapest requirement that an order meets counts, per device and set of black boxes; and per
         # implementation, where further choices have the same one.
@@ -266,6 +273,43 @@ class FreeNode:
         operands = [port.operand for port in self._choice.ports]
         moved = sum(2 * self._elements(ir.Shape(o.view.extents)) * element_size(o.tensor.base) for o in operands)
         return self._traffic(lowering, extra, requirement.implementation.device) > moved
+
+    def _cheaper(self, order: MemoryFormat) -> MemoryFormat | None:
+        """An order of ONNX's operator that costs less, with the conversions to it and back, than this order, in which
+        the node is decomposed; None where there is none, or it is not known."""
+        answers, own = self.answers(order) or (), self.maps.formats(order)
+        if self._most_cost is None or own is None or len(answers) != 1:
+            return None
+        requirement, lowering, cost = answers[0]
+        nearest = self._nearest(requirement, order) if lowering.rewritten is not None and requirement.is_empty else None
+        if nearest is None:
+            return None
+        other, around = nearest
+        ports = [port for port, axes in zip(self._choice.ports, self.axes, strict=True) if axes is not None]
+        for port, format_, converted in zip(ports, own, self.maps.formats(other) or (), strict=True):
+            ends = (converted, format_) if port.is_result else (format_, converted)
+            device = requirement.implementation.device
+            most = self._most_cost(port.operand, *ends, device) if format_ != converted else 0
+            if most is None:
+                return None
+            around += most
+        return other if cost > around else None
+
+    def _nearest(self, requirement: Requirement, order: MemoryFormat) -> tuple[MemoryFormat, int] | None:
+        """The order in which the fewest of the source's innermost axes are moved innermost so that ONNX's operator
+        supports it, and its cost."""
+        rank = len(self._rule.extents)
+        for start in (order, *self.maps.whole_orders(order)):
+            for first in reversed(range(rank)):
+                outer = [atom for atom in start if atom.axis < first]
+                other = self._normal((*outer, *map(Atom, range(first, rank))))
+                dims = self.maps.grouped(other)
+                if dims is None or self._is_tiled_unknowingly(dims):
+                    continue
+                answer = self._as_onnx(requirement, dims)
+                if answer is not None:
+                    return other, answer[2]
+        return None
 
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The answer with unit axes inserted so that the requirement is met."""

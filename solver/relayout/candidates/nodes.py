@@ -36,6 +36,7 @@ from relayout.candidates.alternatives import (
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle, permuted_together
+from relayout.candidates.backend_conversions import most_stated_cost
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.black_boxes import (
     lacking_conversions,
@@ -64,7 +65,7 @@ from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.representative import RepresentativeNames, representative_key, representative_of
 from relayout.candidates.subgraph_values import crossing_requirements, has_no_rewrite
-from relayout.candidates.tensors import Tensors
+from relayout.candidates.tensors import Operand, Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
@@ -92,6 +93,17 @@ class SeedContext(Struct, frozen=True, eq=False):
     elements: Pricing
     keeps_dear: bool = True
     prototypes: dict[object, NodeSeed] = field(default_factory=dict)
+
+    def most_cost(self, operand: Operand, source: MemoryFormat, target: MemoryFormat, device: str) -> int | None:
+        """The most that a conversion of the operand's tensor between these formats can cost; None: not known."""
+        tensor, base = operand.tensor, self.tensors.operands.get(operand.tensor.base)
+        if base is None:
+            return None
+        elements = self.elements(ir.Shape(tensor.extents))
+        sizes = tuple([self.elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(tensor.extents)])
+        backend = self.checker.backend.at(device)
+        stated = most_stated_cost(backend, self.names, base, tensor, sizes, source, target)
+        return None if stated is None else max(stated, 2 * elements * element_size(tensor.base))
 
 
 class NodeSpace(Struct, frozen=True, eq=False):
@@ -153,7 +165,8 @@ class NodeSeed(Struct, frozen=True, eq=False):
         """The seed of a node that is like this one."""
         spaces = []
         for own in self.spaces:
-            space = IterationSpace(own.space.maps, operands_on(node, own.axes), own.space.accepts, own.space.suggests)
+            its, operands = own.space, operands_on(node, own.axes)
+            space = IterationSpace(its.maps, operands, its.accepts, its.suggests, its.cheaper)
             spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
         return replace_fields(self, node=node, spaces=tuple(spaces), shuffle=shuffle, prototype=self)
@@ -494,10 +507,22 @@ def _seed_free(
     context: SeedContext, own: NodePorts, rule: Free, requirements: Sequence[Requirement], written: _Lowerings
 ) -> NodeSeed:
     requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
+    # The representative of a class is outside the graph, and must not hold it.
+    is_inside = any(port.operand.tensor.base in context.tensors.operands for port in own.ports)
+    is_priced = not (context.keeps_dear or context.checker.prices_by_traffic)
+    has_stated = is_priced and is_inside and bool(rule.decompositions)
     free = FreeNode(
-        own, rule, requirements, checker=context.checker, elements=context.elements, keeps_dear=context.keeps_dear
+        own,
+        rule,
+        requirements,
+        checker=context.checker,
+        elements=context.elements,
+        keeps_dear=context.keeps_dear,
+        most_cost=context.most_cost if has_stated else None,
     )
-    space: IterationSpace[_Answer] = IterationSpace(free.maps, free.operands, free.answers, free.suggested)
+    space: IterationSpace[_Answer] = IterationSpace(
+        free.maps, free.operands, free.answers, free.suggested, free.cheaper if has_stated else None
+    )
     pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
     spaces = [NodeSpace(space, free.axes, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:

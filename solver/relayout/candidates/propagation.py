@@ -37,7 +37,7 @@ MANY_PER_TENSOR = 60
 """Where propagation finds more formats of a tensor on average, it starts again with fewer factors, because the search
 would find no proof. Networks with windows have up to 50. Their legal models require formats of many factors, and would
 have hundreds. Formats without tiles are never left out for their number of factors."""
-FORMS_PER_NODE = 64
+FORMS_PER_NODE = 256
 """The number of shuffled alternatives that are considered per node."""
 
 Answer = TypeVar("Answer")
@@ -46,13 +46,15 @@ Answer = TypeVar("Answer")
 class IterationSpace(Struct, Generic[Answer], frozen=True, eq=False):
     """The axes that one free node iterates over, with its operands on them, constants excepted.
 
-    `accepts` gives the answers for an order, None if it is unsupported; `suggests` gives further orders to consider.
+    `accepts` gives the answers for an order, None if it is unsupported. `suggests` gives further orders to consider,
+    `cheaper` an order that costs less with the conversions to it and back, None if there is none.
     """
 
     maps: IndexingMaps
     operands: tuple[tuple[Operand, Axes], ...]
     accepts: Callable[[MemoryFormat], Answer | None]
     suggests: Callable[[MemoryFormat], Iterable[MemoryFormat]] | None = None
+    cheaper: Callable[[MemoryFormat], MemoryFormat | None] | None = None
 
     def source_order(self) -> MemoryFormat:
         return normal_form(source_order(len(self.maps.extents)), self.maps.extents)
@@ -98,16 +100,22 @@ def propagate(
     seeds: Iterable[Seed],
     coupled: Callable[[Mapping[Tensor, Mapping[MemoryFormat, None]]], Iterable[FormatSeed]] | None = None,
 ) -> Candidates:
-    """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
+    """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint.
+
+    Where there are many formats, the orders that cost more than others with conversions around are left out.
+    """
     tensors, spaces, shuffles, seeds = tuple(tensors), tuple(spaces), tuple(shuffles), tuple(seeds)
     further, complete = FURTHER_FACTORS, None
+    keeps_dear = any(space.cheaper is not None for space in spaces)
     while True:
-        run = _Propagation(tensors, spaces, shuffles)
+        run = _Propagation(tensors, spaces, shuffles, keeps_dear=keeps_dear)
         run.start(seeds, further)
         run.to_fixpoint()
         while coupled is not None and not run.is_too_large and run.add_new(coupled(run.formats)):
             run.to_fixpoint()
-        if not run.is_too_large:
+        if keeps_dear and (run.is_too_large or run.capped):
+            further, complete, keeps_dear = FURTHER_FACTORS, None, False
+        elif not run.is_too_large:
             complete = run
             few = max(FEW_FORMATS, FEW_PER_TENSOR * len(run.formats))
             if further < FURTHER_FACTORS or not run.has_left_out or run.found > few:
@@ -125,7 +133,12 @@ class _Propagation:
     """The worklist, and what was found so far."""
 
     def __init__(
-        self, tensors: Iterable[Tensor], spaces: Iterable[IterationSpace[Any]], shuffles: Iterable[AxisShuffle]
+        self,
+        tensors: Iterable[Tensor],
+        spaces: Iterable[IterationSpace[Any]],
+        shuffles: Iterable[AxisShuffle],
+        *,
+        keeps_dear: bool,
     ) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
@@ -133,7 +146,8 @@ class _Propagation:
         self.capped: dict[Tensor, None] = {}
         self.has_left_out = False
         self.found = 0
-        self._many = max(FEW_FORMATS, MANY_PER_TENSOR * len(self.formats))
+        self._keeps_dear = keeps_dear
+        self._many = max(FEW_FORMATS, (FEW_PER_TENSOR if keeps_dear else MANY_PER_TENSOR) * len(self.formats))
         # For each tensor the spaces and shuffles that have it as an operand, with its index there.
         self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
         self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
@@ -197,6 +211,11 @@ class _Propagation:
         if order in orders:
             return True
         answer = space.accepts(order)
+        if not self._keeps_dear and not is_required and space.cheaper is not None:
+            other = space.cheaper(order)
+            if other is not None:
+                self.add_order(space, other, is_required=False)
+                return False
         formats = space.maps.formats(order) if answer is not None else None
         if formats is None:
             return False
