@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net
 
 import relayout
-from relayout import Backend, Layout
+from relayout import Backend, Implementation, Layout
 from relayout.backend import TensorType
 from relayout.backend.members import prices_by_traffic
 from relayout.candidates import propagation, requirements
@@ -155,3 +156,24 @@ def test_they_stay_where_the_conversions_cost_more(monkeypatch: pytest.MonkeyPat
     many(monkeypatch)
     _, report = relayout.legalize(between_convolutions(), backend)
     assert (report.status, report.after.transposes) == ("optimal", 0)
+
+
+class Unreachable(OwnPrices):
+    """A cheap LayerNormalization in a layout that ONNX's operator does not support, and a dear one in any."""
+
+    name = "unreachable"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        (plain,) = super().implementations(node)
+        if node.op_type != "LayerNormalization":
+            return (plain,)
+        reverse = Layout.parse("{0,1,2,3}")
+        first = Implementation((reverse, *plain.inputs[1:]), (reverse, *plain.results[1:]))
+        return first, Implementation(plain.inputs, plain.results, 100_000)
+
+
+def test_a_decomposition_that_a_requirement_forces_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [normalised(seed) for seed in range(8)]
+    few = [relayout.legalize(model, Unreachable)[1].cost for model in models]
+    many(monkeypatch)
+    assert [relayout.legalize(model, Unreachable)[1].cost for model in models] == few

@@ -278,13 +278,13 @@ class FreeNode:
         """An order of ONNX's operator that costs less, with the conversions to it and back, than this order, in which
         the node is decomposed; None where there is none, or it is not known."""
         answers, own = self.answers(order) or (), self.maps.formats(order)
-        if self._most_cost is None or own is None or len(answers) != 1:
+        if self._most_cost is None or own is None or len(answers) != 1 or answers[0][1].rewritten is None:
             return None
-        requirement, lowering, cost = answers[0]
-        nearest = self._nearest(requirement, order) if lowering.rewritten is not None and requirement.is_empty else None
+        nearest = self._nearest(order)
         if nearest is None:
             return None
-        other, around = nearest
+        other, ((requirement, _, cost),) = nearest
+        around = requirement.implementation.cost + cost
         ports = [port for port, axes in zip(self._choice.ports, self.axes, strict=True) if axes is not None]
         for port, format_, converted in zip(ports, own, self.maps.formats(other) or (), strict=True):
             ends = (converted, format_) if port.is_result else (format_, converted)
@@ -293,22 +293,19 @@ class FreeNode:
             if most is None:
                 return None
             around += most
-        return other if cost > around else None
+        return other if answers[0][0].implementation.cost + answers[0][2] > around else None
 
-    def _nearest(self, requirement: Requirement, order: MemoryFormat) -> tuple[MemoryFormat, int] | None:
-        """The order in which the fewest of the source's innermost axes are moved innermost so that ONNX's operator
-        supports it, and its cost."""
+    def _nearest(self, order: MemoryFormat) -> tuple[MemoryFormat, tuple[Answer, ...]] | None:
+        """The order in which the fewest of the source's innermost axes are moved innermost so that the node runs in it
+        without a decomposition, and its one answer."""
         rank = len(self._rule.extents)
         for start in (order, *self.maps.whole_orders(order)):
             for first in reversed(range(rank)):
                 outer = [atom for atom in start if atom.axis < first]
                 other = self._normal((*outer, *map(Atom, range(first, rank))))
-                dims = self.maps.grouped(other)
-                if dims is None or self._is_tiled_unknowingly(dims):
-                    continue
-                answer = self._as_onnx(requirement, dims)
-                if answer is not None:
-                    return other, answer[2]
+                answers = self.answers(other) or ()
+                if len(answers) == 1 and answers[0][1].rewritten is None:
+                    return other, answers
         return None
 
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
