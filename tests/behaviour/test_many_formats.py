@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import explain, legalize, verify
-from relayout.candidates import boundary, propagation, requirements
+from relayout.candidates import boundary, propagation
 from relayout.errors import InfeasibleError
 
 SHAPE = (2, 3, 4, 5, 6, 7)
@@ -20,7 +20,7 @@ LIMIT = 64
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower limit: the time grows with its cube."""
-    for module in (boundary, propagation, requirements):
+    for module in (boundary, propagation):
         monkeypatch.setattr(module, "FORMATS_PER_TENSOR", LIMIT)
 
 

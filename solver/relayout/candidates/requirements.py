@@ -19,7 +19,7 @@ from relayout.candidates.backend_requirements import RequirementChecker
 from relayout.candidates.boundary import Boundary, capped_tensors, coupled_formats, list_boundary, set_boundary
 from relayout.candidates.free_node import Pricing, known_elements
 from relayout.candidates.nodes import SeedContext, list_alternatives, seed_nodes
-from relayout.candidates.propagation import FORMATS_PER_TENSOR, propagate
+from relayout.candidates.propagation import propagate
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.model.constants import remembering_constants
 
@@ -101,6 +101,6 @@ def _dropped_formats(capped: Iterable[Tensor]) -> str:
     first, *others = [f"'{tensor.base.name}'" for tensor in capped]
     more = f" and {len(others)} other tensor{'s' if len(others) > 1 else ''}" if others else ""
     return (
-        f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are possible; some were not considered, "
+        f"there are too many formats of {first}{more} to consider all; some were left out, "
         "so a cheaper result may exist"
     )
