@@ -98,3 +98,21 @@ def test_a_reduction_of_all_axes_names_none_of_them(axes: list[int] | None, read
         model.graph.initializer.append(onnx.helper.make_tensor("axes", TensorProto.INT64, [0], []))
     legal, _ = legalize(model, backend)
     assert verify(legal, backend, against=model).findings == ()
+
+
+def test_an_axis_of_which_one_element_is_left_has_the_name_of_none_before() -> None:
+    """The convolution may read the element of every axis as that of any other."""
+    net = Net(opset=21)
+    x = net.input("x", (1, 1, 4, 1))
+    least, _ = net.node("TopK", x, net.constant([1]), results=2, axis=-2, largest=0)
+    net.output(net.transpose(net.node("Conv", least, net.weight(4, 1, 1, 1)), 0, 2, 3, 1))
+    net.output(net.transpose(net.node("Neg", net.transpose(x, 1, 0, 2, 3)), 1, 0, 2, 3))
+    backend = {
+        "name": "turned",
+        "extends": "nhwc",
+        "rule": [{"op": "Neg", "when": {"rank": 4}, "inputs": ["HWNC"], "results": ["HWNC"]}],
+    }
+    source = net.model()
+    legal, _ = legalize(source, backend)
+    assert_same_numbers(source, legal)
+    assert not verify(legal, backend, against=source).findings
