@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from itertools import combinations, pairwise, permutations
+from math import prod
 
 import pytest
+from graphs import Net, assert_same_numbers
 
-from relayout.candidates.backend_conversions import transposition
-from relayout.formulate.transposes import Transposes
+from relayout import Backend, legalize
+from relayout.backend import TensorType
+from relayout.candidates.backend_conversions import Transposition, transposition
+from relayout.formulate.transposes import Transposes, cheapest_steps
 from relayout.layout.conversion import moves
 from relayout.layout.grammar_faults import MAX_RANK
+from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form, order_of
 
 EXTENTS: dict[tuple[Extent, ...], tuple[Extent, ...]] = {
@@ -64,3 +71,70 @@ def test_factors_that_do_not_nest_take_two_transposes_and_zeros_other_operators(
     assert (one.shape, one.perm) == ((3, 4, 4), (0, 2, 1))
     two = transposes.between(transposes.cut(by_four), transposes.cut(by_six))
     assert [(turn.shape, turn.perm) for turn in two] == [((3, 4, 4), (1, 0, 2)), ((4, 2, 6), (1, 0, 2))]
+
+
+def turn_between(order: tuple[int, ...], further: tuple[int, ...], shape: tuple[int, ...]) -> Transposition:
+    found = transposition(shape, shape, order_of(order), order_of(further))
+    assert found is not None
+    return found
+
+
+def cheapest_by_relaxation(turn: Transposition, shape: tuple[int, ...], price: Callable[[Transposition], int]) -> int:
+    """The cost of the cheapest sequence of exchanges, by going over all orders again and again."""
+    orders = list(permutations(range(len(shape))))
+    cost = {order: price(turn_between(orders[0], order, shape)) if order == turn.perm else 0 for order in orders}
+    cost = {order: 0 if order == orders[0] else cost[order] or 10**9 for order in orders}
+    for _ in orders:
+        for order in orders:
+            for a, b, c in combinations(range(len(order) + 1), 3):
+                further = (*order[:a], *order[b:c], *order[a:b], *order[c:])
+                cost[further] = min(cost[further], cost[order] + price(turn_between(order, further, shape)))
+    return cost[turn.perm]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_cheapest_steps_are_those_found_by_going_over_all_orders(seed: int) -> None:
+    rng, shape, prices = random.Random(seed), (3, 5, 7, 2)[: 3 + seed % 2], dict[Transposition, int]()
+
+    def price(step: Transposition) -> int:
+        return prices.setdefault(step, rng.choice((2, 2, 40)))
+
+    in_steps = 0
+    for perm in permutations(range(len(shape))):
+        turn = turn_between(tuple(range(len(shape))), perm, shape) if perm != tuple(range(len(shape))) else None
+        if turn is None or len(turn.perm) < len(shape):
+            continue
+        prices[turn] = 40
+        found = cheapest_steps(turn, price)
+        assert found.cost == cheapest_by_relaxation(turn, shape, price)
+        way = [tuple(range(len(shape))), *found.orders, turn.perm]
+        assert found.cost == sum(price(turn_between(*ends, shape)) for ends in pairwise(way))
+        in_steps += bool(found.orders)
+    assert in_steps
+
+
+class Neighbours(Backend):
+    """Only the exchange of two neighbouring axes has a fast path."""
+
+    name = "neighbours"
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        moved = [place for place, axis in enumerate(target.names) if str(place) != axis]
+        is_fast = len(moved) == 2 and moved[1] == moved[0] + 1
+        return (1 if is_fast else 20) * (tensor.nbytes or 0)
+
+
+@pytest.mark.parametrize(("perm", "steps"), [((2, 1, 0), 2), ((1, 2, 0), 1), ((3, 1, 2, 0), 2), ((3, 2, 1, 0), 3)])
+def test_a_dear_transpose_is_made_in_steps_through_formats_that_no_node_takes(
+    perm: tuple[int, ...], steps: int
+) -> None:
+    net, nbytes = Net(), 4 * prod((3, 4, 5, 2)[: len(perm)])
+    net.output(net.node("Relu", net.transpose(net.input("x", (3, 4, 5, 2)[: len(perm)]), *perm)))
+    legal, report = legalize(net.model(), Neighbours(), check=True)
+    assert report.cost == report.bound == steps * nbytes
+    assert report.after.transposes == steps
+    assert report.verification is not None
+    assert report.verification.passed
+    assert_same_numbers(net.model(), legal)
+    again, _ = legalize(legal, Neighbours())
+    assert again.SerializeToString() == legal.SerializeToString()

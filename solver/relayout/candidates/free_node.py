@@ -111,12 +111,16 @@ class FreeNode:
         return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
     def _suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Further orders that the rule suggests once the node runs in `order`; for tiles in which it can only be
+        """Further orders that the rule suggests once the node runs in `order`; those with another axis innermost where
+        the backend states that this order costs more than its operator; and for tiles in which it can only be
         decomposed, those of whole axes."""
-        dims = self.maps.grouped(order) or ()
-        orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
+        dims, answers = self.maps.grouped(order) or (), self.answers(order) or ()
+        orders = [*self._rule.suggested(tuple([group[0].axis for group in dims]))]
+        if answers and all(cost and lowering.rewritten is None for _, lowering, cost in answers):
+            places = range(len(dims))
+            orders += [(*places[:place], *places[place + 1 :], place) for place in places[:-1]]
         found = [self._normal(flat(dims[position] for position in each)) for each in orders]
-        if all(lowering.rewritten is not None for _, lowering, _ in self.answers(order) or ()):
+        if all(lowering.rewritten is not None for _, lowering, _ in answers):
             found += self.maps.whole_orders(order)
         return tuple(found)
 

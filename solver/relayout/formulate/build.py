@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain as joined
 
 import onnx_ir as ir
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ def build(
     if devices:
         requirements = expand_devices(requirements, devices, (host,) if host is not None else devices)
     costs = ConversionCosts(requirements, backend, elements)
-    chains = [_with_turned(costs, chain) for chain in def_use_chains(requirements, has_devices=bool(devices))]
+    chains = [_with_copies(costs, chain) for chain in def_use_chains(requirements, has_devices=bool(devices))]
     scale = _scale(requirements, costs, chains, objective)
     packed = _packed_by(scale)
     choices = _priced(requirements, scale, changes(requirements, backend))
@@ -105,11 +106,18 @@ def _packed_by(scale: Scale) -> Callable[[CostTable], _Rows]:
     return packed
 
 
-def _with_turned(costs: ConversionCosts, chain: DefUse) -> DefUse:
-    """The chain with the formats that the source's Transposes make, where a copy of one may cost less. They come first:
-    of copies that cost the same, the one of the first format is read."""
-    more = replace(chain, formats=tuple(dict.fromkeys((*chain.turned, *chain.formats))))
-    return more if chain.turned and len(chain.formats) > 1 and _reusing(costs, more) else chain
+def _with_copies(costs: ConversionCosts, chain: DefUse) -> DefUse:
+    """The chain with formats that no node takes, where a copy of one may cost less: those that the source's Transposes
+    make, and those between the steps of a conversion. The former come first: of copies that cost the same, the one of
+    the first format is read."""
+    if len(chain.formats) < 2:
+        return chain
+    known = tuple(dict.fromkeys((*chain.turned, *chain.formats)))
+    most = MOST_REUSED // len(chain.devices)
+    further = [costs.between(chain.tensor, device, known) for device in chain.devices] if len(known) < most else []
+    formats = tuple(dict.fromkeys((*known, *joined.from_iterable(further))))[: max(most, len(known))]
+    more = replace(chain, formats=formats)
+    return more if len(formats) > len(chain.formats) and _reusing(costs, more) else chain
 
 
 def _reusing(costs: ConversionCosts, chain: DefUse) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, permutations
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -29,11 +29,19 @@ from relayout.candidates.backend_conversions import (
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.spellings import Spellings, stated_spellings
-from relayout.formulate.transposes import CutFormat, Transposes
-from relayout.layout.conversion import moves, tiling_of
+from relayout.formulate.transposes import CutFormat, Steps, Transposes, cheapest_steps
+from relayout.layout.conversion import flat, moved_groups, moves, one_each, tiling_of
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, is_whole, source_order
+from relayout.layout.memory_format import (
+    Extent,
+    MemoryFormat,
+    atom_extent,
+    boxes_of,
+    is_whole,
+    normal_form,
+    source_order,
+)
 from relayout.model.operator_schema import takes_type
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 
@@ -159,6 +167,8 @@ class ConversionCosts:
         self._ends: dict[_Size, dict[MemoryFormat, _End]] = {}
         self._turns: dict[tuple[str, int, Transposition], int | None] = {}
         self._transposes: dict[_Size, Transposes] = {}
+        self._steps: dict[tuple[str, int, int, Transposition], Steps] = {}
+        self._between: dict[tuple[_Size, str, tuple[MemoryFormat, ...]], tuple[MemoryFormat, ...]] = {}
         # By cost, bytes and passes: most conversions have equal ones.
         self._simple: dict[tuple[int, int, int], ConversionCost] = {}
         self._tables: dict[object, CostTable] = {}
@@ -172,8 +182,51 @@ class ConversionCosts:
         return any(each.padding for table in self._tables.values() for each in table.distinct)
 
     def of(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat, device: str) -> ConversionCost | None:
-        """The cost of one conversion at a device; None: impossible."""
-        return self.table(tensor, device, (source, target)).rows[0][1]
+        """The cost of one conversion between two different formats at a device; None: impossible."""
+        return self._conversion(tensor, device, self._end(tensor, source), self._end(tensor, target))
+
+    def between(self, tensor: Tensor, device: str, formats: tuple[MemoryFormat, ...]) -> tuple[MemoryFormat, ...]:
+        """Further formats, between the steps of conversions, where the device's backend states what a Transpose costs,
+        by the numbers of the axes, and several that do the same cost less."""
+        key = self._size_of(tensor), device, formats
+        known = self._between.get(key)
+        if known is None:
+            found: dict[MemoryFormat, None] = {}
+            if device in self._own:
+                rows = self.table(tensor, device, formats).rows
+                for (f, source), (g, target) in permutations(enumerate(formats), 2):
+                    cost, further = self._in_steps(tensor, device, source, target)
+                    ways = ((rows[f][each], rows[each][g]) for each in range(len(formats)))
+                    if further and all(a is None or b is None or a.cost + b.cost > cost for a, b in ways):
+                        found.update(dict.fromkeys(further))
+            known = self._between[key] = tuple(found)
+        return known
+
+    def _in_steps(
+        self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
+    ) -> tuple[int, list[MemoryFormat]]:
+        """The cost of a conversion in steps, and the formats between; none where its cost is not stated, or is less."""
+        ends, operand = (self._end(tensor, source), self._end(tensor, target)), self._operands[tensor.base]
+        cuts = [end.cut for end in ends]
+        if cuts[0] is None or cuts[1] is None or operand is None:
+            return 0, []
+        turns = self._transposes[self._size_of(tensor)].between(cuts[0], cuts[1])
+        element, traffic = element_size(operand.value), sum(end.own.bytes for end in ends)
+        if len(turns) != 1 or self._cost_of_turn(device, element, turns[0], tensor) is None:
+            return 0, []
+
+        def price(step: Transposition) -> int:
+            stated = self._cost_of_turn(device, element, step, tensor)
+            return traffic if stated is None else stated
+
+        key = device, element, traffic, turns[0]
+        if key not in self._steps:
+            self._steps[key] = cheapest_steps(turns[0], price)
+        cost, orders = self._steps[key]
+        groups, _ = moved_groups(one_each(source), one_each(target), tensor.extents)
+        if len(groups) != len(turns[0].perm):
+            return 0, []
+        return cost, [normal_form(flat([groups[each] for each in order]), tensor.extents) for order in orders]
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""

@@ -1,5 +1,7 @@
 """The Transposes between the formats of a tensor, for backends that price each one.
 
+A backend may state that one Transpose costs more than others that do the same in steps.
+
 A tensor of n formats has n squared conversions. Nearly all are one Transpose of dimensions that it moves as wholes, or
 two where the factors of an axis do not nest, and many of them are the same Transpose. They are found by the places of
 the formats' factors, so that a pair of formats takes microseconds.
@@ -7,7 +9,10 @@ the formats' factors, so that a pair of formats takes microseconds.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -15,7 +20,13 @@ from relayout.candidates.backend_conversions import Transposition
 from relayout.layout.conversion import are_nested, split_at, tiling_of
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
-__all__ = ["CutFormat", "Transposes"]
+__all__ = ["CutFormat", "Steps", "Transposes", "cheapest_steps"]
+
+_MOST_GROUPS = 5
+"""Groups of factors that a Transpose moves in one step, where it is to be made in several."""
+
+_MOST_ORDERS = 24
+"""Orders of the groups from which further steps are looked for."""
 
 _Ends = frozenset[tuple[int, int]]
 """The ends of factors, each with its axis."""
@@ -29,6 +40,13 @@ class _Factors(Struct, frozen=True, eq=False):
     places: dict[int, int]
     sizes: tuple[int, ...]
     fuses: tuple[bool, ...]
+
+
+class Steps(NamedTuple):
+    """The cost of a sequence of Transposes, and the orders of the groups between them."""
+
+    cost: int
+    orders: tuple[tuple[int, ...], ...]
 
 
 class CutFormat(Struct, frozen=True, eq=False):
@@ -107,3 +125,46 @@ def _fused(source: _Factors, perm: list[int]) -> Transposition:
     for index, group in enumerate(in_place):
         moved[group] = index
     return Transposition(tuple([extents[group] or 1 for group in in_place]), tuple(moved))
+
+
+def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -> Steps:
+    """The cheapest sequence of Transposes that does what `turn` does, or `turn` alone where it costs no more. A step
+    exchanges two neighbouring sequences of groups. Such steps make every order, and are what operators have fast paths
+    for."""
+    count, best = len(turn.perm), price(turn)
+    if not 2 < count <= _MOST_GROUPS:
+        return Steps(best, ())
+    start, end = tuple(range(count)), turn.perm
+    before: dict[tuple[int, ...], tuple[int, ...]] = {}
+    least, queue, looked, step = {start: 0}, [(0, start)], 0, best
+    while queue and looked < _MOST_ORDERS:
+        cost, order = heappop(queue)
+        # A further step is taken to cost no less than the cheapest so far.
+        if order != start and cost + step >= best:
+            break
+        if cost > least[order]:
+            continue
+        looked += 1
+        given = _Factors(
+            order, {g: n for n, g in enumerate(order)}, tuple([int(turn.shape[g] or 0) for g in order]), _ALL[:count]
+        )
+        for further in _exchanged(order):
+            own = price(_fused(given, [given.places[group] for group in further]))
+            step, whole = min(step, own), cost + own
+            if whole < min(best, least.get(further, whole + 1)):
+                least[further], before[further] = whole, order
+                heappush(queue, (whole, further))
+                best = whole if further == end else best
+    found: list[tuple[int, ...]] = []
+    while (end := before.get(end, start)) != start:
+        found.append(end)
+    return Steps(best, tuple(reversed(found)))
+
+
+_ALL = (False, *[True] * (_MOST_GROUPS - 1))
+"""Each group can be fused with the one before."""
+
+
+def _exchanged(order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for first, middle, end in combinations(range(len(order) + 1), 3):
+        yield (*order[:first], *order[middle:end], *order[first:middle], *order[end:])
