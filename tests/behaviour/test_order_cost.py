@@ -76,3 +76,23 @@ def test_a_transposed_product_is_reported_with_the_bytes_that_it_moves() -> None
 def test_a_price_that_is_no_number_of_bytes_is_a_backend_error(price: Any) -> None:
     with pytest.raises(BackendError, match="backend priced, node n2"):
         relayout.legalize(softmax_of_turned_data().model(), Priced(price))
+
+
+class AlongTheInnermost(Backend):
+    """A Softmax on another axis than the innermost is slow."""
+
+    name = "along-the-innermost"
+
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
+        is_fast = node.op_type != "Softmax" or is_rewritten or axes[-1] == node.attributes.get_int("axis", -1) % 4
+        return traffic if is_fast else traffic + 5000
+
+
+def test_an_order_that_costs_less_is_in_reach_though_no_tensor_has_it() -> None:
+    net = Net()
+    net.output(net.node("Softmax", net.input("x", (2, 8, 3, 5)), axis=1))
+    legal, report = relayout.legalize(net.model(), AlongTheInnermost(), check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert [node.op_type for node in legal.graph.node] == ["Transpose", "Softmax", "Transpose"]
+    assert report.cost == 2 * (2 * 4 * 240)

@@ -259,8 +259,8 @@ def test_a_reduced_axis_may_stay_innermost_in_memory() -> None:
     cheaper than to transpose the result."""
     source = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["":18]>
-        g (float[4,2,5,5] x) => (float[4,2,5,5] r, float[1,10,4] y)
-          <int64[3] joined = {5,10,4}, int64[1] first = {0}> {
+        g (float[4,2,5,2] x) => (float[4,2,5,2] r, float[1,10,4] y)
+          <int64[3] joined = {2,10,4}, int64[1] first = {0}> {
           r = Relu (x)  t = Transpose <perm = [3,2,1,0]> (r)  v = Reshape (t, joined)  y = ReduceProd (v, first) }"""
     )
     legal, report = legalize(source, "x86-nchwc", backend_options={"block": 16}, check=True)

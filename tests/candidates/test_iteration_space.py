@@ -69,21 +69,3 @@ def test_no_format_lacks_the_last_channels(channels: int) -> None:
     legal, _ = checked(net.model(), Blocks, output_layouts={"mul_2": "any"})
     shape = [dim.dim_value for dim in legal.graph.output[0].type.tensor_type.shape.dim]
     assert shape == [2, channels, 8, 5]
-
-
-class AlongTheInnermost(Backend):
-    """A Softmax on another axis than the innermost is slow."""
-
-    name = "along-the-innermost"
-
-    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
-        is_fast = node.op_type != "Softmax" or is_rewritten or axes[-1] == node.attributes.get_int("axis", -1) % 4
-        return traffic if is_fast else traffic + 5000
-
-
-def test_an_order_that_costs_less_is_in_reach_though_no_tensor_has_it() -> None:
-    net = Net()
-    net.output(net.node("Softmax", net.input("x", (2, 8, 3, 5)), axis=1))
-    legal, report = checked(net.model(), AlongTheInnermost)
-    assert [node.op_type for node in legal.graph.node] == ["Transpose", "Softmax", "Transpose"]
-    assert report.cost == 2 * (2 * 4 * 240)

@@ -212,7 +212,9 @@ class ConversionCosts:
             return 0, []
         turns = self._transposes[self._size_of(tensor)].between(cuts[0], cuts[1])
         element, traffic = element_size(operand.value), sum(end.own.bytes for end in ends)
-        if len(turns) != 1 or self._cost_of_turn(device, element, turns[0], tensor) is None:
+        if len(turns) != 1 or len(turns[0].perm) > MAX_RANK:
+            return 0, []
+        if self._cost_of_turn(device, element, turns[0], tensor) is None:
             return 0, []
 
         def price(step: Transposition) -> int:
