@@ -23,7 +23,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "KnownNames", "OperandNames", "conventional", "filled_names"]
+__all__ = ["AxisNames", "KnownNames", "OperandNames", "filled_names"]
 
 
 _OperandAxis = tuple[int, int]
@@ -32,12 +32,6 @@ _Joined = tuple[Sequence[_OperandAxis], Sequence[_OperandAxis]]
 """The operands' axes that are one axis of an iteration space, and those among them that pass their names on."""
 
 _UNNAMED = -1
-_CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
-
-
-def conventional(rank: int) -> str | None:
-    """ONNX's axis names for a tensor of which only the rank is known."""
-    return _CONVENTION.get(rank)
 
 
 class _Space(Struct, frozen=True):

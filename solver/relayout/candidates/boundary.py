@@ -23,7 +23,7 @@ from relayout.candidates.alternatives import (
     best_alternatives,
     with_alternatives,
 )
-from relayout.candidates.axis_names import AxisNames, conventional
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
 from relayout.candidates.iteration_space import unit_axis_insertions
@@ -33,6 +33,7 @@ from relayout.errors import UsageError, option_text
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, source_order, with_units
+from relayout.ops.operand_roles import data_letters
 
 __all__ = [
     "Boundary",
@@ -199,7 +200,7 @@ class _Ends:
     def _in_layout(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
         """Each end in the layout, by its own axis names, else by those of the first coupled end that has names."""
         operands = [self._operand(end) for end in ends]
-        lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
+        lent = next(filter(None, map(self._names.of, operands)), None) or data_letters(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
         names = [self._names.of(operand) or lent for operand in operands]
         orders = [

@@ -9,14 +9,13 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port, axis_numbers, noted_orders
-from relayout.candidates.axis_names import conventional
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker, has_requirement
 from relayout.layout.binding import bind, layout_of, names_for
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
 from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
-from relayout.ops.operand_roles import operand_letters
+from relayout.ops.operand_roles import data_letters, operand_letters
 
 __all__ = ["node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
 
@@ -113,7 +112,7 @@ def rewritten_lowering(
         if layout is None:
             continue
         extents = port.operand.view.extents
-        known = checker.axis_names(port, layout) or conventional(len(extents))
+        known = checker.axis_names(port, layout) or data_letters(len(extents))
         axis_names = port.names_for(layout, known, own)
         size = element_size(port.operand.tensor.base)
         order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
@@ -142,7 +141,7 @@ def _constant_dims(choice: NodePorts, rule: Rule | None, implementation: Impleme
             continue
         rank = len(extents)
         own = axis_names[n] if n < len(axis_names) else None
-        letters = names_for(layout, own or conventional(rank), axis_numbers(noted[n], rank))
+        letters = names_for(layout, own or data_letters(rank), axis_numbers(noted[n], rank))
         order = bind(layout, letters, extents, element_size(value), pads=implementation.pads) if letters else None
         if order is None:
             return None

@@ -71,7 +71,7 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat, is_whole
 from relayout.layout.metadata_keys import DEVICE_KEY
-from relayout.model.tensor_sizes import tensor_bytes
+from relayout.model.tensor_sizes import assumed_extents, tensor_bytes
 from relayout.ops import NO_EDIT, Axes, Fixed, Free, Listed, RegionEdge, Relabel, Rule, graphs_of
 from relayout.ops.named_axes import operand_by_operand
 
@@ -99,8 +99,8 @@ class SeedContext(Struct, frozen=True, eq=False):
         tensor, base = operand.tensor, self.tensors.operands.get(operand.tensor.base)
         if base is None:
             return None
-        elements = self.elements(ir.Shape(tensor.extents))
-        sizes = tuple([self.elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(tensor.extents)])
+        shape = ir.Shape(tensor.extents)
+        elements, sizes = self.elements(shape), assumed_extents(shape, self.elements)
         backend = self.checker.backend.at(device)
         stated = most_stated_cost(backend, self.names, base, tensor, sizes, source, target)
         return None if stated is None else max(stated, 2 * elements * element_size(tensor.base))

@@ -43,7 +43,7 @@ from relayout.layout.memory_format import (
     source_order,
 )
 from relayout.model.operator_schema import takes_type
-from relayout.model.tensor_sizes import padded_elements, tensor_bytes
+from relayout.model.tensor_sizes import assumed_extents, padded_elements, tensor_bytes
 
 __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
 
@@ -332,18 +332,13 @@ class ConversionCosts:
             if self._own and base is not None:
                 layout = self._names.layout(base, source_order(rank))
                 if not all(isinstance(extent, int) for extent in sizes):
-                    sizes = self._sizes_of(shape)
+                    sizes = assumed_extents(shape, self._elements)
             spellings = self._spellings.get(tensor, ())
             size = _Size(count, tensor.base.dtype, rank, tensor.extents, layout, sizes, spellings)
             size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
             if self._own and size not in self._transposes:
                 self._transposes[size] = Transposes(size.extents, size.sizes)
         return size
-
-    def _sizes_of(self, shape: ir.Shape | None) -> tuple[int, ...]:
-        """The extents of a shape, with a size assumed for each symbolic dim."""
-        dims = shape.dims if shape is not None else ()
-        return tuple([self._elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(dims)])
 
     def _end(self, tensor: Tensor, format_: MemoryFormat) -> _End:
         size = self._size_of(tensor)
@@ -369,7 +364,7 @@ class ConversionCosts:
     def _asked(self, tensor: Tensor, format_: MemoryFormat, assumed: bool) -> ConversionEnd | None:
         """The format as the backend is asked about it by names. `assumed`: with a size for each unknown extent."""
         size, operand = self._size_of(tensor), self._operands[tensor.base]
-        sizes = size.sizes if size.rank == len(size.sizes) else self._sizes_of(tensor.base.shape)
+        sizes = size.sizes if size.rank == len(size.sizes) else assumed_extents(tensor.base.shape, self._elements)
         end = conversion_end(self._names, operand, format_, sizes if assumed else None)
         return None if end is None or end.layout.is_any else end
 

@@ -30,6 +30,7 @@ __all__ = [
     "Bounds",
     "DimSizes",
     "OpenExtent",
+    "assumed_extents",
     "elements_of",
     "padded_elements",
     "tensor_bytes",
@@ -321,6 +322,12 @@ def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> 
             break
         value = node.inputs[0]
     return elements(value.shape)
+
+
+def assumed_extents(shape: ir.Shape | None, elements: Callable[[ir.Shape], int]) -> tuple[int, ...]:
+    """The extents of a shape, with the size that `elements` assumes for each symbolic dim; none of an unknown rank."""
+    dims = shape.dims if shape is not None else ()
+    return tuple([elements(ir.Shape([*[1] * axis, dim])) for axis, dim in enumerate(dims)])
 
 
 def _names(shape: ir.Shape | None) -> list[str]:

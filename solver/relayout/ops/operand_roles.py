@@ -23,6 +23,7 @@ __all__ = [
     "OPERATORS",
     "OTHER",
     "OWN_DOMAIN",
+    "data_letters",
     "has_role",
     "has_roles",
     "input_role",
@@ -135,6 +136,12 @@ def is_transposed(node: ir.Node) -> bool:
 def spatial_letters(rank: int) -> str | None:
     """The names of the spatial axes of a tensor of rank `rank`: W, HW, DHW; None for other ranks."""
     return _SPATIAL.get(rank)
+
+
+def data_letters(rank: int) -> str | None:
+    """ONNX's names of the axes of a data tensor of rank `rank`: NCW, NCHW, NCDHW; None for other ranks."""
+    spatial = spatial_letters(rank)
+    return None if spatial is None else "NC" + spatial
 
 
 def operand_letters(node: ir.Node, n: int, rank: int, *, is_result: bool = False) -> str | None:

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import OWN_DOMAIN
+from relayout.ops.operand_roles import OWN_DOMAIN, data_letters
 
 __all__ = ["Extents", "rounded_scales", "scales_that_infer"]
 
@@ -28,7 +28,6 @@ _SCALES = 2
 """The operand of a Resize that has the scales, since opset 11."""
 _EXACT = 1 << 12
 """Multiples of its reciprocal: float32 has their products with extents up to as many exactly."""
-_AXES = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
 def rounded_scales(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> np.ndarray | None:
@@ -74,7 +73,7 @@ def _scaled(node: onnx.NodeProto, extents: Extents) -> Extents:
     # The extent of an axis that is tiled or padded is another one. A resize scales none of these.
     other = {layout.names[index].upper() for index, _, _ in layout.numbers}
     known = {name: extent for name, extent in zip(layout.names, extents, strict=True) if name not in other}
-    return [known.get(letter) for letter in _AXES.get(len({name.upper() for name in layout.names}), "")]
+    return [known.get(letter) for letter in data_letters(len({name.upper() for name in layout.names})) or ""]
 
 
 def _given(node: onnx.NodeProto, name: str) -> Any:
