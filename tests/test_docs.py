@@ -4,7 +4,8 @@ A `console` block holds commands (`$ ...`) and what they print, where `...` stan
 below it may print what it likes. An `sh` block installs the project, which these tests take as done, and goes on: its
 further steps are run, and a `text` block right below it holds what they print. `python` blocks share one namespace a
 page, `pycon` blocks are doctests, and a block with a file's name behind its language is that file. `relayout serve` is
-started on a free port, and the page's other commands find it there.
+started on a free port, and the page's other commands find it there. On all but the first pages the other commands of
+`relayout` are forked from a process that has made its imports, which take most of a command's time.
 
 `python tests/test_docs.py [PAGE...]` writes into the pages what their commands print now.
 """
@@ -38,6 +39,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 TOOLS = ROOT / "tests" / "support" / "bin"
 # The environment whose command the pages call; `.ci/run` names one that has the wheel and its dependencies alone.
 PREFIX = Path(os.environ.get("RELAYOUT_PREFIX", sys.prefix))
+# The pages on which `relayout` is the installed program itself.
+FIRST = ("README.md", "quickstart.md")
 # The address that a page names, and the languages whose blocks are not run.
 ADDRESS = "127.0.0.1:8000"
 PROSE = {"", "text"}
@@ -64,7 +67,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, printed
 
 
-def environment(home: Path, *, tools_first: bool) -> dict[str, str]:
+def environment(home: Path, *, tools_first: bool = False) -> dict[str, str]:
     """That of a person who has just installed the project, in a new home folder, 100 columns wide: no variable of the
     caller's but its PATH. `tools` stand in for what a machine may lack."""
     path = [os.environ["PATH"]]
@@ -81,10 +84,13 @@ def same(printed: str, got: str) -> bool:
 class Reader:
     """One who follows a page to the letter; `stale`: each (line before an output, what is there, what is printed)."""
 
-    def __init__(self, folder: Path, servers: contextlib.ExitStack, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, servers: contextlib.ExitStack, environment: dict[str, str], forked: Path | None
+    ) -> None:
         self.folder = folder
         self.servers = servers
         self.environment = environment
+        self.path = os.pathsep.join([*([str(forked)] if forked else []), environment["PATH"]])
         self.address = ADDRESS
         self.names: dict[str, object] = {"__name__": "page"}
         self.stale: list[tuple[str, str, str]] = []
@@ -124,7 +130,7 @@ class Reader:
         done = subprocess.run(
             ["bash", "-ec", self.here(command)],
             cwd=self.folder,
-            env=self.environment,
+            env={**self.environment, "PATH": self.path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -160,24 +166,36 @@ def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
     raise AssertionError("the server did not answer in a minute")
 
 
-def read(page: Path, folder: Path, *, tools_first: bool = False) -> Reader:
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the command that is forked."""
+    from forked_command import forked_command  # run as a program, this module does not find it
+
+    python, start = PREFIX / "bin" / "python", environment(tmp_path_factory.mktemp("home"))
+    # A socket's path may not be long.
+    with tempfile.TemporaryDirectory() as folder, forked_command(python, Path(folder), start) as program:
+        yield program
+
+
+def read(page: Path, folder: Path, forked: Path | None = None, *, tools_first: bool = False) -> Reader:
     with contextlib.chdir(folder), contextlib.ExitStack() as servers:
         # Where a checkout has its environment.
         (folder / ".venv").symlink_to(PREFIX)
         home = servers.enter_context(tempfile.TemporaryDirectory())
-        reader = Reader(folder, servers, environment(Path(home), tools_first=tools_first))
+        reader = Reader(folder, servers, environment(Path(home), tools_first=tools_first), forked)
         for block, below in pairwise([*blocks(page), Block("", "", "")]):
             reader.follow(block, below)
         return reader
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
-    assert read(page, tmp_path).stale == [], "python tests/test_docs.py brings the pages up to date"
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path, forked: Path) -> None:
+    program = None if page.name in FIRST else forked
+    assert read(page, tmp_path, program).stale == [], "python tests/test_docs.py brings the pages up to date"
 
 
-def test_the_page_on_http_needs_no_curl(tmp_path: Path) -> None:
-    assert read(ROOT / "docs" / "http.md", tmp_path, tools_first=True).stale == []
+def test_the_page_on_http_needs_no_curl(tmp_path: Path, forked: Path) -> None:
+    assert read(ROOT / "docs" / "http.md", tmp_path, forked, tools_first=True).stale == []
 
 
 def test_each_block_about_backends_runs_alone_and_each_example_is_sound(tmp_path: Path) -> None:
