@@ -26,10 +26,7 @@ _TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)|^\s*(\S+\.py)\((
 
 
 def inspected(
-    model: ir.Model,
-    name: str,
-    dims: Mapping[str, int],
-    conversion_operators: Set[tuple[str, str]] = frozenset(),
+    model: ir.Model, name: str, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]]
 ) -> Inspection:
     """The facts of a model, which `name` names. `dims` gives sizes to symbolic dims; `conversion_operators` are those
     of backends, which count as conversions beside Transposes."""
