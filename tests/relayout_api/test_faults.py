@@ -297,6 +297,8 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
     for each in folders:
         each.mkdir()
     with serving(folders[0], impatient=True, **shared) as server, client_of(server) as client:
+        # PostgreSQL takes no text with NUL.
+        assert client.get("/v1/jobs/%00").status_code == 404
         job = submit_loop(client, LOOP * 2)
         wait_until_running(server, client, job)
         with client.stream("GET", f"/v1/jobs/{job}/events") as events:

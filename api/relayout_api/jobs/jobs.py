@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import math
+import re
 import time
 import uuid
 from collections import Counter
@@ -57,6 +58,7 @@ _STATES: dict[str, State] = {
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
     "CANCELLED": "cancelled",
 }
+_JOB_ID = re.compile(r"[0-9a-f-]{36}")
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
@@ -154,7 +156,8 @@ class Jobs:
 
     async def find(self, job: str) -> Row:
         """The row of a job. Raises RefusedError where there is none."""
-        row = await self._call((await self._opened()).find, job)
+        # PostgreSQL is not asked for a text that it does not take, such as one with NUL.
+        row = await self._call((await self._opened()).find, job) if _JOB_ID.fullmatch(job) else None
         if row is None:
             raise self.absent(job)
         return row
