@@ -243,8 +243,10 @@ class _Reading:
         await self._read()
         if self._refusal is not None:
             raise self._refusal
-        if self._inflater is not None and (not self._inflater.eof or self._inflater.unused_data):
-            raise MalformedBodyError("one gzip file", f"{self.content.size} bytes, and then another end")
+        if self._inflater is not None and not self._inflater.eof:
+            raise MalformedBodyError("a gzip file", "one that is cut off")
+        if self._inflater is not None and self._inflater.unused_data:
+            raise MalformedBodyError("one gzip file", "more after its end")
         return self.content
 
     async def _read(self) -> None:

@@ -44,13 +44,18 @@ def test_an_answer_is_gzip_only_where_its_weight_is_not_0(
 
 
 @pytest.mark.parametrize(
-    ("body", "status"),
-    [(b"no gzip", 400), (gzip.compress(BODY)[:-9], 400), (gzip.compress(BODY) + b"more", 400)],
+    ("body", "found"),
+    [
+        (b"no gzip", "header"),
+        (gzip.compress(BODY)[:-9], "cut off"),
+        (gzip.compress(BODY) + b"more", "more after its end"),
+    ],
     ids=["no gzip", "cut off", "more"],
 )
-def test_a_broken_gzip_body_is_refused(client: httpx.Client, body: bytes, status: int) -> None:
+def test_a_broken_gzip_body_is_refused(client: httpx.Client, body: bytes, found: str) -> None:
     answer = client.post("/v1/legalize", content=body, headers=GZIP)
-    assert (answer.status_code, answer.json()["type"]) == (status, "/problems/malformed-body")
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed-body")
+    assert found in answer.json()["found"]
 
 
 def test_a_bomb_is_refused_by_its_size_when_it_is_unpacked(client: httpx.Client) -> None:
