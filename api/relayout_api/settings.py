@@ -29,7 +29,7 @@ _Seconds = Annotated[float, Field(gt=0, lt=1 << 50, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
-    """The limits of the service. A field `x` is read from the variable RELAYOUT_X."""
+    """The limits of the service. A field `x` is read from the variable RELAYOUT_X"""
 
     model_config = SettingsConfigDict(env_prefix="RELAYOUT_", frozen=True, extra="forbid")
 
@@ -83,8 +83,8 @@ class Settings(BaseSettings):
         "off", description="`required`: requests need a key or token; so always where others than this machine may call"
     )
     oidc_issuer: str | None = Field(None, description="issuer of OpenID Connect tokens that are accepted as keys are")
-    oidc_audience: str = Field("relayout", description="audience that a token must name")
-    oidc_claim: str = Field("scope", description="claim of a token with its scopes")
+    oidc_audience: str = Field("relayout", min_length=1, description="audience that a token must name")
+    oidc_claim: str = Field("scope", min_length=1, description="claim of a token with its scopes")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="origins of other pages that may call the service, with commas between them"
     )
@@ -109,6 +109,29 @@ class Settings(BaseSettings):
     def _postgresql(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("postgresql://", "postgres://")):
             raise ValueError("a URL postgresql://...; without one the database is a file in RELAYOUT_DATA")
+        return value
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        if value == "":
+            # It would be the folder in which the server happens to start.
+            raise ValueError("the name of a folder")
+        return value
+
+    @field_validator("store_url")
+    @classmethod
+    def _fsspec(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value:
+            raise ValueError("a URL such as s3://bucket/folder; without one the store is in RELAYOUT_DATA")
+        return value
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("https://", "http://")):
+            # The server starts where an issuer does not answer, as it may answer later.
+            raise ValueError("a URL https://... or http://...")
         return value
 
     @field_validator("cors_origins")

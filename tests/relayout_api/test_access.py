@@ -199,6 +199,25 @@ def test_a_port_in_use_and_a_misspelt_setting_are_told_at_the_start(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--days", "1000000000000"), ("--days", "3000000"), ("--rate", "inf"), ("--concurrency", str(1 << 70))],
+)
+def test_a_limit_of_a_key_that_no_database_holds_is_refused(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, option: str, value: str
+) -> None:
+    monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
+    refused = run("serve", "keys", "add", "ci", option, value)
+    assert refused.status == 2
+    assert option in refused.err
+
+
+def test_a_grace_without_end_is_refused(run: Run) -> None:
+    refused = run("serve", "--grace", "inf", "--check")
+    assert refused.status == 2
+    assert "--grace" in refused.err
+
+
 def test_the_configuration_can_be_checked_without_a_start(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

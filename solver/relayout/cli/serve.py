@@ -31,6 +31,7 @@ def start(
         float | None,
         typer.Option(
             min=0,
+            max=1 << 20,
             metavar="SECONDS",
             help="The time for work in progress when the server is told to stop; jobs start again later. [default: the "
             "variable RELAYOUT_GRACE, else 10]",
@@ -70,9 +71,11 @@ def add(
     scope: Annotated[
         str, typer.Option(metavar="read|legalize|admin", help="The scope of the key; each includes those before it.")
     ] = "legalize",
-    rate: Annotated[float | None, typer.Option(min=0.01, metavar="N", help="Requests a minute.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Requests at once.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, metavar="N", help="Days until the key expires.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.01, max=1e6, metavar="N", help="Requests a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, max=10**6, metavar="N", help="Requests at once.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=36_500, metavar="N", help="Days until the key expires.")
+    ] = None,
 ) -> int:
     """Make a key and print it. It is shown only now."""
     print_data(_service("access.command").add(name, scope, rate, concurrency, days) + "\n")
