@@ -45,7 +45,15 @@ _ROUTERS = (router, jobs_router, drawings_router)
 _LEAST_COMPRESSED = 1000
 _ID = re.compile(r"[\w.:-]{1,80}")
 # Headers of requests and of answers that a page of another origin may send and read.
-_TAKEN = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Request-ID"]
+_TAKEN = [
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "If-None-Match",
+    "Last-Event-ID",
+    "X-API-Key",
+    "X-Request-ID",
+]
 _SHOWN = ["ETag", "Location", "Relayout-Report", "Retry-After", "X-Request-ID"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from http_server import Server
@@ -9,6 +11,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from relayout_api.access.same_origin import SameOrigin, is_local
+from relayout_api.app import create_app
+from relayout_api.settings import Settings
 
 OWN = "localhost:8000"
 
@@ -49,6 +53,19 @@ async def test_origins_that_are_allowed_may_ask_and_a_form_of_another_page_may_n
     assert await status_of("POST", allowed, "https://example.org") == 200
     assert await status_of("POST", allowed, "*") == 200
     assert await status_of("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}) == 403
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
+async def test_a_page_that_is_allowed_may_send_its_key_in_either_header(tmp_path: Path, header: str) -> None:
+    app = create_app(Settings(data=tmp_path, auth="required", cors_origins=("https://example.org",)))
+    asked = {
+        "Origin": "https://example.org",
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": header,
+    }
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.options("/v1/jobs", headers=asked)).status_code == 200
 
 
 def test_a_server_without_keys_refuses_a_rebound_name(server: Server, client: httpx.Client) -> None:
