@@ -160,6 +160,39 @@ def test_an_interrupt_is_130_in_foreign_code_and_in_pythons(step: str, waiting: 
     assert "Traceback" not in done.stderr
 
 
+ELSEWHERE = """
+import os, signal, socket
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from relayout.cli.exit_status import status_of
+from relayout.cli.progress import Bar
+def work():
+    with Bar(1, {limit}) as bar, bar.elsewhere(lambda: os.write(1, b"stopped")):
+        {begin}
+        os.kill(os.getpid(), {number})
+        # As the client waits for the next event.
+        ours, theirs = socket.socketpair()
+        ours.recv(1)
+import sys
+try:
+    work()
+except BaseException as error:
+    sys.exit(status_of(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "number", "status"),
+    [("None", "signal.SIGINT", 130), ("None", "signal.SIGTERM", 143), ("0.1", "0", 4)],
+    ids=["Ctrl-C", "SIGTERM", "the limit"],
+)
+@pytest.mark.parametrize("begin", ["pass", "bar('solve')", "bar('check')"])
+def test_work_elsewhere_is_stopped_with_the_process(limit: str, number: str, status: int, begin: str) -> None:
+    code = ELSEWHERE.format(limit=limit, number=number, begin=begin)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (status, "stopped"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 WRITES = """import pathlib, relayout.model.onnx_file
             with relayout.model.onnx_file.replace_file(pathlib.Path("legal.onnx")):
                 {kill}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +18,9 @@ import anyio
 import httpx
 import onnx
 import pytest
-from command_line import CHANNELS_LAST, Run, saved
-from http_server import Server
+from command_line import BIN, CHANNELS_LAST, Run, saved
+from http_bodies import endless_loop
+from http_server import Server, wait_for
 
 from relayout import legalize
 from relayout.client import AsyncClient, Client, Job
@@ -250,7 +253,9 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
         Client("http://127.0.0.1:1").backends()
 
 
-@pytest.mark.parametrize("address", ["http://[::1", "http://a:b", "http://a:99999999"])
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "http://a:b", "http://a:99999999", "127.0.0.1:8000", "localhost:8000", "http://"]
+)
 def test_an_address_that_is_none_is_an_error(address: str, model: Path, run: Run) -> None:
     for kind in (Client, AsyncClient):
         with pytest.raises(UsageError, match="not the address of a server"):
@@ -354,6 +359,29 @@ def test_the_command_says_on_a_server_what_is_wrong_with_a_file(
     assert (here.status, there.status) == (2, 2)
     assert here.err.startswith(f"relayout: error: {where.format(path=path)}\n")
     assert there.err == here.err
+
+
+def test_an_interrupt_of_the_command_cancels_its_job(server: Server, client: httpx.Client, tmp_path: Path) -> None:
+    def running() -> list[str]:
+        jobs = client.get("/v1/jobs").json()["jobs"]
+        return [
+            job["id"] for job in jobs if (job["kind"], job["state"], job["stage"]) == ("legalize", "running", "check")
+        ]
+
+    path = tmp_path / "loop.json"
+    path.write_text(json.dumps(endless_loop(1 << 60)))
+    command = [BIN, "legalize", path, "--check", "--server", server.address]
+    # A shell's background job ignores the signal, and so does all that it starts.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, handler)
+        wait_for(lambda: running() != [])
+        [job] = running()
+        process.send_signal(signal.SIGINT)
+        # Sooner than the next line of the stream, which comes every 15 seconds.
+        assert process.communicate(timeout=10) == (None, "relayout: interrupted\n")
+    assert process.returncode == 130
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
 
 
 def test_what_cannot_be_sent_to_a_server_is_2(model: Path, run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from threading import TIMEOUT_MAX, Event, Lock, Thread, Timer
 from time import perf_counter
@@ -46,6 +47,7 @@ class Bar:
         self._began: dict[str, float] = {}
         self._step = self._part = ""
         self._is_over = False
+        self._stop: Callable[[], object] | None = None
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
@@ -73,7 +75,7 @@ class Bar:
 
     def __call__(self, step: str) -> None:
         """End the last step and begin `step`."""
-        self._interrupts.at_once = step in TRACELESS
+        self._interrupts.at_once = self._stop is not None or step in TRACELESS
         if step == WRITING:
             self._interrupts.catch_termination()
         with self._lock:
@@ -89,9 +91,23 @@ class Bar:
 
     def within(self, step: str) -> None:
         """Begin a part of the current step, which is shown behind it."""
-        self._interrupts.at_once = step in TRACELESS
+        self._interrupts.at_once = self._stop is not None or step in TRACELESS
         self._part = step
         self._detail(step)
+
+    @contextmanager
+    def elsewhere(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Within the block another machine does the work, and `stop` stops it there, in at most `GRACE` seconds: before
+        Ctrl-C and the limit end the process, which they do at once, and before an exception, or SIGTERM, leaves."""
+        self._interrupts.catch_termination()
+        self._stop, self._interrupts.at_once = stop, True
+        try:
+            yield
+        except BaseException:
+            _given_grace(stop)
+            raise
+        finally:
+            self._stop, self._interrupts.at_once = None, False
 
     def improved(self, cost: int, bound: int) -> None:
         """Show the cost of the best solution so far, and the lower bound of all, behind the current step."""
@@ -128,6 +144,8 @@ class Bar:
     def _on_interrupt(self) -> None:
         self.clear()
         print_status("relayout: interrupted")
+        if self._stop is not None:
+            _given_grace(self._stop)
 
     def _on_limit(self) -> None:
         with self._lock:
@@ -145,10 +163,10 @@ class Bar:
             hint="raise it",
         )
         print_status(f"relayout: error: {describe(error)[1]}")
+        if self._stop is not None:
+            _given_grace(self._stop)
         if self._expired is not None:
-            last = Thread(target=self._expired, args=(error,), daemon=True)
-            last.start()
-            last.join(GRACE)
+            _given_grace(self._expired, error)
         os._exit(OUT_OF_TIME)
 
     def _seconds(self) -> Iterator[str]:
@@ -187,3 +205,10 @@ class Bar:
             task = progress.add_task(self._step, total=self._steps, completed=max(self._done, 0))
             progress.start()
             self._shown = progress, task
+
+
+def _given_grace(function: Callable[..., object], *arguments: object) -> None:
+    """Call a function, and wait for its end no longer than `GRACE` seconds."""
+    last = Thread(target=function, args=arguments, daemon=True)
+    last.start()
+    last.join(GRACE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ from relayout.backend.plugin_files import is_code
 from relayout.cli.batch_work import pack
 from relayout.cli.job import naming
 from relayout.cli.options import Request
-from relayout.errors import UsageError
+from relayout.errors import RelayoutError, UsageError
 
 if TYPE_CHECKING:
+    from relayout.cli.progress import Bar
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
@@ -23,29 +25,37 @@ KEY = "RELAYOUT_KEY"
 """The variable with the API key or bearer token for the server."""
 
 
-def legalize_remotely(
-    server: str, path: Path, source: Source, request: Request, progress: Callable[[str], None]
-) -> Outcome:
+def legalize_remotely(server: str, path: Path, source: Source, request: Request, bar: Bar) -> Outcome:
     """The legal model of `source`, read from `path`, and its report, from the service at `server`.
 
-    A table that declares a backend is sent along; other backends are the server's. Raises the errors of
-    `relayout.legalize`, and UsageError where the server does not answer.
+    A table that declares a backend is sent along; other backends are the server's. The job is cancelled where the
+    command ends before it. Raises the errors of `relayout.legalize`, and UsageError where the server does not answer.
     """
-    from relayout.client import Client, Event
+    from relayout.client import Client, Event, Job
     from relayout.legalization import Outcome
     from relayout.model.io import read_model
     from relayout.options import options_of
 
     def show(event: Event) -> None:
         if event.name == "stage":
-            progress(str(event.data["stage"]))
+            bar(str(event.data["stage"]))
+
+    submitted: list[Job] = []
+
+    def stop() -> None:
+        # What ended the command is told. A RuntimeError: the client was closed while a busy server is asked again.
+        with contextlib.suppress(RelayoutError, RuntimeError):
+            for job in submitted:
+                client.cancel(job.id)
 
     # Before the model is read: a backend that cannot be sent is an error at once.
     backend = _backend(request.backend)
     content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
     options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
-    with Client(server, key=os.environ.get(KEY)) as client, naming(path):
-        result = client.legalize(content, backend, progress=show, **options)
+    with Client(server, key=os.environ.get(KEY)) as client, naming(path), bar.elsewhere(stop):
+        submitted.append(client.submit("legalize", content, backend, **options))
+        client.wait(submitted[0].id, show)
+        result = client.result(submitted[0].id)
     assert result.model is not None
     return Outcome(read_model(result.model), result.report, changed=True)
 

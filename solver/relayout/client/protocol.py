@@ -291,6 +291,8 @@ def url_of(address: str) -> httpx.URL:
     """The address of a server, parsed. Raises UsageError."""
     try:
         url = httpx.URL(address)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise httpx.InvalidURL("no http://HOST or https://HOST")
         if url.port is not None and url.port > 65535:
             raise httpx.InvalidURL(f"Invalid port: '{url.port}'")
         return url
