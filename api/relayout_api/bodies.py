@@ -1,12 +1,12 @@
-"""Read a request's body, with limits of media type, size and time."""
+"""Read a request's body, with limits of media type, size and time, and bound the memory of bodies and answers."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 from fastapi import Request
@@ -142,7 +142,7 @@ async def _form_in(request: Request, body: Body) -> FormData:
 
 
 class Bodies:
-    """Reads bodies, and bounds what all of them hold in memory together."""
+    """Reads bodies, and bounds what all of them, and the answers that are sent, hold in memory together."""
 
     def __init__(self, settings: Settings) -> None:
         self.held = 0
@@ -198,10 +198,21 @@ class Bodies:
             finally:
                 self.held -= whole.size
 
+    @contextmanager
+    def sending(self, size: int) -> Iterator[anyio.CancelScope]:
+        """Count the bytes of an answer as held while the block sends them, and cancel it when the caller has not taken
+        them in the time that a body has to arrive: a caller who reads nothing would keep their memory forever."""
+        self.held += size
+        try:
+            with anyio.move_on_after(self._settings.body_seconds) as scope:
+                yield scope
+        finally:
+            self.held -= size
+
     def hold(self, body: Body, part: bytes) -> None:
         """Append a part to a body. Raises RefusedError where all bodies together would be too large."""
         if self.held + len(part) > self._settings.bodies_bytes:
-            problem = "the bodies of other requests fill the memory"
+            problem = "the bodies and answers of other requests fill the memory"
             raise RefusedError("busy", problem, hint="retry later", retry_after=5)
         body.write(part)
         self.held += len(part)

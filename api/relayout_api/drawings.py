@@ -43,7 +43,7 @@ async def draw_job(
     service: Service = request.app.state.service
     task, key, (body, *others) = await service.jobs.drawn(job)
     found, background = await computed(request, key, task, Content(body), *others)
-    return Pieces(_part(found.view, of), media_type=JSON, background=background)
+    return Pieces(_part(found.view, of), service.bodies, media_type=JSON, background=background)
 
 
 def _part(drawn: memoryview, of: Literal["both", "source", "legal"]) -> bytes | memoryview:

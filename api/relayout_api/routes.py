@@ -155,7 +155,7 @@ async def answer(request: Request, verb: str) -> Response:
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
     content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
-    return Pieces(content, media_type=preferred, headers=headers, background=background)
+    return Pieces(content, service.bodies, media_type=preferred, headers=headers, background=background)
 
 
 def _zipped(answer: Answer) -> bytes:

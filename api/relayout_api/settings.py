@@ -52,9 +52,12 @@ class Settings(BaseSettings):
     bodies_bytes: _Count = Field(
         default_factory=lambda fields: max(512 << 20, fields.get("max_body_bytes", 0)),
         validate_default=True,
-        description="size of all bodies that are held in memory; by default 512 MiB, or that of one body",
+        description="size of all bodies in memory, with the answers that are being sent; by default 512 MiB, or that "
+        "of one body",
     )
-    body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")
+    body_seconds: _Seconds = Field(
+        60.0, description="seconds for a body to arrive, and for the caller to take the answer to work"
+    )
     body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
         1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"
     )

@@ -15,23 +15,30 @@ import onnx
 import pytest
 import uvicorn
 from http_bodies import onnx_bytes
-from http_server import client_of, serving
+from http_server import client_of, serving, wait_for
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from relayout_api.bodies import ONNX
+from relayout_api.bodies import JSON, ONNX, Bodies
 from relayout_api.http_headers import HeadAsGet
 from relayout_api.http_protocol import Protocol, with_files
 from relayout_api.pieces import Pieces
+from relayout_api.settings import Settings
 from relayout_api.workers.messages import Content
 
 BODY = random.Random(0).randbytes(3_000_001)
+_LONG = 64 << 20
+BODIES = Bodies(Settings(body_seconds=0.5))
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the SHA-256 of the body; to /refused at once, without reading it; to /file with a file."""
+    """Answer with the SHA-256 of the body; to /refused at once, without reading it; to /file with a file; to /long with
+    one of this media type that no buffer holds."""
     if scope["path"] == "/file":
         await Pieces(Content(BODY), media_type=ONNX)(scope, receive, send)
+        return
+    if scope["path"] == "/long":
+        await Pieces(Content(bytes(_LONG)), BODIES, media_type=scope["query_string"].decode())(scope, receive, send)
         return
     request, found = Request(scope, receive), sha256()
     if request.url.path != "/refused":
@@ -136,6 +143,23 @@ def test_a_caller_who_leaves_in_the_middle_of_a_file_disturbs_nobody(caplog: pyt
         with socket.create_connection(address, timeout=60) as caller:
             assert answers(caller, [head(0, "/file")], 1) == [BODY]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("media", [ONNX, JSON])
+def test_a_caller_who_takes_no_answer_keeps_it_no_longer_than_a_body_may_take(
+    media: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server() as address, socket.create_connection(address, timeout=60) as stalled:
+        stalled.sendall(head(0, f"/long?{media}"))
+        assert stalled.recv(10) == b"HTTP/1.1 2"
+        assert BODIES.held == _LONG
+        wait_for(lambda: BODIES.held == 0)
+        wait_for(lambda: "/long: the caller does not take the answer" in caplog.text)
+        # The connection ends before the answer does.
+        assert sum(map(len, iter(lambda: stalled.recv(1 << 20), b""))) < _LONG
+        with socket.create_connection(address, timeout=60) as caller:
+            assert answers(caller, [head(0, "/file")], 1) == [BODY]
+    assert len(caplog.records) == 1
 
 
 def refused(sent: bytes) -> bytes:
