@@ -9,7 +9,10 @@ import socket
 import struct
 import subprocess
 import sys
+import weakref
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,9 @@ from relayout_api.problems import RefusedError
 from relayout_api.schemas import LegalizeParameters
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Metrics
-from relayout_api.workers import work
+from relayout_api.workers import work, worker
 from relayout_api.workers.fair_queue import FairQueue
-from relayout_api.workers.messages import Content, Task, receive
+from relayout_api.workers.messages import Answer, Content, Task, receive
 from relayout_api.workers.pool import Pool, WorkerDiedError, death
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 from relayout_api.workers.work import WORK
@@ -169,6 +172,32 @@ def test_a_legal_model_takes_no_more_memory_than_its_worker_may(memory: int, is_
     with contextlib.nullcontext() if is_enough else pytest.raises(MemoryError):
         answer = WORK["legalize"](task, [onnx_bytes()], lambda event: None)
         assert onnx.load_from_string(bytes(answer.view)).graph.initializer
+
+
+def test_a_worker_that_waits_keeps_nothing_of_its_last_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is in cycles, and has the request's file open."""
+
+    class Model:
+        itself: Model
+
+    models: list[weakref.ref[Model]] = []
+
+    def perform(task: Task, *_: object) -> Answer:
+        model = Model()
+        model.itself = model
+        models.append(weakref.ref(model))
+        return Answer(b"")
+
+    for name, stub in (("perform", perform), ("limit_cpu", print), ("no_core_dump", print)):
+        monkeypatch.setattr(worker, name, stub)
+    ours, theirs = socket.socketpair()
+    with theirs, ThreadPoolExecutor(1) as beside:
+        working = beside.submit(worker.work, theirs)
+        with ours:
+            Content().send(ours, asdict(Task("legalize", None, 1.0, 1)))
+            assert receive(ours) is not None
+            wait_for(lambda: models[0]() is None, seconds=5)
+        working.result()
 
 
 def test_a_worker_that_writes_much_to_stderr_does_not_block() -> None:

@@ -43,6 +43,8 @@ def work(channel: socket.socket) -> None:
             del answer
         del message
         gc.enable()
+        # At once, as the next task may be hours away, and a model is in cycles: all that the task made is young.
+        gc.collect(0)
 
 
 def _ignore(event: dict[str, object]) -> None:
