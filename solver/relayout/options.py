@@ -197,7 +197,8 @@ class Option(Struct, frozen=True):
             if name in found:
                 raise UsageError("the option is given twice", where=f"{where} {name}", expected="once", found=text)
             if self.type is int and not (value.isascii() and value.isdigit() and len(value) < 19):
-                raise UsageError("not a size", where=f"{where} {text}", expected=f"{self.least} or more", found=value)
+                expected = f"{self.least} or more, in at most 18 digits"
+                raise UsageError("not a size", where=f"{where} {text}", expected=expected, found=value)
             found[name] = int(value) if self.type is int else value if self.type is str else option_value(value)
         return found
 

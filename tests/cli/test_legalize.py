@@ -215,6 +215,7 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
         ("--dim N", "NAME=N"),
         ("--dim N=0", "1 or more"),
         ("--dim N=\N{SUPERSCRIPT TWO}", "1 or more"),
+        ("--dim N=9999999999999999999", "at most 18 digits"),
         ("--dim batch=4", "no symbolic dim of this name"),
         ("--backend nowhere.toml", "nowhere.toml"),
         (
