@@ -332,6 +332,18 @@ def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: P
         assert said[0] == said[1]
 
 
+def test_the_quiet_command_says_no_more_on_a_server(server: Server, tmp_path: Path, run: Run) -> None:
+    proto = onnx.parser.parse_model(CHANNELS_LAST)
+    proto.ir_version, proto.opset_import[0].version = 3, 8
+    weight = proto.graph.initializer[0]
+    proto.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    onnx.save(proto, tmp_path / "old.onnx")
+    for quiet, told in (((), True), (("--quiet",), False)):
+        here, there = (run("legalize", tmp_path / "old.onnx", *quiet, *at) for at in ((), ("--server", server.address)))
+        assert (here.status, there.status, there.err) == (0, 0, here.err)
+        assert ("IR version 3" in here.err) == told
+
+
 def test_the_command_writes_the_same_graph_json_on_a_server(server: Server, model: Path, run: Run) -> None:
     there = run("legalize", model, "-b", "nhwc", "-o", "-.json", "--server", server.address)
     assert there.out == run("legalize", model, "-b", "nhwc", "-o", "-.json").out != ""

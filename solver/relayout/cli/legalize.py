@@ -136,12 +136,13 @@ def legalize(
             print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
-    else:
+    elif done.warnings:
         from relayout.model.io import warnings_of
 
+        # How the model was read is no fault of a setting. A service has read it there.
+        known = warnings_of(outcome.model if server is None else read_file(model, source))
         for warning in done.warnings:
-            # How the model was read is no fault of a setting.
-            if warning not in warnings_of(outcome.model):
+            if warning not in known:
                 print_status(f"relayout: warning: {warning}")
     if not done.ok:
         if quiet:
