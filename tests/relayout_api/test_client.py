@@ -194,6 +194,12 @@ def test_a_key_that_is_missing_or_wrong_is_named_as_the_client_takes_it() -> Non
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["", "a\n", " a", "\N{SNOWMAN}", "a" * 256])
+def test_an_idempotency_key_that_fits_no_header_is_refused(remote: Client, key: str) -> None:
+    with pytest.raises(UsageError, match="key: not an idempotency key"):
+        remote.submit("legalize", {"opset": 20}, key=key)
+
+
 def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) -> None:
     job = remote.submit("legalize", model, "nhwc", key="events of a job")
     assert remote.submit("legalize", model, "nhwc", key="events of a job").id == job.id

@@ -54,6 +54,7 @@ Model = str | os.PathLike[str] | bytes | Mapping[str, Any]
 Backend = str | Mapping[str, Any]
 """The name of a backend that the server has, or a declarative one."""
 
+_HEADER = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 ENDED = ("succeeded", "failed", "cancelled")
 _ONNX = "application/octet-stream"
 # A busy or starting server is asked again, this often at most.
@@ -141,7 +142,11 @@ class Body:
     against: bytes | None = None
 
     def request(self, kind: str, name: str | None, key: str | None) -> dict[str, Any]:
-        """The arguments of an httpx request that submits this as a job."""
+        """The arguments of an httpx request that submits this as a job. Raises UsageError for a `key` that fits no
+        header."""
+        if key is not None and not _HEADER.fullmatch(key):
+            expected = "1 to 255 characters of ASCII, with no space at either end"
+            raise UsageError("not an idempotency key", where="key", expected=expected, found=shortened(repr(key)))
         headers = {} if key is None else {"Idempotency-Key": key}
         own = [("kind", kind)] if name is None else [("kind", kind), ("name", name)]
         given = {"params": [*own, *self.query], "headers": headers}
