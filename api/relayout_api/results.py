@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 
 from relayout_api.bodies import Body
 from relayout_api.settings import Settings
@@ -28,6 +28,11 @@ PARTS = ("model", "report", "choices")
 # To write and hash an answer of this size takes longer than most models of that size take to legalize.
 _LARGE = 8 << 20
 _MOST_REMEMBERED = 10_000
+# The pause before a job asks a store again that was away.
+_BACK_SECONDS = 5.0
+
+_T = TypeVar("_T")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class Results:
@@ -45,8 +50,12 @@ class Results:
         return digest
 
     async def content(self, digest: str) -> memoryview | None:
-        """The content of a digest, or None."""
+        """The content of a digest, or None. Raises OSError."""
         return await to_thread.run_sync(self._store.get, digest)
+
+    async def input(self, digest: str) -> memoryview | None:
+        """The content of a digest for a job, which waits for a store that is away, or None. Raises OSError."""
+        return await _until_back(self._store.get, digest)
 
     async def answer(
         self,
@@ -59,14 +68,14 @@ class Results:
     ) -> dict[str, Any]:
         """The digests of a job's `report`, `model` and `choices`, with `cost` and `bound`.
 
-        Raises as `Pool.run`, and OSError.
+        Waits for a store that is away: a job has no caller who would send it again. Raises as `Pool.run`, and OSError.
         """
         key = self.key(task)
-        found = await to_thread.run_sync(self._store.recorded, key)
-        if found is not None and await to_thread.run_sync(self._has, found[0]):
+        found = await _until_back(self._store.recorded, key)
+        if found is not None and await _until_back(self._has, found[0]):
             return found[0]
         answer = await pool.run(task, Content(body), caller, take=take)
-        return await to_thread.run_sync(self._keep_parts, key, answer)
+        return await _until_back(self._keep_parts, key, answer)
 
     async def known(self, key: str) -> Answer | None:
         """The answer to the request of this key, where it was computed before."""
@@ -136,6 +145,20 @@ class Results:
         if answer.repeats:
             self._store.record(key, found)
         return found
+
+
+async def _until_back(call: Callable[[*_Arguments], _T], *arguments: *_Arguments) -> _T:
+    """The result of a call to the store, which is made again while the store is away. Raises OSError for other
+    reasons."""
+    is_told = False
+    while True:
+        try:
+            return await to_thread.run_sync(call, *arguments)
+        except AwayError as error:
+            if not is_told:
+                _log.error("a job waits for the store, which cannot be used: %s", error)
+            is_told = True
+            await sleep(_BACK_SECONDS)
 
 
 @cache

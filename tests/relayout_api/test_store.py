@@ -7,8 +7,10 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import anyio
 import fsspec
@@ -20,7 +22,9 @@ from relayout.errors import UsageError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.store import AwayError, Store, digest_of, store_of
-from relayout_api.workers.messages import Answer
+from relayout_api.telemetry.metrics import Metrics
+from relayout_api.workers.messages import Answer, Task
+from relayout_api.workers.pool import Pool
 
 
 @pytest.fixture(params=["folder", "memory://"])
@@ -51,6 +55,47 @@ def test_a_large_answer_is_kept_when_it_is_computed_again(store: Store, tmp_path
             assert (await results.known("cd" * 32) is not None) is is_known
 
     anyio.run(main)
+
+
+def test_a_job_waits_for_a_store_that_is_away_and_is_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relayout_api.results._BACK_SECONDS", 0.01)
+    store = store_of(Settings(data=tmp_path))
+    digest = store.put(b"body")
+    away = dict.fromkeys(("get", "recorded", "put"), 2)
+
+    def sometimes(name: str) -> Callable[..., Any]:
+        method = getattr(store, name)
+
+        def call(*arguments: object) -> object:
+            if away[name]:
+                away[name] -= 1
+                raise AwayError("the service of the store does not answer")
+            return method(*arguments)
+
+        return call
+
+    for name in away:
+        monkeypatch.setattr(store, name, sometimes(name))
+    ran = []
+
+    class OnePool(Pool):
+        async def run(self, *_: object, **__: object) -> Answer:
+            ran.append(1)
+            return Answer(b"model", b"{}")
+
+    async def main() -> None:
+        settings = Settings(data=tmp_path)
+        results = Results(settings, store)
+        body = await results.input(digest)
+        assert body == b"body"
+        task = Task("legalize", None, 1.0, 1, "parts", digest=digest, of_job=True)
+        found = await results.answer(task, body, "caller", pool=OnePool(settings, Metrics()), take=ran.append)
+        assert await results.content(found["model"]) == b"model"
+
+    anyio.run(main)
+    assert (ran, set(away.values())) == ([1], {0})
 
 
 def test_the_first_of_two_answers_stands_and_a_damaged_one_is_none(store: Store, tmp_path: Path) -> None:

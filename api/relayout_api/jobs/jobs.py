@@ -475,7 +475,7 @@ class Jobs:
                 arguments["body"],
                 of_job=True,
             )
-            body = await self._results.content(arguments["body"])
+            body = await self._results.input(arguments["body"])
             if body is None:
                 raise RefusedError("no-result", "the body of the job was deleted")
             found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
