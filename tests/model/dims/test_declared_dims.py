@@ -151,3 +151,29 @@ def test_a_number_in_the_body_of_a_loop_over_an_open_batch_is_open(backend: str)
     legal, report = legalize(model, backend)
     assert [text for text in report.warnings if "value 'z', dim 0 is open, not 1" in text]
     assert_same_numbers(model, legal, {**BATCH_OF_THREE, "k": np.array(2)})
+
+
+@pytest.mark.parametrize(("rows", "columns"), [("h", "w"), ("- floordiv(- h, 2)", "- floordiv(- w, 2)")])
+@pytest.mark.parametrize("backend", ["nhwc", "onnx", "x86-nchwc"])
+def test_names_of_channels_last_for_a_value_that_has_channels_second_tell_nothing(
+    backend: str, rows: str, columns: str
+) -> None:
+    """As jax2onnx declares a value between convolutions from which it has removed the Transposes."""
+    strides = {"auto_pad": "SAME_UPPER", "strides": [1, 1] if rows == "h" else [2, 2]}
+    net = Net(18)
+    image = net.transpose(net.input("x", ("n", "h", "w", 3)), 0, 3, 1, 2)
+    first = net.node("Conv", image, net.weight(16, 3, 3, 3), **strides)
+    left = net.node("Relu", net.node("Conv", first, net.weight(8, 16, 1, 1)))
+    right = net.node("Conv", left, net.weight(16, 8, 3, 3), auto_pad="SAME_UPPER")
+    total = net.transpose(net.node("Add", first, right), 0, 2, 3, 1)
+    front = net.node("Shape", total, end=3)
+    groups = net.node("Reshape", total, net.node("Concat", front, net.constant([4, 4]), axis=0))
+    net.output(net.node("ReduceMean", net.node("Exp", groups), net.constant([1, 2, 4]), keepdims=0))
+    model = net.model()
+    for name, dims in {first: ("n", 16, rows, columns), left: ("n", rows, columns, 8)}.items():
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+    legal, report = legalize(model, backend)
+    for height in (8, 12):
+        image_of_size = np.random.default_rng(height).standard_normal((2, height, 16, 3)).astype(np.float32)
+        assert_same_numbers(model, legal, {"x": image_of_size})
+    assert [text for text in report.warnings if f"dim 1 is 8, not '{rows}'" in text]

@@ -1,12 +1,14 @@
-"""Declared dims that are wrong: a number where the operators give an open dim of the model's inputs.
+"""Declared dims that are wrong: a number where the operators give an open dim of the model's inputs, or a name where
+they give a number and the same name is open elsewhere.
 
 PyTorch's exporter declares a batch of 1 for products inside a model with an open batch, if the batch of its example is
-1. Where a batch is opened by hand, the values inside keep the old number. Runtimes go by the operators.
+1. Where a batch is opened by hand, the values inside keep the old number. jax2onnx keeps the shape of channels last for
+values that it has moved to channels second. Runtimes go by the operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import count
 
 import onnx
@@ -21,7 +23,8 @@ _UNNAMED = "relayout.open"
 
 
 def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> str | None:
-    """Open each dim of a result that is declared as a number, where inference finds an open dim of an input.
+    """Open each dim of a result that is declared as a number, where inference finds an open dim of an input, and all
+    dims of a result that has a name where inference finds a number, and that name is open elsewhere.
 
     `infer` fills shapes in. Returns a note about the values whose dims are changed; None if there are none. A model
     that relayout has written is left alone: its numbers are those that were known of the source. A Reshape may tell
@@ -30,25 +33,35 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     if any(entry.key == VERSION_KEY for entry in proto.metadata_props):
         return None
     is_open = any(not dim.HasField("dim_value") for value in proto.graph.input for dim in _dims(value))
-    if not is_open or not any(dim.HasField("dim_value") for value in _results(proto) for dim in _dims(value)):
+    if not is_open or not any(dim.WhichOneof("value") for value in _results(proto) for dim in _dims(value)):
         return None
-    probe, given = _without_numbers(proto)
+    probe, given = _undeclared(proto)
     try:
         inferred = infer(probe)
     except InputError:
         return None  # the model itself is inferred next, and its fault told
-    for name in _fixed_names(inferred.graph):
-        given.pop(name, None)
-    found = _names_by_value(inferred)
+    fixed = set(_fixed_names(inferred.graph))
+    found = _extents_by_value(inferred)
+    misplaced = _misplaced_names(proto, found, given.keys()) - fixed
+    outputs = {value.name for value in proto.graph.output}
     wrong: dict[str, str] = {}
     for value in _results(proto):
-        for place, (dim, name) in enumerate(zip(_dims(value), found.get(value.name, ()), strict=False)):
-            if name in given and dim.HasField("dim_value"):
-                text = f"value '{value.name}', dim {place} is {given[name] or 'open'}, not {dim.dim_value}"
+        extents = found.get(value.name, [])
+        for place, (dim, extent) in enumerate(zip(_dims(value), extents, strict=False)):
+            if isinstance(extent, int):
+                if dim.dim_param in misplaced and value.name not in outputs:
+                    text = f"value '{value.name}', dim {place} is {extent}, not '{dim.dim_param}'"
+                    wrong.setdefault(value.name, text)
+                    # The other dims are those of another order of axes as well.
+                    for each in _dims(value):
+                        each.Clear()
+                    break
+            elif extent in given and extent not in fixed and dim.HasField("dim_value"):
+                text = f"value '{value.name}', dim {place} is {given[extent] or 'open'}, not {dim.dim_value}"
                 wrong.setdefault(value.name, text)
                 dim.Clear()
-                if given[name]:
-                    dim.dim_param = given[name]
+                if given[extent]:
+                    dim.dim_param = given[extent]
     if not wrong:
         return None
     more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
@@ -56,10 +69,11 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
 
 
-def _without_numbers(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """A copy without the numbers of results, in which each open dim of an input has a name, and these names with those
-    that the model gives them; an open dim without a name gets one for the inference, and the empty string here. The
-    inputs of the body of a Loop or a Scan are inputs too: what they get is open where the model's inputs are."""
+def _undeclared(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """A copy whose results have no dims but names of inputs, in which each open dim of an input has a name, and these
+    names with those that the model gives them; an open dim without a name gets one for the inference, and the empty
+    string here. The inputs of the body of a Loop or a Scan are inputs too: what they get is open where the model's
+    inputs are."""
     probe = copied(proto)
     given: dict[str, str] = {}
     unnamed = (f"{_UNNAMED}{n}" for n in count())
@@ -71,17 +85,33 @@ def _without_numbers(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
                 given[dim.dim_param] = name
     for value in _results(probe):
         for dim in _dims(value):
-            dim.ClearField("dim_value")
+            if dim.dim_param not in given:
+                dim.Clear()
     return probe, given
 
 
-def _names_by_value(inferred: onnx.ModelProto) -> dict[str, list[str]]:
-    """The names of the dims of each result; none for values of one name that differ, as the branches of an If may."""
-    found: dict[str, list[str]] = {}
+def _extents_by_value(inferred: onnx.ModelProto) -> dict[str, list[int | str]]:
+    """The number or the name of each dim of each result, the empty string for neither; none for values of one name that
+    differ, as the branches of an If may."""
+    found: dict[str, list[int | str]] = {}
     for value in _results(inferred):
-        names = [dim.dim_param for dim in _dims(value)]
-        found[value.name] = names if found.get(value.name, names) == names else []
+        extents = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in _dims(value)]
+        found[value.name] = extents if found.get(value.name, extents) == extents else []
     return found
+
+
+def _misplaced_names(proto: onnx.ModelProto, found: Mapping[str, list[int | str]], fed: Set[str]) -> set[str]:
+    """The names that results declare where the operators give a number, and that are open or another number elsewhere;
+    those of inputs, which are `fed`, are open."""
+    numbers: dict[str, set[int]] = {}
+    open_ = {*fed}
+    for value in _results(proto):
+        for dim, extent in zip(_dims(value), found.get(value.name, ()), strict=False):
+            if dim.dim_param and isinstance(extent, int):
+                numbers.setdefault(dim.dim_param, set()).add(extent)
+            elif dim.dim_param:
+                open_.add(dim.dim_param)
+    return {name for name, extents in numbers.items() if name in open_ or len(extents) > 1}
 
 
 def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
