@@ -8,8 +8,8 @@ limit of 2 GB. If inference would read absent data, a placeholder replaces the c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from math import prod
 
 import onnx
@@ -28,9 +28,10 @@ from relayout.model.dims.inference_placeholders import (
     misread_operands,
     needs_placeholders,
 )
+from relayout.model.dims.loop_states import declare_results, with_carried_states
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, subgraphs_of
 from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.ops import graphs_of, nested_graphs
@@ -147,51 +148,19 @@ def infer_shapes(
 
 
 def _infer(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:
+    """onnx's inference, with the shapes of Loops' states that it leaves open."""
+    inferred = _with_results(proto, notes)
+    return with_carried_states(inferred, partial(_with_results, notes=None)) or inferred
+
+
+def _with_results(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:
     """onnx's inference, repeated while it leaves shapes of Loops' results open that can be declared."""
     inferred = _infer_once(proto, notes)
     for _ in range(ROUNDS):
-        if not _declare_states(inferred.graph, {}):
+        if not declare_results(inferred.graph, {}):
             break
         inferred = _infer_once(inferred, notes)
     return inferred
-
-
-def _declare_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
-    """Declare the shapes of Loops' results: the extents in which the initial and the last state agree.
-
-    `outer` has the values of the enclosing graphs. Returns whether a shape was declared.
-    """
-    stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
-    listed = {value.name: value for value in declared_values(graph)}
-    known = {**outer, **{value.name: value for value in stored}, **listed}
-    found = False
-    for node in graph.node:
-        bodies = graphs_inside([node])
-        for inner in bodies:
-            found |= _declare_states(inner, known)
-        if node.op_type != "Loop" or node.domain not in STANDARD_DOMAINS:
-            continue
-        for name, first, last in zip(node.output, node.input[2:], bodies[0].output[1:], strict=False):
-            own = listed.get(name)
-            if not name or first not in known or (own and own.type.tensor_type.HasField("shape")):
-                continue
-            agreed = _agreed(known[first].type, last.type)
-            if agreed is not None:
-                (own or graph.value_info.add(name=name)).type.CopyFrom(agreed)
-                found = True
-    return found
-
-
-def _agreed(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto | None:
-    """The type with the extents that both have; None where a rank is unknown or they have different ones."""
-    kinds = one.tensor_type, other.tensor_type
-    if not all(kind.HasField("shape") for kind in kinds) or len({len(kind.shape.dim) for kind in kinds}) > 1:
-        return None
-    agreed = copied(one)
-    for dim, same in zip(agreed.tensor_type.shape.dim, other.tensor_type.shape.dim, strict=True):
-        if (dim.dim_value, dim.dim_param) != (same.dim_value, same.dim_param):
-            dim.Clear()
-    return agreed
 
 
 def _infer_once(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:

@@ -222,6 +222,10 @@ def carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:
     twins = [node for node in inferred.node if node.name != PLACEHOLDER]
     for subgraph, twin in zip(graphs_inside(proto.node), graphs_inside(twins), strict=True):
         carry_over(twin, subgraph)
+    loops, informed = ([node for node in nodes if node.op_type == "Loop"] for nodes in (proto.node, twins))
+    for body, twin in zip(graphs_inside(loops), graphs_inside(informed), strict=True):
+        for value, state in zip(body.input, twin.input, strict=True):
+            value.type.CopyFrom(state.type)
     for field in ("value_info", "output"):
         proto.ClearField(field)
         getattr(proto, field).extend(info for info in getattr(inferred, field) if not info.name.startswith(PLACEHOLDER))
