@@ -1,13 +1,12 @@
-"""Einsum and MatMul: which operands are in an order of their own, and the equation that is written for them."""
+"""Einsum: which operands are in an order of their own, and the equation that is written for them."""
 
 from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net
 
-from relayout import legalize
 from relayout.layout.memory_format import Atom, MemoryFormat, order_of
 from relayout.ops import Free, rule_of
 
@@ -80,22 +79,3 @@ def test_one_order_of_all_subscripts_orders_a_reduction_and_a_scaling(
     rule = einsum(equation, *shapes)
     assert rule is not None
     assert rule.edit_operands is None
-
-
-def test_a_shared_matrix_may_multiply_the_transposes_of_all_rows_as_one() -> None:
-    """Three projections of tokens, and the attention of one head. The matrix is then read once for the whole batch."""
-    net = Net()
-    x = net.input("x", (4, 6, 6))
-    net.output(net.node("Selu", x))
-
-    def projected(*perm: int) -> str:
-        product = net.node("MatMul", x, net.weight(6, 6))
-        return net.transpose(net.node("Reshape", product, net.constant([4, 6, 6, 1])), *perm)
-
-    queries, keys, values = projected(0, 2, 1, 3), projected(0, 2, 3, 1), projected(0, 2, 1, 3)
-    weights = net.node("Softmax", net.node("MatMul", queries, keys), axis=3)
-    read = net.transpose(net.node("MatMul", weights, values), 0, 2, 1, 3)
-    net.output(net.node("Reshape", read, net.constant([4, 6, 6])))
-    legal, report = legalize(net.model(), "onnx")
-    assert_same_numbers(net.model(), legal)
-    assert report.cost == 2 * 2 * 4 * 144

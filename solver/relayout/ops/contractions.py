@@ -114,8 +114,7 @@ class _Product(Struct, frozen=True):
         return set(inner) == {self.contracted - 1} if self.batched else True
 
     def proposed(self, order: Axes) -> Iterator[Axes]:
-        """A plain product transposed, with its last row innermost, or all rows of a shared matrix; and a transposed one
-        plain, without unit axes."""
+        """A plain product transposed, with its last row innermost, and a transposed one plain, without unit axes."""
         working = [place for place, axis in enumerate(order) if axis in (self.contracted, self.column)]
         before = list(range(working[0])) if working else []
         inner = [*range(working[-1] + 1, len(order))] if working else []
@@ -127,8 +126,6 @@ class _Product(Struct, frozen=True):
                 yield (*before, *inner, *reversed(working))
         elif before and (not self.batched or order[before[-1]] == self.contracted - 1):
             yield (*before[:-1], *reversed(working), before[-1])
-            if len(before) > 1 and not self.batched:
-                yield (*reversed(working), *before)
         else:
             yield (*before, *reversed(working))
 
