@@ -139,12 +139,12 @@ def product_of(left: list[int], right: list[int], result: list[int], shape: tupl
     ("left", "right", "result", "note"),
     [
         # A MatMul with a permuted batch.
-        ([1, 0, 2, 3, 4], [4, 3, 1, 2, 0], [3, 0, 1, 2, 4], "1,0,2,3,4;1,0,2,3,4;1,0,2,3,4"),
+        ([1, 0, 2, 3, 4], [3, 1, 0, 2, 4], [3, 2, 1, 0, 4], "1,0,2,3,4;1,0,2,3,4;1,0,2,3,4"),
         ([1, 3, 0, 2], [1, 0, 2, 3], [1, 0, 3, 2], "1,0,2,3;1,0,2,3;1,0,2,3"),
         # The product of the transposes with a permuted batch: the first input is the source's second.
         ([0, 2, 3, 1], [3, 2, 0, 1], [1, 0, 3, 2], "1,0,2,3;1,0,2,3;1,0,2,3"),
         # FusedMatMul then has another order of the batch than the MatMul in whose place it stands.
-        ([1, 3, 0, 4, 2], [0, 4, 3, 2, 1], [1, 0, 2, 3, 4], "1,0,2,3,4;1,0,2,3,4;1,0,2,3,4"),
+        ([1, 2, 0, 4, 3], [4, 0, 3, 2, 1], [1, 3, 0, 2, 4], "2,0,1,3,4;2,0,1,3,4;2,0,1,3,4"),
     ],
 )
 def test_a_product_notes_its_batch_where_another_implementation_is_by_numbers(

@@ -100,7 +100,7 @@ def test_verify_without_a_run_finds_it_and_so_does_the_static_part_of_legalizati
     assert [each.rule for each in found.findings if each.severity == "error"] == ["shape"]
 
 
-def test_an_original_whose_shapes_cannot_be_inferred_decides_nothing() -> None:
+def test_an_original_whose_shapes_cannot_be_inferred_decides_nothing_and_a_note_says_so() -> None:
     """The extents of a Reshape to a shape that is an input are known only as declared."""
 
     def asked(net: Net, image: str) -> str:
@@ -109,7 +109,9 @@ def test_an_original_whose_shapes_cannot_be_inferred_decides_nothing() -> None:
     original = model(asked)
     [made] = [node.outputs[0] for node in original.graph if node.op_type == "Reshape"]
     made.shape = ir.Shape([ir.SymbolicDim("n"), ir.SymbolicDim("h"), 4, 2])
-    assert not findings(model(in_windows(8)), original)
+    for is_fresh in (False, True):
+        [found] = check_shapes_at_sizes(model(in_windows(8)), lambda: original, is_fresh=is_fresh)
+        assert (found.rule, found.severity) == ("not-sized", "note")
 
 
 def test_a_model_that_cannot_be_compared_is_looked_at_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +156,7 @@ def test_sizes_that_the_original_does_not_fit_are_tried_on_it_alone(monkeypatch:
 
     monkeypatch.setattr(shapes_at_sizes, "sized_reader", counted)
     one, other = model(in_windows(97)), model(in_windows(97))
-    assert not list(shapes_at_sizes.check_shapes_at_sizes(one, lambda: other))
+    [found] = shapes_at_sizes.check_shapes_at_sizes(one, lambda: other)
+    assert (found.rule, found.severity) == ("not-sized", "note")
     assert tried.count(one) == 1
     assert tried.count(other) == shapes_at_sizes.MOST_SIZES

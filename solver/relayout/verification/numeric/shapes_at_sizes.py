@@ -42,7 +42,7 @@ def check_shapes_at_sizes(
 ) -> Iterator[Finding]:
     """Yield a finding where the shapes of `model` contradict each other at sizes at which those of its original fit, or
     are others than the original's. So is a vector that is computed from extents, such as the shape of a tensor that the
-    model pads.
+    model pads. Where the original fits none of the sizes that are tried, the one finding is a note.
 
     `is_fresh`: the model is as legalization left it, with the shapes of its original declared. Then the original is
     read only where one of these is wrong, or where the model runs at some sizes alone. `dims` gives sizes to symbolic
@@ -81,6 +81,15 @@ def check_shapes_at_sizes(
                 return
             fits = plan
             break
+    if fits is None:
+        yield Finding(
+            rule="not-sized",
+            severity="note",
+            expected="sizes of the open dims at which all shapes of the original are known and fit together",
+            found="none among those tried",
+            message="shapes were not compared with the original's at sizes; --dim (options.dims) sets sizes, and a run "
+            "compares numbers",
+        )
     if fits is None or source is None or source_at is None or is_fresh:
         return
     # A number in place of an open dim may be the size that was tried.
