@@ -116,10 +116,10 @@ def with_input_shapes(light: Light, shapes: Mapping[str, Sequence[int]]) -> Ligh
             del value.type.tensor_type.shape.dim[:]
             for extent in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = extent
-    inputs = {value.name for value in graph.input}
+    given = {value.name for value in (*graph.input, *graph.initializer)}
     for value in (*graph.value_info, *graph.output):
-        # An input may be an output as well.
-        if value.name not in inputs and value.type.HasField("tensor_type"):
+        # An input may be an output as well, and a constant may have a declared type.
+        if value.name not in given and value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     return replace(light, proto=proto)
 

@@ -16,7 +16,7 @@ from relayout.errors import InputError
 from relayout.model.io import read_model
 from relayout.report.schema import Finding
 from relayout.verification.numeric import shapes_at_sizes
-from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
+from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes, sized_reader
 
 Draw = Callable[[Net, str], str]
 
@@ -160,3 +160,18 @@ def test_sizes_that_the_original_does_not_fit_are_tried_on_it_alone(monkeypatch:
     assert (found.rule, found.severity) == ("not-sized", "note")
     assert tried.count(one) == 1
     assert tried.count(other) == shapes_at_sizes.MOST_SIZES
+
+
+def test_a_constant_has_its_shape_at_sizes_too() -> None:
+    """The types of constants are among those of inner values, whose shapes are not those declared."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n,4,8] x) => (float[n,8,1] z) <float s = {2.0}> {
+            a = ReduceMean<axes = [1]> (x)
+            b = Add (a, s)
+            y = Sqrt (b)
+            z = Transpose<perm = [0, 2, 1]> (y) }"""
+    )
+    sized = sized_reader(read_model(source))({"n": 3})
+    assert isinstance(sized, ir.Model)
+    assert [node.outputs[0].shape for node in sized.graph] == [[3, 1, 8], [3, 1, 8], [3, 1, 8], [3, 8, 1]]
