@@ -80,14 +80,17 @@ def turn_between(order: tuple[int, ...], further: tuple[int, ...], shape: tuple[
 
 
 def cheapest_by_relaxation(turn: Transposition, shape: tuple[int, ...], price: Callable[[Transposition], int]) -> int:
-    """The cost of the cheapest sequence of exchanges, by going over all orders again and again."""
+    """The cost of the cheapest sequence of steps, by going over all orders again and again."""
     orders = list(permutations(range(len(shape))))
     cost = {order: price(turn_between(orders[0], order, shape)) if order == turn.perm else 0 for order in orders}
     cost = {order: 0 if order == orders[0] else cost[order] or 10**9 for order in orders}
     for _ in orders:
         for order in orders:
-            for a, b, c in combinations(range(len(order) + 1), 3):
-                further = (*order[:a], *order[b:c], *order[a:b], *order[c:])
+            exchanged = [
+                (*order[:a], *order[b:c], *order[a:b], *order[c:]) for a, b, c in combinations(range(len(order) + 1), 3)
+            ]
+            in_rows = [each for each in orders if each[-1] == order[-1] and each != order]
+            for further in (*exchanged, *in_rows):
                 cost[further] = min(cost[further], cost[order] + price(turn_between(order, further, shape)))
     return cost[turn.perm]
 

@@ -9,9 +9,10 @@ the formats' factors, so that a pair of formats takes microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from heapq import heappop, heappush
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -129,8 +130,8 @@ def _fused(source: _Factors, perm: list[int]) -> Transposition:
 
 def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -> Steps:
     """The cheapest sequence of Transposes that does what `turn` does, or `turn` alone where it costs no more. A step
-    exchanges two neighbouring sequences of groups. Such steps make every order, and are what operators have fast paths
-    for."""
+    exchanges two neighbouring sequences of groups, or leaves the innermost group, whole rows, where it is: operators
+    have fast paths for these, and they make every order."""
     count, best = len(turn.perm), price(turn)
     if not 2 < count <= _MOST_GROUPS:
         return Steps(best, ())
@@ -148,7 +149,7 @@ def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -
         given = _Factors(
             order, {g: n for n, g in enumerate(order)}, tuple([int(turn.shape[g] or 0) for g in order]), _ALL[:count]
         )
-        for further in _exchanged(order):
+        for further in _steps_from(order):
             own = price(_fused(given, [given.places[group] for group in further]))
             step, whole = min(step, own), cost + own
             if whole < min(best, least.get(further, whole + 1)):
@@ -165,6 +166,12 @@ _ALL = (False, *[True] * (_MOST_GROUPS - 1))
 """Each group can be fused with the one before."""
 
 
-def _exchanged(order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    for first, middle, end in combinations(range(len(order) + 1), 3):
-        yield (*order[:first], *order[middle:end], *order[first:middle], *order[end:])
+@cache
+def _steps_from(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The orders that one step makes of an order."""
+    exchanged = [
+        (*order[:first], *order[middle:end], *order[first:middle], *order[end:])
+        for first, middle, end in combinations(range(len(order) + 1), 3)
+    ]
+    in_rows = [(*others, order[-1]) for others in permutations(order[:-1])]
+    return tuple(dict.fromkeys((*exchanged, *in_rows[1:])))
