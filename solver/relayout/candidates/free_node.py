@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import chain
-from math import prod
+from math import inf, prod
 
 import onnx_ir as ir
 
@@ -112,17 +112,20 @@ class FreeNode:
 
     def _suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Further orders that the rule suggests once the node runs in `order`; those with another axis innermost where
-        the backend states that this order costs more than its operator; and for tiles in which it can only be
-        decomposed, those of whole axes."""
+        the backend states that they cost less; and for tiles in which it can only be decomposed, those of whole axes.
+        """
         dims, answers = self.maps.grouped(order) or (), self.answers(order) or ()
-        orders = [*self._rule.suggested(tuple([group[0].axis for group in dims]))]
-        if answers and all(cost and lowering.rewritten is None for _, lowering, cost in answers):
-            places = range(len(dims))
-            orders += [(*places[:place], *places[place + 1 :], place) for place in places[:-1]]
+        orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
         found = [self._normal(flat(dims[position] for position in each)) for each in orders]
+        if answers and all(cost and lowering.rewritten is None for _, lowering, cost in answers):
+            turned = [self._normal(flat((*dims[:n], *dims[n + 1 :], dims[n]))) for n in range(len(dims) - 1)]
+            found += [each for each in turned if self._least_cost(each) < self._least_cost(order)]
         if all(lowering.rewritten is not None for _, lowering, _ in answers):
             found += self.maps.whole_orders(order)
         return tuple(found)
+
+    def _least_cost(self, order: MemoryFormat) -> float:
+        return min([cost for _, _, cost in self.answers(order) or ()], default=inf)
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
