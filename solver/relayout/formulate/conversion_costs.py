@@ -225,7 +225,7 @@ class ConversionCosts:
         if key not in self._steps:
             self._steps[key] = cheapest_steps(turns[0], price)
         cost, orders = self._steps[key]
-        groups, _ = moved_groups(one_each(source), one_each(target), tensor.extents)
+        groups = moved_groups(one_each(source), one_each(target), tensor.extents)[0] if orders else ()
         if len(groups) != len(turns[0].perm):
             return 0, []
         return cost, [normal_form(flat([groups[each] for each in order]), tensor.extents) for order in orders]
