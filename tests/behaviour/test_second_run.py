@@ -302,3 +302,19 @@ def test_names_of_open_dims_inside_are_no_part_of_the_nodes() -> None:
 
     assert node_texts(nested("unk__1", [1, 0])) == node_texts(nested("unk__2", [1, 0]))
     assert node_texts(nested("unk__1", [1, 0])) != node_texts(nested("unk__1", [0, 1]))
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+def test_a_noted_cost_is_for_the_size_to_which_a_reshape_forces_a_dim(objective: str) -> None:
+    """The products of transposes cost more than the products, and a second run sees that by their notes alone."""
+    net = Net()
+    tokens = net.node("Reshape", net.input("x", (4, 6, 3, "d")), net.constant([4, 6, 6]))
+    for _ in range(3):
+        net.output(net.transpose(net.node("MatMul", tokens, net.weight(6, 6)), 0, 2, 1))
+    legal, report = legalize(net.model(), "onnx", objective=objective)
+    assert report.account.operators.bytes == 3 * 432
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    again, second = legalize(legal, "onnx", objective=objective)
+    assert (second.cost, second.account.operators.bytes) == (report.cost, report.account.operators.bytes)
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
+from relayout.backend.noted_costs import note_cost, noted_cost
 from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.dims.forced_dims import sized, sizes_of_all_runs
@@ -75,9 +76,12 @@ def _write_known(context: RewriteContext) -> None:
 
 
 def _enter_sizes(graph: ir.Graph, sizes: Mapping[str, int]) -> None:
-    """Give the results that are views of inputs the sizes to which Reshapes force dims of inputs: these may be gone."""
+    """Give the results that are views of inputs the sizes to which Reshapes force dims of inputs: these may be gone.
+    The costs noted on nodes are then for operands of these sizes."""
     shapes: dict[int, tuple[ir.Shape, ir.Shape]] = {}
-    for node in all_nodes(graph) if sizes else ():
+    nodes = list(all_nodes(graph)) if sizes else []
+    noted = [(node, cost) for node in nodes if (cost := noted_cost(node)) is not None]
+    for node in nodes:
         for value in node.outputs:
             shape = value.shape
             if shape is None or shape.is_static():
@@ -87,6 +91,8 @@ def _enter_sizes(graph: ir.Graph, sizes: Mapping[str, int]) -> None:
                 dims = [dim if isinstance(dim, int) or not dim.value else sized(dim.value, sizes) for dim in shape]
                 shapes[id(shape)] = shape, ir.Shape(dims)
             value.shape = shapes[id(shape)][1]
+    for node, cost in noted:
+        note_cost([node], cost, is_told=True)
 
 
 def sweep(graph: ir.Graph) -> None:
