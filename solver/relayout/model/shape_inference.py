@@ -27,6 +27,7 @@ from relayout.model.dims.inference_placeholders import (
     lend,
     misread_operands,
     needs_placeholders,
+    opset_of,
 )
 from relayout.model.dims.loop_states import declare_results, with_carried_states
 from relayout.model.dims.operator_placeholders import replaced_operator
@@ -132,10 +133,10 @@ def infer_shapes(
     probe = proto
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
-    if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph):
+    if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph, opset_of(proto)):
         probe = copied(proto)
         lend(probe.graph, {})
-        hide(probe.graph)
+        hide(probe)
     if has_absent:
         insert_placeholders(probe)
     inferred = _infer(probe, notes) if has_subgraphs else _infer_once(probe, notes)

@@ -44,7 +44,7 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
         return [_invalid(error)], None
     findings = list(_check_validity(proto, list(subgraphs_of(proto.graph)) if light.has_graphs else [proto.graph]))
     try:
-        hide(proto.graph, has_graphs=light.has_graphs)
+        hide(proto, has_graphs=light.has_graphs)
         insert_operator_placeholders(proto)
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written

@@ -471,6 +471,27 @@ def test_a_slice_with_unknown_bounds_keeps_the_extents_of_all_other_axes(axes: l
     assert all(extents[axis].startswith("unk__") for axis in axes)
 
 
+@pytest.mark.parametrize("opset", [10, 11])
+def test_a_named_dim_that_is_cut_has_another_extent(opset: int) -> None:
+    """onnx's inference of opset 10 keeps the name."""
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 5, opset_import: ["" : {opset}]>
+        net (float[n,300,m] x) => (float[a,b,c] y)
+            <int64[2] start = {{1,35}}, int64[2] end = {{1000000,227}}, int64[2] axes = {{0,1}}> {{
+            part = Slice (x, start, end, axes)
+            y = Relu (part) }}"""
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    for node in read_model(source).graph:
+        first, *others = [str(extent) for extent in node.outputs[0].shape or ()]
+        assert others == ["192", "m"]
+        assert first != "n"
+    legal, report = legalize(source, "onnx", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert legal.graph.output[0].type.tensor_type.shape.dim[0].dim_param != "n"
+
+
 def test_a_slice_of_unknown_axes_keeps_no_extent() -> None:
     net = Net()
     bounds = (net.input(name, ("k",), TensorProto.INT64) for name in ("start", "end", "axes"))

@@ -23,6 +23,7 @@ __all__ = [
     "lend",
     "misread_operands",
     "needs_placeholders",
+    "opset_of",
 ]
 
 LARGEST_KEPT = 1024
@@ -33,6 +34,9 @@ _ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
 _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 _TELLING = frozenset({"Constant", "Size", *_ORDER_KEEPING, *_COMBINING})
 """The operators whose operands are looked at."""
+
+_UNCUT = 10
+"""The opset in which onnx takes a named dim that a Slice cuts for the same dim."""
 
 
 def needs_placeholders(proto: onnx.ModelProto, *, in_nodes: bool) -> bool:
@@ -103,6 +107,11 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
                 inner.initializer.extend(here[name] for name in read if name in here and name not in own)
 
 
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The version of ONNX's operators; 1 where the model imports none."""
+    return next((each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS), 1)
+
+
 def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     """The operands of two or more dimensions whose values onnx would propagate wrongly: node index to operand indices.
 
@@ -142,8 +151,11 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
     return misread
 
 
-def blind_slices(graph: onnx.GraphProto) -> list[int]:
-    """The Slices, by index, of values that onnx propagates from a start that it does not know: it would take 0."""
+def blind_slices(graph: onnx.GraphProto, opset: int) -> list[int]:
+    """The Slices, by index, of values that onnx propagates from a start that it does not know: it would take 0. Of
+    opset 10 all of them."""
+    if opset == _UNCUT:
+        return [index for index, node in enumerate(graph.node) if node.op_type == "Slice"]
     computed = {index: node for index, node in enumerate(graph.node) if node.op_type == "Slice" and len(node.input) > 2}
     if not computed:
         return []
@@ -177,10 +189,16 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
     return max(rank - axes[0], 0) if axes else min(rank, 1)
 
 
-def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
-    """Hide the values of `misread_operands` and the starts of `blind_slices` from onnx's inference, in `graph` and
-    those inside it. `has_graphs`: there may be some."""
-    blind, misread = set(blind_slices(graph)), misread_operands(graph)
+def hide(proto: onnx.ModelProto, *, has_graphs: bool = True) -> None:
+    """Hide the values of `misread_operands` and the starts of `blind_slices` from onnx's inference, in all graphs.
+    `has_graphs`: there may be some inside the outermost one."""
+    opset = opset_of(proto)
+    for graph in [*subgraphs_of(proto.graph)] if has_graphs else [proto.graph]:
+        _hide(graph, opset)
+
+
+def _hide(graph: onnx.GraphProto, opset: int) -> None:
+    blind, misread = set(blind_slices(graph, opset)), misread_operands(graph)
     kept = f"{PLACEHOLDER}.kept"
     if blind:
         graph.initializer.append(onnx.helper.make_tensor(kept, onnx.TensorProto.BOOL, [1], [True]))
@@ -195,8 +213,6 @@ def hide(graph: onnx.GraphProto, *, has_graphs: bool = True) -> None:
             hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
             graph.node.insert(index, onnx.helper.make_node(operator, operands, [hidden], PLACEHOLDER))
             node.input[place] = hidden
-    for inner in graphs_inside(graph.node) if has_graphs else ():
-        hide(inner)
 
 
 def _defined(graph: onnx.GraphProto) -> set[str]:
