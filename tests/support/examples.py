@@ -337,6 +337,8 @@ def _contributed() -> list[Example]:
     other, result = scale(0.07, 128), scale(0.11, 77)
     matrix = Constant(np.random.default_rng(3).integers(-90, 90, (5, 6)), I8)
     columns = Constant(np.linspace(0.01, 0.03, 6), F), Constant(np.arange(6) - 3, I8)
+    depthwise = Constant(np.arange(30).reshape(5, 1, 3, 2) - 12, I8)
+    channels = Constant(np.linspace(0.01, 0.03, 5), F), Constant(np.zeros(5), I8)
     packed, scales = Constant(np.arange(96).reshape(6, 1, 16) * 2, U8), Constant(np.linspace(0.01, 0.03, 6), F)
     return [
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
@@ -366,6 +368,14 @@ def _contributed() -> list[Example]:
         *[
             quantized("QLinearAveragePool", image, *scale(), *result, **WINDOW, **last)
             for last in ({}, {"channels_last": 1, "count_include_pad": 1})
+        ],
+        *[
+            quantized("QLinearConv", of, *scale(), kernel, *each, *result, bias, **WINDOW, **last)
+            for of, kernel, each, bias, last in (
+                (image, Constant(np.arange(96).reshape(4, 4, 3, 2) - 50, I8), scale(0.01, 3, I8), None, {}),
+                (image, depthwise, channels, Constant(np.arange(5) * 99, I32), {"channels_last": 1, "group": 5}),
+                (Input((2, 6, 5, 1), U8, 0, 256), depthwise, channels, None, {"channels_last": 1}),
+            )
         ],
         quantized(
             "QGemm", Input((4, 5), U8, 0, 256), *scale(), matrix, *scale(0.02, 4, I8), None, *result, moves=False

@@ -71,10 +71,10 @@ class X86Nchwc(Unpacked):
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         (plain,) = super().implementations(node)
-        if node.domain in ("", "com.microsoft") and node.op_type == "QLinearConv":
-            return tuple(quantized(node, plain))
         if node.domain != "":
             return (plain,)
+        if node.op_type == "QLinearConv":
+            return tuple(quantized(node, plain))
         if node.inputs and is_dequantized(node.inputs[0]):
             return (plain,)
         if node.op_type == "MatMul":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import readers
-from relayout_backends.x86_nchwc.quantized import pool_order_cost
+from relayout_backends.x86_nchwc.quantized import order_cost_of_quantized
 from relayout_backends.x86_nchwc.shapes import is_known, volume
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritt
         return traffic + _turned_inside(node, axes)
     if node.op_type == "MatMul":
         return traffic + _packing(node, is_turned=is_rewritten)
-    return traffic + pool_order_cost(node, axes)
+    return traffic + order_cost_of_quantized(node, axes)
 
 
 def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:

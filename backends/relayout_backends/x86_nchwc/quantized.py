@@ -1,7 +1,8 @@
 """onnxruntime's quantized operators on NHWC data: the same operators with `channels_last`; kernels stay as they are.
 
-A pool of the domain com.microsoft takes either order by itself, as the operator table knows; a QLinearConv is written
-as the one of that domain. With channels first, the kernels transpose their data to channels last and their result back.
+Pools and convolutions of the domain com.microsoft take either order by themselves, as the operator table knows; ONNX's
+QLinearConv is written as the one of that domain. With channels first, the kernels transpose their data to channels last
+and their result back.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from relayout_backends.x86_nchwc.shapes import attributes, volume
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["pool_order_cost", "quantized"]
+__all__ = ["order_cost_of_quantized", "quantized"]
 
 _DOMAIN = "com.microsoft"
-_POOLS = ("QLinearAveragePool", "QLinearGlobalAveragePool")
-_ATTRIBUTES = (*ATTRIBUTES, "channels_last", "group")
+_IN_EITHER_ORDER = ("QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool")
+_ATTRIBUTES = (*ATTRIBUTES, "group")
 
 
-def pool_order_cost(node: ir.Node, axes: tuple[int, ...]) -> int:
-    """The cost of a quantized pool with its result's axes in this order; 0 for any other operator."""
+def order_cost_of_quantized(node: ir.Node, axes: tuple[int, ...]) -> int:
+    """The cost of onnxruntime's quantized pool or convolution with its result's axes in this order; 0 for any other
+    operator."""
     data, result = node.inputs[0], node.outputs[0]
-    if (node.domain, node.op_type) not in [(_DOMAIN, pool) for pool in _POOLS] or data is None or data.shape is None:
+    if node.domain != _DOMAIN or node.op_type not in _IN_EITHER_ORDER or data is None or data.shape is None:
         return 0
     rank = len(data.shape)
     is_last = node.attributes.get_int("channels_last", 0) == 1
@@ -36,12 +38,9 @@ def pool_order_cost(node: ir.Node, axes: tuple[int, ...]) -> int:
 
 
 def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain` and the implementation with the channels last, of a QLinearConv."""
+    """Yield `plain` and the implementation with the channels last, of ONNX's QLinearConv."""
     data, result = node.inputs[0], node.outputs[0]
     if data is None or data.shape is None or result.shape is None or len(data.shape) != 4:
-        yield plain
-        return
-    if node.attributes.get_int("channels_last", 0):
         yield plain
         return
     yield Implementation(plain.inputs, plain.results, plain.cost + _inner_transposes(data, result))

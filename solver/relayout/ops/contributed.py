@@ -82,20 +82,23 @@ def quantized_gemm(node: Reading) -> Listed:
     return Listed(listed)
 
 
-@row("free", *_POOLS, since=1, domain=CONTRIBUTED)
-def quantized_pool(node: Reading) -> Free:
-    """The kernels take channels second or, with `channels_last`, last; attributes list the spatial axes alike."""
-    extents = node.extents(0)
-    _check_scalars(node, (0,))
-    rank = len(extents)
-    if rank < 3:
+@row("free", *_POOLS, "QLinearConv", since=1, domain=CONTRIBUTED)
+def second_or_last(node: Reading) -> Free:
+    """The kernels take channels second or, with `channels_last`, last. Attributes list the spatial axes alike, and the
+    kernel of a convolution lies alike."""
+    read, made = node.extents(0), node.result_extents()
+    if node.node.op_type in _POOLS:
+        _check_scalars(node, (0,))
+    rank = len(read)
+    if rank < 3 or len(made) != rank:
         raise NoRuleError
     axes = tuple(range(rank))
     is_last = bool(node.integer("channels_last", 0))
     first = (0, rank - 1, *range(1, rank - 1)) if is_last else axes
     last = axes if is_last else (0, *range(2, rank), 1)
     return free(
-        extents,
+        # An axis of extent 1 in the data, such as one channel, may be longer in the result.
+        tuple([result if own == 1 else own for own, result in zip(read, made, strict=True)]),
         (axes, *(None,) * (len(node.node.inputs) - 1)),
         (axes,),
         allows=lambda order: order in (first, last),

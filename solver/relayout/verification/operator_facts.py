@@ -123,11 +123,16 @@ _CONTRIBUTED_DATA = {
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 3)),
     "QLinearWhere": (0, 1, 4),
 }
-_CONTRIBUTED_POOLS = frozenset({"QLinearAveragePool", "QLinearGlobalAveragePool"})
+# Those that name their axes: `channels_last` says in which order.
+_CONTRIBUTED_NAMED = {
+    "QLinearAveragePool": Named(),
+    "QLinearConv": Named(kernel=3),
+    "QLinearGlobalAveragePool": Named(),
+}
 _CONTRIBUTED_OTHERS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearConcat".split()
 )
-_CONTRIBUTED_KINDS = _CONTRIBUTED_DATA.keys() | _CONTRIBUTED_POOLS | _CONTRIBUTED_OTHERS
+_CONTRIBUTED_KINDS = _CONTRIBUTED_DATA.keys() | _CONTRIBUTED_NAMED.keys() | _CONTRIBUTED_OTHERS
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 OURS = "relayout"
@@ -150,8 +155,8 @@ def is_elementwise(node: ir.Node) -> bool:
 def named(node: ir.Node) -> Named | None:
     """The facts of a node that reads axes by name, else None."""
     domain, kind = node.domain, node.op_type
-    if domain == CONTRIBUTED and kind in _CONTRIBUTED_POOLS:
-        return _OF_POSITIONS
+    if domain == CONTRIBUTED and kind in _CONTRIBUTED_NAMED:
+        return _CONTRIBUTED_NAMED[kind]
     if domain not in _KNOWN_DOMAINS:
         return declared_facts(node)
     if kind == "BatchNormalization":
@@ -207,9 +212,9 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial, and a quantized pool of onnxruntime with `channels_last` N, spatial, C. One
-    of the domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it differs, and
-    `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
+    A standard operator reads N, C, spatial, and a quantized pool or convolution of onnxruntime with `channels_last` N,
+    spatial, C. One of the domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it
+    differs, and `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs

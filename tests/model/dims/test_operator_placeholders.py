@@ -147,3 +147,14 @@ def test_convolutions_and_products_with_an_activation_behind_have_the_shape_of_t
         f = Flatten (p)
         v = com.microsoft.FusedGemm <activation = "LeakyRelu", activation_alpha = 0.1> (f, k, b) }""")
     assert (shapes["c"], shapes["v"]) == ("[N,8,4,4]", "[N,5]")
+
+
+def test_windows_of_channels_last_have_the_shape_of_onnxs_operator_between_transposes() -> None:
+    shapes = read(f"""g (uint8["N",9,9,3] x, int8[8,3,3,3] w, int8[5,8,3,3] k) => (v) {{
+        {SCALES}
+        u = Constant <value = int8 {{0}}> ()
+        c = com.microsoft.QLinearConv <strides = [2,2], channels_last = 1> (x, s, z, w, s, u, s, z)
+        p = com.microsoft.NhwcMaxPool <kernel_shape = [2,2], strides = [2,2]> (c)
+        t = Transpose <perm = [0,3,1,2]> (p)
+        v = com.microsoft.QLinearConv <pads = [1,1,1,1]> (t, s, z, k, s, u, s, z) }}""")
+    assert (shapes["c"], shapes["p"], shapes["v"]) == ("[N,4,4,8]", "[N,2,2,8]", "[N,5,2,2]")

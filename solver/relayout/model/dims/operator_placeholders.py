@@ -46,6 +46,9 @@ _OLDEST_WITH_CAST_LIKE = 15
 _PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
 # Operators with an activation behind, and how many operands of ONNX's operator tell the shape.
 _ACTIVATED = {"FusedConv": ("Conv", 2), "FusedGemm": ("Gemm", 2)}
+# Operators of windows that take channels last, always or where `channels_last` is 1.
+_WINDOWS = {"NhwcMaxPool": "MaxPool", "QLinearConv": "QLinearConv"}
+_ALWAYS_LAST = ("NhwcMaxPool",)
 _OWN_ATTRIBUTES = ("activation", "channels_last", "opset")
 """The beginnings of the names of attributes that ONNX's operator lacks."""
 
@@ -205,6 +208,8 @@ class _Writer:
         elif operator in _ACTIVATED:
             plain, count = _ACTIVATED[operator]
             self._add(plain, [self._read(n) for n in range(count)], self._result(0), self._kept())
+        elif operator in _WINDOWS:
+            self._channels_last(_WINDOWS[operator], declared.rank(self._read(0)))
         elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
             extents = helper.make_attribute("value_ints", [self._integer("K"), self._integer("N")])
             weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
@@ -246,7 +251,7 @@ class _Writer:
         is_gemm = form.operator == "Gemm"
         if not zero and (scale or not is_gemm):
             return  # QuantizeLinear would make uint8 of it
-        perms = self._perms(rank) if self._integer("channels_last") == 1 else ()
+        perms = self._perms(rank)
         if perms is None:
             return
         # The shape of a product does not depend on its bias.
@@ -259,6 +264,18 @@ class _Writer:
             made = self._add("Transpose", [made], attributes=[helper.make_attribute("perm", perm)])
         operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
         self._add(operator, read, self._result(0))
+
+    def _channels_last(self, operator: str, rank: int | None) -> None:
+        """ONNX's operator of the same operands; its data and result may be channels last."""
+        perms = self._perms(rank)
+        if perms is None:
+            return
+        read = [self._read(n) for n in range(len(self._node.input))]
+        for perm in perms[:1]:
+            read[0] = self._add("Transpose", read[:1], attributes=[helper.make_attribute("perm", perm)])
+        made = self._add(operator, read, "" if perms else self._result(0), self._kept())
+        for perm in perms[1:]:
+            self._add("Transpose", [made], self._result(0), [helper.make_attribute("perm", perm)])
 
     def _kept(self) -> list[onnx.AttributeProto]:
         """The attributes that ONNX's operator has too."""
@@ -278,8 +295,11 @@ class _Writer:
         perm = [*batch, last, first] if is_swapped else [*batch, first, last]
         return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
 
-    def _perms(self, rank: int | None) -> tuple[list[int], list[int]] | None:
-        """The permutations from channels last to channels second and back; None where the rank is not known."""
+    def _perms(self, rank: int | None) -> Sequence[list[int]] | None:
+        """The permutations from channels last to channels second and back, none where the operator has channels second;
+        None where the rank is not known."""
+        if self._integer("channels_last") != 1 and self._node.op_type not in _ALWAYS_LAST:
+            return ()
         if "kernel_shape" in self._attributes:
             rank = len(self._attributes["kernel_shape"].ints) + 2
         if rank is None or rank < 3:
