@@ -13,6 +13,8 @@ from model_files import parse, same, shapes
 from relayout.errors import InputError
 from relayout.legalization import legalize
 from relayout.model.io import read_model, to_json, to_proto, warnings_of
+from relayout.model.proto_graphs import nodes_inside
+from relayout.verification.verifier import verify
 
 
 def test_local_functions_are_inlined() -> None:
@@ -274,3 +276,62 @@ def test_a_fused_convolution_with_bounds_of_an_unknown_type_stays() -> None:
     )
     model.opset_import.add(domain="com.microsoft", version=1)
     assert [node.op_type for node in read_model(model).graph] == ["FusedConv"]
+
+
+def in_channels_last(convolution: str, layout: str) -> onnx.ModelProto:
+    """A network with a convolution, and another in a branch; the kernels are of an order of the axes O, I, H, W."""
+    model = parse(
+        f"""g (float[1,3,9,8] x, bool c) => (float[1,8,5,4] y) {{
+            t = Transpose <perm = [0,2,3,1]> (x)
+            a = {convolution} <kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]> (t, w, b)
+            r = Relu (a)
+            n = If (c) <
+                then_branch = p () => (d) {{ d = {convolution} <group = 2> (r, v) }},
+                else_branch = e () => (f) {{ f = Concat <axis = 3> (r, r) }}>
+            y = Transpose <perm = [0,3,1,2]> (n)
+        }}
+        <domain: "mine", opset_import: ["" : 17]>
+        Conv <kernel_shape: ints = [1,1], strides: ints = [1,1], pads: ints = [0,0,0,0], group: int = 1> (x, w, b)
+            => (y) {{
+            t = Transpose <perm = [0,3,1,2]> (x)
+            a = Conv <kernel_shape: ints = @kernel_shape, strides: ints = @strides, pads: ints = @pads,
+                group: int = @group> (t, w, b)
+            y = Transpose <perm = [0,2,3,1]> (a)
+        }}""",
+        opset=17,
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (4, 3, 3, 3), "b": (4,), "v": (8, 2, 1, 1)}.items():
+        kernel = rng.normal(size=shape).astype(np.float32)
+        kernel = kernel.transpose(["OIHW".index(axis) for axis in layout]) if len(shape) > 1 else kernel
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(kernel), name))
+    return model
+
+
+@pytest.mark.parametrize(("backend", "most"), [("nhwc", 2), ("onnx", 0)])
+def test_a_convolution_that_onnxruntime_has_in_channels_last_takes_part_in_the_choice(backend: str, most: int) -> None:
+    model = in_channels_last("com.microsoft.NhwcConv", "OHWI")
+    legal, report = legalize(model, backend, check=True)
+    assert "NhwcConv" not in {node.op_type for node in nodes_inside(legal.graph.node)}
+    assert report.before.transposes == 2
+    assert report.after.transposes == most
+    assert any("NhwcConv" in warning for warning in report.warnings)
+    assert_same_numbers(in_channels_last("mine.Conv", "OIHW"), legal)
+    assert verify(legal, backend, against=model).passed
+
+
+@pytest.mark.parametrize("other", ["", 'c = relayout.Conv <data_layout = "NHWC", kernel_layout = "OHWI"> (x, w)'])
+def test_a_convolution_of_an_unknown_rank_stays_and_one_gives_no_other_operator_a_body(other: str) -> None:
+    model = parse(
+        f"""g (float[1,9,8,3] x, float[4,3,3,3] w) => (a, b) {{
+            a = com.microsoft.NhwcConv (x, w)
+            b = com.microsoft.NhwcConv <kernel_shape = [3,3]> (x, w)
+            {other}
+        }}"""
+    )
+    for domain in ("com.microsoft", "relayout"):
+        model.opset_import.add(domain=domain, version=1)
+    read = read_model(model, bodies=False)
+    assert [node.op_type for node in read.graph][:2] == ["NhwcConv", "NhwcConv" if other else "Conv"]
+    assert len(read.functions) == (not other)

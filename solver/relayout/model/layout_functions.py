@@ -7,6 +7,7 @@ operator differ in their overload.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 import onnx
 import onnx_ir as ir
@@ -80,8 +81,9 @@ class Signature(Struct, frozen=True):
     results: tuple[OperandConversion | None, ...]
 
 
-def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a body for each `relayout::` operator that has none.
+def with_bodies(proto: onnx.ModelProto, only: Set[str] | None = None) -> onnx.ModelProto:
+    """The model with a body for each `relayout::` operator that has none; for those alone whose first results are
+    `only`, where given.
 
     Raises InputError if an operator's layouts do not have the names of its axes.
     """
@@ -91,7 +93,8 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == OWN_DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
+        is_asked = only is None or node.outputs[0].name in only
+        if is_asked and node.domain == OWN_DOMAIN and has_roles(node) and node.op_identifier()[1:] not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed

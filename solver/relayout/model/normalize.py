@@ -2,18 +2,21 @@
 
 The standard domain is '', an unknown extent has no value, constants are inputs only if they can be overridden, local
 functions are inlined (except those of the domain `relayout`, our own operators), a convolution or product that
-onnxruntime has fused with its activation is ONNX's operators again, nodes are in topological order.
+onnxruntime has fused with its activation is ONNX's operators again, its convolution of channels last is our own, nodes
+are in topological order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from itertools import starmap
 
 import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError, InternalError
+from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import (
@@ -40,6 +43,8 @@ CLIP_WITH_OPERANDS = 11
 GEMM_WITHOUT_SUMMAND = 11
 # onnxruntime's operators with an activation behind, and ONNX's operator before it.
 FUSED = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
+# onnxruntime's convolution of channels last, with a kernel of input channels last too.
+LAST, LAST_LAYOUTS = "NhwcConv", {"data_layout": "NHWC", "kernel_layout": "OHWI"}
 # For each activation, the attributes that the entries of `activation_params` are.
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Relu", "Sigmoid", "Tanh"), ()),
@@ -75,9 +80,12 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         if function.domain == OWN_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")
     _import_domains(proto, used)
-    if CONTRIBUTED in used and not operators.isdisjoint(FUSED) and _split_fused(proto, notes):
-        structure = check_structure(proto)
-        operators = {operator for _, operator, *_ in structure.kinds}
+    if CONTRIBUTED in used and not operators.isdisjoint({*FUSED, LAST}):
+        made = _read_last(proto, notes)
+        if _split_fused(proto, notes) or made:
+            proto = with_bodies(proto, made) if made else proto
+            structure = check_structure(proto)
+            operators = {operator for _, operator, *_ in structure.kinds}
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
@@ -142,6 +150,37 @@ def _say_one_sided(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.op_type == ONE_SIDED and not node.domain and all(each.name != "onesided" for each in node.attribute):
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+
+
+def _read_last(proto: onnx.ModelProto, notes: list[str]) -> Set[str]:
+    """Read onnxruntime's NhwcConv as our own Conv in its layouts, in subgraphs too. onnxruntime has no kernel for it on
+    CPUs. Returns the names of the results of those that are read so: none where an operator of our own lacks its body,
+    so that it does not get the one of these."""
+    made: set[str] = set()
+    bodies = {(function.domain, function.name, function.overload) for function in proto.functions}
+    calls = (each for each in nodes_inside(proto.graph.node) if each.domain == OWN_DOMAIN)
+    if any((each.domain, each.op_type, each.overload) not in bodies for each in calls):
+        return made
+    graphs = list(subgraphs_of(proto.graph))
+    ranks = {tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer[:]}
+    for graph in graphs:
+        for node in graph.node:
+            if (node.domain, node.op_type) != (CONTRIBUTED, LAST) or len(node.input) < 2 or len(node.output) != 1:
+                continue
+            if ranks.get(node.input[1], 2 + len(_ints(node, "kernel_shape"))) != 4:
+                continue
+            node.domain, node.op_type, node.overload = OWN_DOMAIN, "Conv", "_".join(LAST_LAYOUTS.values())
+            node.attribute.extend(starmap(onnx.helper.make_attribute, LAST_LAYOUTS.items()))
+            made.add(node.output[0])
+    if made:
+        notes.append(f"onnxruntime's {LAST} is read as a Conv with channels last: {len(made)} of them")
+    if made and all(opset.domain != OWN_DOMAIN for opset in proto.opset_import):
+        proto.opset_import.add(domain=OWN_DOMAIN, version=1)
+    return made
+
+
+def _ints(node: onnx.NodeProto, attribute: str) -> list[int]:
+    return next((list(each.ints) for each in node.attribute if each.name == attribute), [])
 
 
 def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
