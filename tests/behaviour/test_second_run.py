@@ -11,10 +11,12 @@ import onnx.parser
 import pytest
 from equivalence import node_texts
 from graphs import Net
+from legalization_checks import checked
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout import legalize, load_backend, read_model, verify
 from relayout.model.io import to_json
+from relayout_backends.x86_nchwc.backend import X86Nchwc
 
 PLAIN = ("auto-nhwc", "canonical", "nchw", "nhwc", "onnx", "opencl", "tpu", "x86-nchwc", "xla-cpu")
 TVM = {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4o"], "MaxPool": ["NHWC"]}}
@@ -270,6 +272,27 @@ def test_a_reduced_axis_may_stay_innermost_in_memory() -> None:
     again, second = legalize(legal, "x86-nchwc", backend_options={"block": 16})
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
     assert second.cost == report.cost
+
+
+def test_channels_of_two_blocks_that_are_interleaved_stay_in_blocks() -> None:
+    """A unit of ShuffleNet as flax writes it: the parts are stacked in front of their channels, and swapped with them.
+    In blocks, the stack lies behind the channels of a block, where the shuffled network has it, at once."""
+    net = Net(17)
+    value = net.input("x", (2, 8, 8, 3))
+    value = net.node("Relu", net.conv(net.transpose(value, 0, 3, 1, 2), 3, 32))
+    for _ in range(2):
+        value = net.transpose(value, 0, 2, 3, 1)
+        left, right = net.node("Split", value, net.constant([16, 16]), results=2, axis=3)
+        right = net.node("Relu", net.conv(net.transpose(right, 0, 3, 1, 2), 16, 16))
+        both = net.node("Concat", left, net.transpose(right, 0, 2, 3, 1), axis=3)
+        stacked = net.node("Reshape", both, net.constant([2, 8, 8, 2, 16]))
+        value = net.node("Reshape", net.transpose(stacked, 0, 1, 2, 4, 3), net.constant([2, 8, 8, 32]))
+        value = net.transpose(value, 0, 3, 1, 2)
+    net.output(net.conv(value, 32, 8))
+    legal, report = checked(net.model(), X86Nchwc(block=8))
+    again, second = legalize(legal, X86Nchwc(block=8))
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
 def test_a_resize_keeps_the_names_of_its_axes() -> None:

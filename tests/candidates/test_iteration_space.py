@@ -44,6 +44,27 @@ def test_a_format_without_padding_guides_whole_channels() -> None:
     assert scaled_channels(32).guided_order(1, (Atom(0), Atom(1)), 0, blocks(0)) == blocks(0)
 
 
+def joined() -> IndexingMaps:
+    """The concatenation of two tensors [2, 5, 16] to [2, 5, 32]."""
+    extents = (2, 5, 32)
+    traits = (*[AxisTraits(tileable=True)] * 2, AxisTraits(tile_multiple=16))
+    axes = tuple([(Atom(n),) for n in range(3)])
+    views = [View.of(axes, own, own) for own in ((2, 5, 16), (2, 5, 16), extents)]
+    return IndexingMaps(extents, traits, False, None, tuple([(view, (0, 1, 2)) for view in views]))
+
+
+def test_the_place_of_the_parts_of_a_concatenation_guides_formats_of_a_part() -> None:
+    """The parts are interleaved: a part's own tiles stay where they are, and the parts lie behind them."""
+    maps = joined()
+    blocked = (Atom(0), Atom(2, 8), Atom(1), Atom(2, 1, 8))
+    interleaved = (Atom(0), Atom(1), Atom(2, 1, 16), Atom(2, 16))
+    assert maps.is_guide(2, interleaved, 0)
+    assert not maps.is_guide(2, blocked, 0)
+    found = (Atom(0), Atom(2, 8, 16), Atom(1), Atom(2, 1, 8), Atom(2, 16))
+    assert maps.guided_order(0, blocked, 2, interleaved) == found
+    assert maps.formats(found) == (blocked, blocked, found)
+
+
 class Blocks(Backend):
     """Relu runs in tiles of 2 rows and of 8 channels, filled up with zeros."""
 

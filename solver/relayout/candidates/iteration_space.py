@@ -77,10 +77,17 @@ class IndexingMaps:
             [n for n in range(len(has)) if is_partial and n != index and has[n] - known]
             for index, known in enumerate(has)
         ]
-        # For each operand that lacks axes, those that have all.
         self._lacking = [wide - known for known in has]
-        complete = [n for n, lacking in enumerate(self._lacking) if not lacking]
-        self.guides = [complete if lacking else [] for lacking in self._lacking]
+        # The axes of which each operand has one tile of several: those along which it is one of parts that are alike.
+        sizes = {axis: {own for a, own in of_operands if a == axis} for axis in self._multiples}
+        alike = {axis for axis, own in sizes.items() if own == {self._multiples[axis], extents[axis]} and len(own) > 1}
+        self._one_tile = [
+            {axis for axis, place in positions.items() if axis in alike and view.extents[place] != extents[axis]}
+            for view, _, positions in self._operands
+        ]
+        # For each operand that lacks axes, or tiles of one, those that have all.
+        lacks = [bool(axes or tiles) for axes, tiles in zip(self._lacking, self._one_tile, strict=True)]
+        self.guides = [[n for n, each in enumerate(lacks) if not each] if own else [] for own in lacks]
         # The memory in the source of each operand that lacks no axis, or only companions of its own.
         full = [n for n, own in enumerate(has) if all(self._companions.get(axis) in own for axis in wide - own)]
         self._memories = dict.fromkeys(map(self._memory_in_source, full))
@@ -167,25 +174,35 @@ class IndexingMaps:
         return normal_form(tuple([atom for atom in order if atom.axis in positions]), self.extents)
 
     def is_guide(self, index: int, format_: MemoryFormat, other: int) -> bool:
-        """Whether this format of operand `index` tiles an axis that operand `other` lacks."""
+        """Whether this format of operand `index` tiles an axis that operand `other` lacks, or has parts of which that
+        one is one innermost."""
         if self._operands[index][0].is_plain and is_whole(format_):
             return False
-        lacking = self._lacking[other]
-        return any(atom.axis in lacking and not atom.is_whole for atom in self._in_space(index, format_) or ())
+        order, lacking = self._in_space(index, format_) or [], self._lacking[other]
+        is_interleaved = bool(order) and order[-1].axis not in lacking and self._lacks(other, order[-1])
+        return is_interleaved or any(atom.axis in lacking and not atom.is_whole for atom in order)
+
+    def _lacks(self, index: int, atom: Atom) -> bool:
+        """Whether operand `index` lacks this atom of the space: its axis, or all tiles of that but one."""
+        is_beyond = atom.axis in self._one_tile[index] and atom.inner >= self._multiples[atom.axis]
+        return is_beyond or atom.axis in self._lacking[index]
 
     def _guided_order(self, index: int, format_: MemoryFormat, other: int, guide: MemoryFormat) -> MemoryFormat | None:
-        """The order in which operand `index` has its format, and each tile of an axis that it lacks follows the same
-        atom as in the other operand's format. None where the tiles of the two do not nest, or one of them is padded."""
+        """The order in which operand `index` has its format, and each tile that it lacks follows the same atom as in
+        the other operand's format. None where the tiles of the two do not nest, or one of them is padded."""
         order, leading = self._in_space(index, format_), self._in_space(other, guide)
-        if order is None or leading is None or not cuts_nest(tuple(order), tuple(leading)):
+        if order is None or leading is None:
+            return None
+        ends = {axis: self._multiples[axis] for axis in self._one_tile[index]}
+        order = [Atom(axis, inner, outer or ends.get(axis, 0)) for axis, inner, outer in order]
+        if not cuts_nest(tuple(order), tuple(leading)):
             return None
         order, leading = _split_alike(order, leading), _split_alike(leading, order)
-        lacking = self._lacking[index]
-        if {*order} != {atom for atom in leading if atom.axis not in lacking}:
+        if {*order} != {atom for atom in leading if not self._lacks(index, atom)}:
             return None
         after = -1
         for atom in leading:
-            if atom.axis in lacking:
+            if self._lacks(index, atom):
                 order.insert(after + 1, atom)
                 after += 1
             else:

@@ -266,7 +266,7 @@ class _Propagation:
             for each in self._common.get((space, other, index), {}).get(common, ()):
                 if common is not None and (merged := maps.merged_order(index, format_, other, each)) is not None:
                     yield merged
-        # The first tiled format of an operand guides all formats of another that lacks the tiled axes.
+        # The first tiled format of an operand guides all formats of another that lacks the tiled axes, or tiles.
         known = self._guides
         pairs = [(index, format_, n, known[space, n, index]) for n in maps.guides[index] if (space, n, index) in known]
         for other, guides in enumerate(maps.guides):
