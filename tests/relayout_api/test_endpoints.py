@@ -254,7 +254,7 @@ def test_the_installed_backends_are_listed_by_name(client: httpx.Client) -> None
 
 def test_the_server_itself_runs_no_code_of_a_backend(server: Server, client: httpx.Client) -> None:
     assert client.get("/v1/backends").is_success
-    libraries = Path(f"/proc/{server.process.pid}/maps").read_text()
+    libraries = Path(f"/proc/{server.pid}/maps").read_text()
     assert "_pydantic_core" in libraries
     # Every backend imports it.
     assert "numpy" not in libraries

@@ -201,7 +201,7 @@ def test_a_request_to_upgrade_is_answered_as_one_without(caplog: pytest.LogCaptu
 def test_an_installed_uvloop_is_not_used(tmp_path: Path) -> None:
     """uvicorn takes it by itself where it is installed, and it cannot send files."""
     (tmp_path / "uvloop.py").write_text("def new_event_loop():\n    raise RuntimeError('no files')\n")
-    with serving(tmp_path, PYTHONPATH=str(tmp_path)) as server, client_of(server) as client:
+    with serving(tmp_path, ["env"], PYTHONPATH=str(tmp_path)) as server, client_of(server) as client:
         types = {"Content-Type": ONNX, "Accept": ONNX}
         found = client.post("/v1/legalize?backend=nhwc", content=onnx_bytes(), headers=types)
         assert found.status_code == 200

@@ -240,7 +240,7 @@ def test_idle_workers_and_their_template_are_replaced(server: Server, client: ht
     assert_replaced(server, client, workers)
     wait_for(lambda: replaced(client, "died") == died + len(workers))
     assert "died without a task: SIGKILL" in server.log()
-    assert_replaced(server, client, {*children(server.process.pid)})
+    assert_replaced(server, client, {*children(server.pid)})
     assert "the template of the workers ended" in server.log()
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
+from forked_server import forked_server
 
 __all__ = [
     "MAX_BODY",
@@ -52,8 +52,13 @@ class Server:
     """The port, process and working folder of a server."""
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: ForkServerProcess
     folder: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
 
     @property
     def address(self) -> str:
@@ -63,24 +68,8 @@ class Server:
         return (self.folder / "log").read_text()
 
     def ended_within(self, seconds: float) -> bool:
-        try:
-            self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-
-# The command `relayout` with other seconds between the looks at the job database, and for an answer of the store, than
-# its users have.
-_IMPATIENT = """
-import sys
-from relayout.cli import run
-from relayout_api import store
-from relayout_api.jobs import jobs
-jobs._REOPEN_SECONDS, jobs._TAKE_OVER_SECONDS = 0.3, 0.5
-store._Remote._ask.__kwdefaults__["seconds"] = store._ANSWER_SECONDS = 1.0
-sys.exit(run())
-"""
+        self.process.join(seconds)
+        return self.process.exitcode is not None
 
 
 @contextmanager
@@ -89,29 +78,27 @@ def serving(
 ) -> Iterator[Server]:
     """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
 
-    `prefix` is a command that runs the server's, and `until` the path that answers 200 when it runs. An `impatient` one
-    soon finds that the job database is back, that another server is gone, or that the store does not answer. `settings`
-    are variables of its environment.
+    `until` is the path that answers 200 when it runs. An `impatient` one soon finds that the job database is back, that
+    another server is gone, or that the store does not answer. `settings` are variables of its environment.
+    It is forked from a process that has made its imports. With a `prefix`, a command that runs the server's, it is a
+    new process; the prefix `env` does no more than that.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = ["-c", _IMPATIENT] if impatient else ["-m", "relayout"]
-    command = [*prefix, sys.executable, *program, "serve", "--port", str(port)]
     (folder / "home").mkdir(exist_ok=True)
     home, data = str(folder / "home"), str(folder / "data")
     environment = {**os.environ, **LIMITS, "HOME": home, "RELAYOUT_DATA": data, **settings}
     for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
         environment.pop(name, None)
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    process = forked_server(folder, environment, port, prefix, impatient=impatient)
     try:
         server = Server(port, process, folder)
         wait_until_ready(server, until)
         yield server
     finally:
         process.terminate()
-        process.wait()
+        process.join()
 
 
 def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
@@ -133,7 +120,7 @@ def wait_until_ready(server: Server, until: str) -> None:
 
 def workers_of(server: Server) -> set[int]:
     """The processes of the workers: the children of the template, which is the server's only child."""
-    return {worker for template in children(server.process.pid) for worker in children(template)}
+    return {worker for template in children(server.pid) for worker in children(template)}
 
 
 def replaced(client: httpx.Client, cause: str) -> float:
