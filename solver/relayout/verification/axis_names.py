@@ -170,16 +170,19 @@ class _Rules:
 def _read(
     kind: OperatorClass, n: int, rank: int, own: AxisNames | None, readings: Sequence[frozenset[AxisNames]]
 ) -> frozenset[AxisNames]:
-    """The names of the n-th operand by the operator itself (`own`), if any, and by the readers of its results."""
+    """The names of the n-th operand by the operator itself (`own`), if any, and by the readers of its results. These
+    name an axis of extent 1 as they like: that is no name of an axis of which one element is left."""
     found = {own} if own is not None else set()
     if own is not None and all(own):
         return frozenset(found)
     for m, given in enumerate(readings):
         sources = kind.path(n, m) if given else None
+        operand, result = kind.node.inputs[n], kind.node.outputs[m]
+        before, after = (value.shape or () if value is not None else () for value in (operand, result))
         for names in given if sources is not None else ():
             carried: list[str | None] = list(own) if own is not None else [None] * rank
             for axis, source in enumerate(sources or ()):
-                if source is not None:
+                if source is not None and (before[source] == 1 or after[axis] != 1):
                     carried[source] = carried[source] or names[axis]
             found.add(tuple(carried))
     return frozenset([reading for reading in found if any(reading)])

@@ -296,7 +296,7 @@ def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | Non
     """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
 
     None as a whole where the operator, or the ranks, are not known. An input's axis of extent 1 that is broadcast is
-    not the result's axis, nor is one of which extent 1 is left: readers of the result may give that one any name.
+    not the result's axis, nor is one that is reduced and kept with extent 1.
     """
     source, result = node.inputs[n], node.outputs[m]
     is_known = node.domain == "" or is_contributed(node)
@@ -311,7 +311,7 @@ def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | Non
         kept = node.attributes.get_int("axis", -1) % outer
         sources = (*sources[:kept], *[None] * (outer - kept))
     return tuple(
-        None if axis is None or (source.shape[axis] == 1) != (result.shape[i] == 1) else axis
+        None if axis is None or (source.shape[axis] == 1 and result.shape[i] != 1) else axis
         for i, axis in enumerate(sources)
     )
 
