@@ -223,3 +223,10 @@ def test_integers_are_drawn_again_for_inputs_that_do_not_fill_the_memory() -> No
     assert prod(tried[0].extents.values()) > 1 << 20
     assert prod(found.values()) <= 1 << 20
     assert len({*found.values()}) > 2
+
+
+def test_sizes_for_a_model_that_names_dims_otherwise_have_no_others() -> None:
+    """A dim without a name may get another one when the legal model is read."""
+    net = Net()
+    net.output(net.node("Relu", net.input("x", ("n", 4))))
+    assert not list(other_plans(read_model(net.model()), None, Plan({"unk_19": 2}, 4)))

@@ -141,6 +141,8 @@ def other_plans(model: ir.Model, dims: Mapping[str, int] | None, first: Plan) ->
     then those that change only batches or only the others. A size that a body declares stays."""
     inputs = fed(model)
     batches, others = _unknown(inputs)
+    if not first.extents.keys() >= {*batches, *others}:
+        return  # it is for a model that names a dim otherwise: one without a name may get another when it is read again
     largest = _Largest(model)
     most = max(_MOST_OF_A_VALUE, largest.at(first.extents))
     kept = {**_declared_in_bodies(model), **(dims or {})}
