@@ -29,7 +29,7 @@ _Seconds = Annotated[float, Field(gt=0, lt=1 << 50, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
-    """The limits of the service. A field `x` is read from the variable RELAYOUT_X"""
+    """The limits of the service. A field `x` is read from the variable RELAYOUT_X."""
 
     model_config = SettingsConfigDict(env_prefix="RELAYOUT_", frozen=True, extra="forbid")
 
@@ -56,7 +56,7 @@ class Settings(BaseSettings):
         "of one body",
     )
     body_seconds: _Seconds = Field(
-        60.0, description="seconds for a body to arrive, and for the caller to take the answer to work"
+        60.0, description="seconds for a body to arrive, and for the caller to take the answer"
     )
     body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
         1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"

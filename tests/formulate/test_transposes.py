@@ -108,7 +108,7 @@ def test_the_cheapest_steps_are_those_found_by_going_over_all_orders(seed: int) 
         if turn is None or len(turn.perm) < len(shape):
             continue
         prices[turn] = 40
-        found = cheapest_steps(turn, price)
+        found = cheapest_steps(turn, [True] * len(shape), price)
         assert found.cost == cheapest_by_relaxation(turn, shape, price)
         way = [tuple(range(len(shape))), *found.orders, turn.perm]
         assert found.cost == sum(price(turn_between(*ends, shape)) for ends in pairwise(way))
@@ -138,6 +138,17 @@ def test_a_dear_transpose_is_made_in_steps_through_formats_that_no_node_takes(
     assert report.after.transposes == steps
     assert report.verification is not None
     assert report.verification.passed
+    assert_same_numbers(net.model(), legal)
+    again, _ = legalize(legal, Neighbours())
+    assert again.SerializeToString() == legal.SerializeToString()
+
+
+@pytest.mark.parametrize(("shape", "steps"), [(("n", 4, 5, 2), 3), (("n", 4, "t", 2), 5)])
+def test_steps_fuse_no_dims_of_unknown_extents(shape: tuple[int | str, ...], steps: int) -> None:
+    net = Net()
+    net.output(net.node("Relu", net.transpose(net.input("x", shape), 3, 2, 1, 0)))
+    legal, report = legalize(net.model(), Neighbours(), check=True)
+    assert report.after.transposes == steps
     assert_same_numbers(net.model(), legal)
     again, _ = legalize(legal, Neighbours())
     assert again.SerializeToString() == legal.SerializeToString()

@@ -43,7 +43,7 @@ def legalize_remotely(server: str, path: Path, source: Source, request: Request,
     submitted: list[Job] = []
 
     def stop() -> None:
-        # What ended the command is told. A RuntimeError: the client was closed while a busy server is asked again.
+        # The command tells why it ended. A RuntimeError: the client was closed while a busy server is asked again.
         with contextlib.suppress(RelayoutError, RuntimeError):
             for job in submitted:
                 client.cancel(job.id)

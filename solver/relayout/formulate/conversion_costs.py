@@ -167,7 +167,7 @@ class ConversionCosts:
         self._ends: dict[_Size, dict[MemoryFormat, _End]] = {}
         self._turns: dict[tuple[str, int, Transposition], int | None] = {}
         self._transposes: dict[_Size, Transposes] = {}
-        self._steps: dict[tuple[str, int, int, Transposition], Steps] = {}
+        self._steps: dict[tuple[str, int, int, Transposition, tuple[bool, ...]], Steps] = {}
         self._between: dict[tuple[_Size, str, tuple[MemoryFormat, ...]], tuple[MemoryFormat, ...]] = {}
         # By cost, bytes and passes: most conversions have equal ones.
         self._simple: dict[tuple[int, int, int], ConversionCost] = {}
@@ -221,13 +221,14 @@ class ConversionCosts:
             stated = self._cost_of_turn(device, element, step, tensor)
             return traffic if stated is None else stated
 
-        key = device, element, traffic, turns[0]
-        if key not in self._steps:
-            self._steps[key] = cheapest_steps(turns[0], price)
-        cost, orders = self._steps[key]
-        groups = moved_groups(one_each(source), one_each(target), tensor.extents)[0] if orders else ()
+        groups, _ = moved_groups(one_each(source), one_each(target), tensor.extents)
         if len(groups) != len(turns[0].perm):
             return 0, []
+        known = tuple([all(isinstance(atom_extent(a, tensor.extents), int) for a in group) for group in groups])
+        key = device, element, traffic, turns[0], known
+        if key not in self._steps:
+            self._steps[key] = cheapest_steps(turns[0], known, price)
+        cost, orders = self._steps[key]
         return cost, [normal_form(flat([groups[each] for each in order]), tensor.extents) for order in orders]
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:

@@ -9,7 +9,7 @@ the formats' factors, so that a pair of formats takes microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import combinations, pairwise, permutations
@@ -128,10 +128,11 @@ def _fused(source: _Factors, perm: list[int]) -> Transposition:
     return Transposition(tuple([extents[group] or 1 for group in in_place]), tuple(moved))
 
 
-def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -> Steps:
+def cheapest_steps(turn: Transposition, known: Sequence[bool], price: Callable[[Transposition], int]) -> Steps:
     """The cheapest sequence of Transposes that does what `turn` does, or `turn` alone where it costs no more. A step
     exchanges two neighbouring sequences of groups, or leaves the innermost group, whole rows, where it is: operators
-    have fast paths for these, and they make every order."""
+    have fast paths for these, and they make every order. `known`: whether the extent of each group is, as a Reshape
+    fuses no others."""
     count, best = len(turn.perm), price(turn)
     if not 2 < count <= _MOST_GROUPS:
         return Steps(best, ())
@@ -146,9 +147,9 @@ def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -
         if cost > least[order]:
             continue
         looked += 1
-        given = _Factors(
-            order, {g: n for n, g in enumerate(order)}, tuple([int(turn.shape[g] or 0) for g in order]), _ALL[:count]
-        )
+        sizes = tuple([int(turn.shape[group] or 0) for group in order])
+        fuses = (False, *[known[one] and known[other] for one, other in pairwise(order)])
+        given = _Factors(order, {group: place for place, group in enumerate(order)}, sizes, fuses)
         for further in _steps_from(order):
             own = price(_fused(given, [given.places[group] for group in further]))
             step, whole = min(step, own), cost + own
@@ -160,10 +161,6 @@ def cheapest_steps(turn: Transposition, price: Callable[[Transposition], int]) -
     while (end := before.get(end, start)) != start:
         found.append(end)
     return Steps(best, tuple(reversed(found)))
-
-
-_ALL = (False, *[True] * (_MOST_GROUPS - 1))
-"""Each group can be fused with the one before."""
 
 
 @cache
