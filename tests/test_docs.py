@@ -123,7 +123,7 @@ class Reader:
         return text.replace(ADDRESS, self.address)
 
     def type(self, command: str) -> str:
-        """What a command prints, without blanks at the ends of lines; it must succeed."""
+        """The output of a command, without blanks at the ends of lines; it must succeed."""
         if re.match(r"relayout serve(?! keys)(?!.* --check)", command):
             self.address = self.servers.enter_context(serving(command, self.folder, self.environment))
             return ""

@@ -92,7 +92,7 @@ def test_the_help_imports_nothing_heavy() -> None:
     assert loaded & heavy == set()
 
 
-# What stands around the code
+# The files around the code
 
 
 def sources() -> Iterator[Path]:

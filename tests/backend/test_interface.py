@@ -59,7 +59,7 @@ def as_text(implementation: Implementation) -> tuple[list[str], list[str], int]:
     )
 
 
-# What the base class says
+# The answers of the base class
 
 
 def test_a_backend_without_overrides_has_no_requirements() -> None:

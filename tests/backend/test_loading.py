@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(folder: Path, distribution: str, entry_points: str, modules: dict[str, str] | None = None) -> None:
-    """What an installer leaves behind: a distribution's metadata, and its modules."""
+    """The files that an installer writes: a distribution's metadata, and its modules."""
     metadata = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
@@ -52,7 +52,7 @@ def conv(channels: int) -> ir.Node:
     return ir.from_proto(onnx.parser.parse_model(text)).graph[0]
 
 
-# What ships
+# The backends that ship
 
 
 def test_the_backends_that_ship_are_found_as_strangers_are() -> None:

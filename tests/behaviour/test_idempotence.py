@@ -302,7 +302,7 @@ def test_a_reshape_keeps_the_size_even_of_unknown_extents() -> None:
 
 
 def test_a_node_that_needs_whole_axes_gets_them_beside_a_factored_format() -> None:
-    """What the pool reads merges blocks of the picture; in the picture's own order they stand apart, and next to that
+    """The pool reads merged blocks of the picture; in the picture's own order they stand apart, and next to that
     order they stand together, before the channels: nobody else names it."""
     net = Net(opset=16)
     x = net.input("x", (5, 6, 3, 2))

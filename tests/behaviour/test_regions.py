@@ -406,7 +406,7 @@ def holding(*ways: tuple[str, int]) -> Backend:
 def test_the_cheapest_implementation_of_a_region_op_is_chosen(
     make: Callable[[], tuple[Net, Callable[[int], Feeds]]], costs: tuple[int, int]
 ) -> None:
-    """What crosses the border goes with the way: the cost is that of the best way alone."""
+    """Values that cross the border go with the way: the cost is that of the best way alone."""
     net, feeds = make()
     model, ways = net.model(), list(zip(("NHWC", "NCHW"), costs, strict=True))
     alone = [legalize(model, holding(way))[1].cost for way in ways]

@@ -147,7 +147,7 @@ class Case:
         return [net.node("Pad", *values, net.constant(np.array([begin, 0, end, 0])))]
 
     def of(self, arrays: Sequence[np.ndarray], axis: int, begin: int, end: int) -> list[np.ndarray]:
-        """What it gives of `arrays`, along this axis, with these numbers."""
+        """Its result for `arrays`, along this axis, with these numbers."""
         if self.operator == "Concat":
             return [np.concatenate(arrays, axis)]
         (data,) = arrays

@@ -165,7 +165,7 @@ def test_a_value_whose_rank_is_known_only_at_run_time(backend: str) -> None:
 
 
 def test_an_axis_of_unknown_extent_that_the_model_declares_as_1_keeps_its_position() -> None:
-    """What is read has an axis that onnx knows nothing of, and a view of it is declared without."""
+    """The input has an axis that onnx knows nothing of, and a view of it is declared without."""
     net = Net()
     value = net.node("Compress", net.input("x", (1, 4, 6, 6)), net.constant(np.array([True])), axis=0)
     value = net.node("Relu", value)

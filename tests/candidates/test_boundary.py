@@ -55,7 +55,7 @@ def shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
 
 
 def fed(report: Report, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the report says to feed."""
+    """The inputs as the report says to feed them."""
     return {v.name: as_laid(v, feeds[v.name]) for v in report.boundary if v.side == "input"}
 
 

@@ -431,7 +431,7 @@ with progress.Bar(3) as bar:
 
 
 def chunks(descriptor: int) -> Iterator[bytes]:
-    """What a terminal shows, to its end: Linux says EIO there."""
+    """The text that a terminal shows, to its end: Linux says EIO there."""
     while True:
         try:
             chunk = os.read(descriptor, 4096)

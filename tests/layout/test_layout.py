@@ -34,7 +34,7 @@ from relayout.layout.layout import CANONICAL, COMMON, Dim, Layout, default_layou
 MANUAL = Path(__file__).parents[2] / "docs" / "layouts.md"
 
 
-# What a layout says
+# The parts of a layout
 
 
 def test_a_layout_has_names_alignments_and_attributes() -> None:

@@ -194,7 +194,7 @@ def test_any_two_layouts_of_the_same_axes_are_converted_and_back(one: list[str],
     assert np.array_equal(made, data)
 
 
-# What is wrong
+# Wrong attributes and operands
 
 
 @pytest.mark.parametrize(

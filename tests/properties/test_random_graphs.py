@@ -227,7 +227,7 @@ def test_unnamed_unit_axes_satisfy_any_position() -> None:
 
 
 def test_a_resize_with_a_layout_does_not_rename_axes_of_an_equal_resize() -> None:
-    """What stands before it is left out in the legal model, and with it the names that it gave."""
+    """The node before it is left out in the legal model, and with it the names that it gave."""
     net = Net()
     blocks = net.node("DepthToSpace", net.input("x", (1, 4, 1, 6)), blocksize=2, mode="CRD")
     image = net.transpose(blocks, 0, 2, 3, 1)

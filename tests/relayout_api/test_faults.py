@@ -122,7 +122,7 @@ def test_a_data_folder_that_is_gone_accepts_no_job(tmp_path: Path) -> None:
         refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "lost"}})
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
         assert "jobs.sqlite was moved or deleted" in refused.json()["found"]
-        # What is found stands for a second.
+        # The finding stands for a second.
         wait_for(lambda: client.get("/readyz").status_code == 503)
 
 
@@ -214,7 +214,7 @@ def test_a_full_disk_accepts_no_job_and_loses_none(tmp_path: Path) -> None:
         refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "x" * 100_000}})
         assert (refused.status_code, refused.json()["type"]) == (507, "/problems/no-space"), refused.text
         assert "retry-after" in refused.headers
-        # What is found stands for a second.
+        # The finding stands for a second.
         wait_for(lambda: client.get("/readyz").status_code == 503)
         assert client.post("/v1/legalize", json=BODY).status_code == 200
         filler.unlink()
@@ -309,7 +309,7 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
             assert "event: done" not in events.read().decode()
         refused = client.post("/v1/jobs", json=BODY)
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting"), refused.text
-        # What is found stands for a second.
+        # The finding stands for a second.
         wait_for(lambda: client.get("/readyz").status_code == 503)
         assert client.post("/v1/legalize", json=BODY).status_code == 200
         metrics = client.get("/metrics")

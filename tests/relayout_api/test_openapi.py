@@ -95,7 +95,7 @@ def test_whatever_is_sent_the_answer_is_as_declared(fuzzed: Server, case: schema
     if len(request.url or "") > LONGEST_URL:
         return
     response = case.call(base_url=fuzzed.address)
-    # What is no HTTP does not get as far as the service.
+    # A request that is no HTTP does not get as far as the service.
     if response.text != "Invalid HTTP request received.":
         # A worker parses the body of a job, so the job is accepted first and then fails; test_jobs.py tests that.
         is_accepted = case.operation.label == "POST /v1/jobs" and response.status_code == 202

@@ -113,7 +113,7 @@ def test_the_first_of_two_answers_stands_and_a_damaged_one_is_none(store: Store,
 
 def test_too_much_is_deleted_but_not_what_is_needed(store: Store) -> None:
     digests = [store.put(bytes([each]) * 100) for each in range(4)]
-    # What is needed counts, and a tenth more than is too much is deleted.
+    # Needed contents count, and a tenth more than the excess is deleted.
     assert store.size == 400
     assert store.clean(210, 1.0, keep=digests[:1]) == 3
     left = [store.get(digest) is not None for digest in digests]

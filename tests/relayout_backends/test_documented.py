@@ -12,7 +12,7 @@ from relayout.backend.declarative_schema import AssignTable, BackendTable, Condi
 from relayout.backend.registry import find_backends
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
-# What stands in code marks in the first column of a table.
+# The text in code marks in the first column of a table.
 ROWS = {
     name
     for cell in re.findall(r"^\| ([^|]+) \|", MANUAL, re.MULTILINE)

@@ -207,7 +207,7 @@ def test_a_kernel_in_another_layout_is_read_as_onnx_has_it() -> None:
     assert found == expected
 
 
-# What is offered
+# The layouts that are offered
 
 
 def offered(model: onnx.ModelProto, **options: Any) -> dict[str, int]:

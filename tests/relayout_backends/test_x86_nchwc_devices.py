@@ -76,7 +76,7 @@ def test_one_of_two_devices_is_blocked_with_its_own_conversions_and_post_pass(ho
     assert {c.kind for c in report.conversions if "tile" in f"{c.from_}{c.to}"} == {"reorder"}
     done = {a.name for n in legal.graph.node if n.domain == blocks for a in n.attribute}
     assert "activation" in done
-    # What runs elsewhere is not done by a convolution here.
+    # A node that runs elsewhere is not done by a convolution here.
     assert "Relu" in operators_at(legal, "cpu")
 
 

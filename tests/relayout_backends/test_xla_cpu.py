@@ -236,7 +236,7 @@ def test_a_custom_call_reads_its_operands_in_the_required_layouts() -> None:
     assert call.attributes["operand_layout_constraints"].as_strings() == ("{1,3,2,0}", "{0,1,3,2}")
     assert call.attributes["stride"].as_int() == 2
     assert writing.imports["com.acme"] == 3
-    # What is written so is asked for nothing more.
+    # A node that is written so has no further requirement.
     assert [way.rewrite for way in ask(XlaCpu(custom_calls=CALLS), call)] == [None]
 
 

@@ -48,7 +48,7 @@ def versions_of(operator: str) -> list[int]:
 
 
 def by_onnxruntime(example: Example, opset: int, drawn: list[Array | None]) -> list[Array] | None:
-    """What the operator gives, or None where it is another thing in this opset: other inputs, other attributes."""
+    """The result of the operator, or None where it is another thing in this opset: other inputs, other attributes."""
     names = [f"x{i}" if array is not None else "" for i, array in enumerate(drawn)]
     results = [f"y{i}" for i in range(example.results)]
     node = helper.make_node(example.operator, names, results, **example.attributes)

@@ -120,7 +120,7 @@ def test_parameters_without_data_are_not_folded() -> None:
     assert report.after.transposes == 2
 
 
-# What is computed from constants
+# Values that are computed from constants
 
 
 def test_computed_strings_are_transposed_at_run_time() -> None:

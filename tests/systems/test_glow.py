@@ -137,7 +137,7 @@ def test_any_layout_leaves_a_placeholder_to_the_solver(wildcard: str) -> None:
     legal, report = relayout.legalize(graph, "canonical", check=True)
     assert report.verification is not None
     assert (report.after.transposes, report.verification.findings) == (0, ())
-    # What the solver chose is said from now on.
+    # The solver's choice is stated from now on.
     assert [value["layout"] for value in (legal["inputs"][0], legal["outputs"][0])] == ["NHWC", "NHWC"]
     assert legal["inputs"][0]["shape"] == [1, 8, 6, 3]
     assert relayout.legalize(legal, "canonical")[0] == legal
@@ -232,7 +232,7 @@ def test_a_requirement_takes_the_place_of_a_node_of_the_backends_own() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-# What Glow's sinking of transposes leaves
+# The transposes that Glow's sinking leaves
 
 
 def test_transposes_that_follow_each_other_become_one_or_none() -> None:

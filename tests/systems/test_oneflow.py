@@ -212,7 +212,7 @@ def test_inverse_transposes_vanish() -> None:
     assert converted(net)[1].after.transposes == 0
 
 
-# What OneFlow's greedy pass does not handle
+# Patterns that OneFlow's greedy pass does not handle
 
 
 BETWEEN: dict[str, Callable[[Net, str], str]] = {

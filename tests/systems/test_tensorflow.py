@@ -45,7 +45,7 @@ def space_to_depth(images: np.ndarray, block: int) -> np.ndarray:
 
 
 def fed(report: Report, array: np.ndarray) -> np.ndarray:
-    """What the report says to feed for the source's only input."""
+    """The source's only input, as the report says to feed it."""
     for step in report.boundary[0].transform:
         array = apply_step(array, step)
     return array
@@ -132,7 +132,7 @@ def test_if_disabled_or_for_large_batches_the_convolution_is_unchanged(why: str,
     assert report.after.transposes == 0
 
 
-# What TensorFlow's pass leaves out
+# Operators that TensorFlow's pass leaves out
 
 
 def strided(shape: tuple[int, ...], kernel: tuple[int, ...], **attributes: Any) -> Net:

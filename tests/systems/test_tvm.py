@@ -312,7 +312,7 @@ def test_a_numeric_node_name_is_not_a_count() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_the_layout_propagates_as_in_tvm(length: int) -> None:
-    """What stands before the first convolution stays as it is, what stands below the last one follows it."""
+    """Nodes before the first convolution stay as they are, and those behind the last one follow it."""
     net = Net()
     value = net.node("Sigmoid", net.input("x", (1, 4, 8, 8)))
     for _ in range(length):

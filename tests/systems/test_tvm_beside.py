@@ -48,7 +48,7 @@ def test_two_uses_of_one_input_share_a_transpose() -> None:
     assert converted(net)[1].after.transposes == 2
 
 
-# What TVM crashes on, or computes wrongly; each at the end of a network, and between convolutions above.
+# Operators that TVM crashes on, or gets wrong; each at the end of a network, and between convolutions above.
 
 
 def at_the_end(build: Callable[[Net, str], str], shape: Sequence[int] = (2, 8, 8, 10)) -> Net:

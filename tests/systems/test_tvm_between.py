@@ -41,7 +41,7 @@ def centred(net: Net, value: str) -> str:
     return str(net.node("Sub", value, net.node("ReduceMean", value, axes=[2, 3])))
 
 
-# What it is -> how it is built on a value [2, 8, 8, 10]; all but what says so keeps the 8 channels.
+# Operator -> how it is built on a value [2, 8, 8, 10]; all keep the 8 channels, except where it says otherwise.
 BETWEEN: dict[str, Callable[[Net, str], str]] = {
     "batch norm": batch_norm,
     "instance norm": lambda n, v: n.node("InstanceNormalization", v, n.weight(8), n.weight(8)),

@@ -124,7 +124,7 @@ def roi_pool(net: Net, value: str) -> str:
     return str(net.node("MaxRoiPool", value, boxes, pooled_shape=[2, 2]))
 
 
-# What is asked for a packed layout -> how it is built on a value of that many spatial dimensions.
+# The operator in a packed layout -> how it is built on a value of that many spatial dimensions.
 ASKED: dict[str, Callable[[Net, str, int], str]] = {
     "MaxPool": lambda n, v, d: n.node("MaxPool", v, kernel_shape=[2] * d, strides=[2] * d),
     "AveragePool": lambda n, v, d: n.node("AveragePool", v, kernel_shape=[3] * d, pads=[1] * 2 * d),
@@ -232,7 +232,7 @@ def test_a_tower_of_packed_convolutions_pools_and_resizes_has_two_transforms() -
     assert {node.domain for node in legal.graph.node if node.op_type in desired} == {"relayout"}
 
 
-# What stands between two packed convolutions
+# Operators between two packed convolutions
 
 
 def test_a_packed_network_is_left_as_it_is() -> None:

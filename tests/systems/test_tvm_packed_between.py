@@ -24,7 +24,7 @@ def reduced(op: str, *along: int, keepdims: int) -> Callable[[Net, str], str]:
     return build
 
 
-# What it is -> how it is built on a value [2, 8, 6, 10] that is packed by fours, and the channels that it has then.
+# Operator -> how it is built on a value [2, 8, 6, 10] that is packed by fours, and the channels that it has then.
 ADAPTS: dict[str, tuple[Callable[[Net, str], str], int]] = {
     "relu": (lambda n, v: n.node("Relu", v), 8),
     "clip": (lambda n, v: n.node("Clip", v, n.constant(np.float32(0)), n.constant(np.float32(1))), 8),

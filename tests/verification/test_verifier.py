@@ -517,7 +517,7 @@ def test_the_same_model_gives_the_same_verification() -> None:
     assert verify(raw(), "nhwc", against=legal()) == verify(raw(), "nhwc", against=legal())
 
 
-# What is sound, and was taken for a fault
+# Sound models that were taken for faulty ones
 
 
 def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:

@@ -41,7 +41,7 @@ def lossy(before: str = CONV) -> ir.Model:
 
 
 def kept(before: str = CONV, factor: str = "1.0", functions: str = "") -> ir.Model:
-    """What the lossy model comes to, for a factor of one."""
+    """The result of the lossy model, for a factor of one."""
     nodes = f"{before} factor = Constant <value = float {{{factor}}}> () y = Mul (a, factor)"
     return model_of(nodes, functions)
 

@@ -63,7 +63,7 @@ def test_a_model_that_runs_with_one_size_alone_is_run_with_that(text: str) -> No
 
 
 def test_a_run_that_is_not_as_declared_is_no_baseline() -> None:
-    """What is made of the model may rely on the seven rounds that it declares, of which it makes two."""
+    """The legal model may rely on the seven rounds that it declares, of which it makes two."""
     source = model_of(
         """net (float[2] x) => (float[7,2] y) {
             rounds = Constant <value = int64 {2}> ()
