@@ -31,7 +31,7 @@ from relayout.report.explain.conversions import Records, records_of, with_nodes
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import Report, SolverFacts, Totals
-from relayout.rewrite import is_in_place, rewrite
+from relayout.rewrite import is_in_place, lost_shardings, rewrite
 from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.problem import leaves_copies_out
 from relayout.solve.solver import Solution, solve
@@ -93,6 +93,7 @@ def run(
     choices = _drawn(answer) if draws_choices else {}
     written = None
     if not is_in_place(planned, formulation.costs, backend):
+        warnings = (*warnings, *lost_shardings(planned))
         written = rewrite(model, backend, planned)
     clock.stage("rewrite")
     warnings = tuple(dict.fromkeys((*warnings, *found.warnings, *_kept_in_place(answer.in_place))))

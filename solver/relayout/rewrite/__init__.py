@@ -7,5 +7,6 @@ and everything unaffected by layouts stays unchanged.
 
 from relayout.rewrite.driver import rewrite, sweep
 from relayout.rewrite.in_place import is_in_place
+from relayout.rewrite.shardings import lost_shardings
 
-__all__ = ["is_in_place", "rewrite", "sweep"]
+__all__ = ["is_in_place", "lost_shardings", "rewrite", "sweep"]

@@ -22,6 +22,7 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import Operator, fixed_operator, named_results, packed_operator
 from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
 from relayout.rewrite.operand_dims import port_dims, present
+from relayout.rewrite.shardings import shardings_of, state_shardings
 from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
@@ -43,6 +44,14 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     planned = context.plan.of_node.get(node)
     if planned is None:
         return
+    parts, shardings = node.device_configurations, shardings_of(planned)
+    _write(context, planned, node)
+    if parts:
+        for each in context.written.get(id(planned), (node,)):
+            state_shardings(each, parts, shardings)
+
+
+def _write(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
     context.at(planned.device)
     lowering, rule = planned.lowering, planned.rule
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:

@@ -29,7 +29,7 @@ from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
 from relayout.rewrite.operand_dims import base_dims, present
 
-__all__ = ["Wiring", "connect_operands", "register_results", "wiring_of"]
+__all__ = ["Wiring", "connect_operands", "constant_dims", "register_results", "wiring_of"]
 
 
 class Wire(Struct, frozen=True):
@@ -67,7 +67,7 @@ def wiring_of(context: RewriteContext, planned: PlannedNode, lowering: Lowering)
             dims: OperandDims | None = base_dims(port.operand, own)
             order = _order(context, planned, place, present(own))
         else:
-            dims = _constant_dims(rule, lowering, index) if value is not None else None
+            dims = constant_dims(rule, lowering, index) if value is not None else None
             if value is not None and planned.chosen.is_numbered:
                 dims = dims or in_source(rank_of(value))
                 order = _in_numbers(noted[index], dims)
@@ -149,7 +149,7 @@ def _in_numbers(noted: str, own: OperandDims) -> str:
     return ",".join(order) if sorted(axes) == in_source and order != [*map(str, in_source)] else ""
 
 
-def _constant_dims(rule: Rule | None, lowering: Lowering, index: int) -> OperandDims | None:
+def constant_dims(rule: Rule | None, lowering: Lowering, index: int) -> OperandDims | None:
     """The dimensions of a constant input in atoms of its own axes; None: as in the source."""
     if isinstance(lowering, FixedLowering):
         return lowering.inputs[index] if index < len(lowering.inputs) else None

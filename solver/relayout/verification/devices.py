@@ -1,22 +1,25 @@
-"""Devices: each node must be on one that can run it, and values are copied between them."""
+"""Devices: each node must be on one that can run it, values are copied between them, and shardings name the axes that
+they name in the original."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import ask, supported_by
 from relayout.backend.interface import Backend
 from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.ops import graphs_of
-from relayout.report.schema import Finding
-from relayout.verification.counterparts import VIEWS
+from relayout.report.schema import Finding, Severity
+from relayout.verification.counterparts import VIEWS, counterpart, paired_graphs, paired_nodes, scopes_of
+from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_placement", "transferred"]
+__all__ = ["check_placement", "check_shardings", "transferred"]
 
 # They move data, and run where the conversion is made.
 _MOVES = VIEWS | {"Pad", "Slice"}
@@ -85,3 +88,118 @@ def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:
     return Finding(rule="placement", node=node_label(node), expected=expected, found=found, message=message)
+
+
+def check_shardings(index: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
+    """Yield a finding for each sharding that is not the original's, for one that is gone a warning, and for one that
+    cannot be compared a note."""
+    stating = [node for node in original.nodes if node.device_configurations and node.op_type not in VIEWS]
+    if not stating and not any(node.device_configurations for node in index.nodes):
+        return
+    pairs = paired_nodes(index, original, paired_graphs(index, original))
+    of_model, of_original, kept = _Shardings(index, original), _Shardings(original, original), set()
+    for node in index.nodes:
+        other = pairs.get(node)
+        theirs = dict(of_original.of(other)) if other is not None else {}
+        for place, mine in of_model.of(node):
+            kept.add((other, place))
+            wanted = theirs.get(place)
+            if wanted is None:
+                yield _sharding(node, place, "none", mine, "error", "the original states no such sharding")
+            elif None in mine.axes or None in wanted.axes:
+                yield _sharding(node, place, wanted, mine, "note", "the sharding is not compared")
+            elif mine != wanted:
+                yield _sharding(node, place, wanted, mine, "error", "the sharding is of other axes or devices")
+    for other in stating:
+        for place, wanted in of_original.of(other):
+            if (other, place) not in kept:
+                yield _sharding(other, place, wanted, "none", "warning", "the sharding is gone")
+
+
+_Place = tuple[str, bool, int]
+"""A configuration of devices, and an operand of a node: whether it is a result, and its index."""
+_Axis = tuple[str, int | str]
+"""An axis: of a value of the original, or the name that an operator has for it."""
+
+
+class _Sharding(Struct, frozen=True):
+    """The devices of a tensor, and the shards of each sharded axis; None for axes that are not known."""
+
+    devices: tuple[object, ...]
+    axes: Mapping[_Axis | None, tuple[object, ...]]
+
+    def __str__(self) -> str:
+        axes = ["?" if axis is None else " ".join(map(str, axis)).strip() for axis in self.axes]
+        return f"axis {', '.join(axes) or 'none'}, devices {self.devices[0]}"
+
+
+class _Shardings:
+    """The shardings that nodes of a model state, in axes of the original's values that are no results of Transposes."""
+
+    def __init__(self, index: ModelIndex, original: ModelIndex) -> None:
+        self._index = index
+        scopes = scopes_of(original.model.graph)
+        self._scopes = {mine: scopes[theirs] for mine, theirs in paired_graphs(index, original).items()}
+
+    def of(self, node: ir.Node) -> Iterator[tuple[_Place, _Sharding]]:
+        """Each sharding of the node, with its place."""
+        for part in node.device_configurations:
+            for spec in part.sharding_specs:
+                devices = (spec.device, spec.index_to_device_group_map)
+                for is_result, values in ((False, node.inputs), (True, node.outputs)):
+                    for n, value in enumerate(values):
+                        if value is not None and value is spec.value and part.configuration is not None:
+                            axes = {
+                                self._axis(node, value, is_result, n, dim.axis): tuple(
+                                    [(str(each.dim), each.num_shards) for each in dim.simple_shardings]
+                                )
+                                for dim in spec.sharded_dims
+                            }
+                            yield (part.configuration.name, is_result, n), _Sharding(devices, axes)
+
+    def _axis(self, node: ir.Node, value: ir.Value, is_result: bool, n: int, axis: int) -> _Axis | None:
+        if value.shape is None:
+            return None
+        axis %= max(1, len(value.shape))
+        if value in self._index.constants:
+            # A constant has no note of its memory format.
+            kind = self._index.class_of(node)
+            names = (kind.results if is_result else kind.inputs)[n]
+            name = names[axis] if names is not None else None
+            return ("", name) if name is not None else None
+        value, axis = _behind_transposes(value, axis)
+        graph = node.graph
+        source = counterpart(value, self._scopes[graph]) if graph in self._scopes else None
+        if source is None:
+            return None
+        format_ = memory_format_of(value)
+        own = format_.axes[axis] if format_ is not None and axis < len(format_.axes) else axis
+        if own is None or ((theirs := memory_format_of(source)) is not None and own not in theirs.axes):
+            return None
+        source, own = _behind_transposes(source, own if theirs is None else theirs.axes.index(own))
+        return str(source.name), own
+
+
+def _behind_transposes(value: ir.Value, axis: int) -> tuple[ir.Value, int]:
+    """The value that Transposes make this one of, and the axis of it that is this one's."""
+    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
+        given = node.attributes.get("perm")
+        rank = len(value.shape) if value.shape is not None else 0
+        axis = given.as_ints()[axis] if given is not None else rank - 1 - axis
+        value = node.inputs[0]
+    return value, axis
+
+
+def _sharding(
+    node: ir.Node, place: _Place, expected: object, found: object, severity: Severity, message: str
+) -> Finding:
+    configuration, is_result, n = place
+    where = f"{'result' if is_result else 'input'} {n}, configuration '{configuration}'"
+    return Finding(
+        rule="sharding",
+        severity=severity,
+        node=node_label(node),
+        expected=str(expected),
+        found=str(found),
+        message=f"{message} ({where})",
+    )
