@@ -130,7 +130,7 @@ def infer_shapes(
     ones take their place, and a note says so. Raises InputError if an operator's operands contradict each other or the
     model's declarations, and for a value whose inferred type is not supported.
     """
-    probe = proto
+    probe, denoted = proto, _denotations(proto.graph)
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
     if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph, opset_of(proto)):
@@ -143,9 +143,22 @@ def infer_shapes(
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         _clear_negative_extents(graph)
     if probe is proto:
-        return inferred
-    carry_over(inferred.graph, proto.graph)
+        proto = inferred
+    else:
+        carry_over(inferred.graph, proto.graph)
+    for output, denotations in zip(proto.graph.output, denoted, strict=True):
+        for dim, denotation in zip(output.type.tensor_type.shape.dim, denotations, strict=False):
+            dim.denotation = denotation
     return proto
+
+
+def _denotations(graph: onnx.GraphProto) -> list[list[str]]:
+    """The denotations of the dims of each output, such as DATA_CHANNEL, which onnx's inference drops; nearly always
+    none."""
+    shapes = [output.type.tensor_type.shape for output in graph.output]
+    return [
+        [dim.denotation for dim in shape.dim] if any(dim.denotation for dim in shape.dim) else [] for shape in shapes
+    ]
 
 
 def _infer(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelProto:

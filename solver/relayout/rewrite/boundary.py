@@ -23,14 +23,17 @@ def enter_inputs(context: RewriteContext) -> None:
     """Register each input of the model's graph in its format, and emit its conversions."""
     for port, format_, own in _boundary(context):
         if port.is_result:
-            context.register(port.operand.tensor.base, port.operand, format_, present(own))
+            value = port.operand.tensor.base
+            declared = value.shape
+            context.register(value, port.operand, format_, present(own))
+            _keep_denotations(value, declared, present(own))
             convert(context, port.operand.tensor)
             context.insert_before(None, front=True)
 
 
-def leave_outputs(context: RewriteContext, declared: Sequence[Sequence[Extent] | None]) -> None:
-    """Set each output of the model's graph to a value of its format, under the output's name and with the extents that
-    the source has declared for it."""
+def leave_outputs(context: RewriteContext, declared: Sequence[ir.Shape | None]) -> None:
+    """Set each output of the model's graph to a value of its format, under the output's name and with the extents and
+    denotations that the source has declared for it."""
     written: set[ir.Value] = set()
     for port, format_, own in _boundary(context):
         if not port.is_result:
@@ -38,7 +41,10 @@ def leave_outputs(context: RewriteContext, declared: Sequence[Sequence[Extent] |
             set_output(context, port.index, value, written)
             context.insert_before(None)
             result = context.graph.outputs[port.index]
-            keep_extents(result, declared[port.index] or (), present(own))
+            shape = declared[port.index]
+            extents = () if shape is None else [dim if isinstance(dim, int) else dim.value for dim in shape.dims]
+            keep_extents(result, extents, present(own))
+            _keep_denotations(result, shape, present(own))
             context.annotate(result, port.operand, present(own), format_)
 
 
@@ -58,6 +64,17 @@ def keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> Non
         elif known is not None and is_given(known) and is_given(str(dims[place])):
             dims[place] = ir.SymbolicDim(known)
     result.shape = ir.Shape(dims)
+
+
+def _keep_denotations(value: ir.Value, declared: ir.Shape | None, own: Dims) -> None:
+    """Give each dim the denotation that the source declares for its axis, such as DATA_CHANNEL."""
+    if declared is None or value.shape is None or len(value.shape) != len(own):
+        return
+    for place, group in enumerate(own):
+        denotation = declared.get_denotation(group[0].axis) if len(group) == 1 and group[0].is_whole else None
+        if denotation and value.shape.get_denotation(place) != denotation:
+            value.shape = value.shape.copy() if value.shape.frozen else value.shape
+            value.shape.set_denotation(place, denotation)
 
 
 def _boundary(context: RewriteContext) -> Iterator[tuple[Port, MemoryFormat, OperandDims]]:

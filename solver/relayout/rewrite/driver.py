@@ -11,7 +11,7 @@ from relayout.backend.noted_costs import note_cost, noted_cost
 from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.dims.forced_dims import sized, sizes_of_all_runs
-from relayout.ops import all_nodes, extents_of, graphs_of, is_read
+from relayout.ops import all_nodes, graphs_of, is_read
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import RewriteContext, Written
 from relayout.rewrite.devices import assign_devices
@@ -26,7 +26,7 @@ def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
     The model is not copied: cloning one of 10,000 nodes takes as long as this whole rewrite. The public entry functions
     parse their own model and do not change their argument.
     """
-    sizes, declared = sizes_of_all_runs(model), [extents_of(value) for value in model.graph.outputs]
+    sizes, declared = sizes_of_all_runs(model), [value.shape for value in model.graph.outputs]
     context = RewriteContext(model, backend, plan)
     enter_inputs(context)
     for node in list(model.graph):
