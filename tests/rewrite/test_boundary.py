@@ -29,3 +29,22 @@ def test_dims_keep_their_denotations(backend: str, x: str, y: str) -> None:
     for value, layout in ((legal.graph.input[0], x), (legal.graph.output[0], y)):
         dims = value.type.tensor_type.shape.dim
         assert [dim.denotation for dim in dims] == [AXES[name] for name in layout]
+
+
+def test_outputs_and_weights_keep_the_notes_of_other_tools() -> None:
+    source = denoted()
+    source.graph.node.pop()
+    source.graph.node[0].output[0] = "y"
+    output = source.graph.output[0]
+    output.doc_string = "probabilities"
+    output.metadata_props.add(key="vendor.range", value="0..1")
+    for name in ("y", "w"):
+        annotation = source.graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    legal, _ = relayout.legalize(source, "nhwc")
+    assert legal.graph.node[-1].op_type == "Transpose"
+    (result,) = legal.graph.output
+    assert result.doc_string == "probabilities"
+    assert {prop.key: prop.value for prop in result.metadata_props} == {"vendor.range": "0..1"}
+    # The weights are laid out anew, under their own name.
+    assert {"y", "w"} <= {each.tensor_name for each in legal.graph.quantization_annotation}

@@ -16,13 +16,13 @@ from onnx_ir import serde
 
 from relayout.model.proto_graphs import replace_entries
 
-__all__ = ["model_of", "proto_of"]
+__all__ = ["QUANTIZATION", "model_of", "proto_of"]
 
 SMALL = 128
 """Nodes share equal tensors up to this many bytes as attributes."""
 
-# The key of onnx_ir for the quantization parameters of a value.
-_QUANTIZATION = "quant_parameter_tensor_names"
+QUANTIZATION = "quant_parameter_tensor_names"
+"""The key of onnx_ir, in `Value.meta`, for the quantization parameters of a value."""
 
 _PLAIN = frozenset(getattr(onnx.AttributeProto, name) for name in "INT INTS FLOAT FLOATS STRING STRINGS".split())
 
@@ -122,7 +122,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
         serde.serialize_value_into(written.output.add(), value)
     inputs = [value for value in graph.inputs if not value.is_initializer()]
     for value in (*inputs, *graph.initializers.values(), *inner, *graph.outputs):
-        if tensors := value.meta.get(_QUANTIZATION):
+        if tensors := value.meta.get(QUANTIZATION):
             annotation = written.quantization_annotation.add(tensor_name=value.name)
             for name in sorted(tensors):
                 annotation.quant_parameter_tensor_names.add(key=name, value=tensors[name])

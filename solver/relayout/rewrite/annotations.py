@@ -16,8 +16,9 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.layout.view import View
+from relayout.model.serialization import QUANTIZATION
 
-__all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "noted_view"]
+__all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "keep_notes", "noted_view"]
 
 _ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
@@ -66,6 +67,15 @@ def forget(value: ir.Value) -> None:
     props = value.metadata_props
     for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY) if props else ():
         props.pop(key, None)
+
+
+def keep_notes(value: ir.Value, source: ir.Value) -> None:
+    """Give a value that takes over the name of the source's what other tools have noted there."""
+    value.doc_string = value.doc_string or source.doc_string
+    noted = {key: text for key, text in source.metadata_props.items() if not key.startswith("relayout.")}
+    value.metadata_props.update(noted)
+    if QUANTIZATION in source.meta:
+        value.meta[QUANTIZATION] = source.meta[QUANTIZATION]
 
 
 def annotate_boundary(

@@ -12,6 +12,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.terms import is_given
 from relayout.ops import extents_of
+from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert
 from relayout.rewrite.operand_dims import base_dims, present
@@ -102,6 +103,6 @@ def set_output(context: RewriteContext, index: int, value: ir.Value, written: se
         old.metadata_props[SOURCE_KEY] = old.metadata_props.get(SOURCE_KEY) or name or ""
         value.metadata_props.pop(SOURCE_KEY, None)
         value.name = name
-        value.doc_string = value.doc_string or old.doc_string
+        keep_notes(value, old)
     context.graph.outputs[index] = value
     written.add(value)

@@ -12,6 +12,7 @@ from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.dims.forced_dims import sized, sizes_of_all_runs
 from relayout.ops import all_nodes, graphs_of, is_read
+from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import RewriteContext, Written
 from relayout.rewrite.devices import assign_devices
@@ -52,6 +53,7 @@ def _clean_up(context: RewriteContext) -> None:
         if is_dropped and source.name and len(copies) == 1 and copies[0].is_initializer():
             copies[0].name = source.name
             copies[0].metadata_props.pop(SOURCE_KEY, None)
+            keep_notes(copies[0], source)
             if copies[0].const_value is not None:
                 copies[0].const_value.name = source.name
 
