@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import uuid
 from http import HTTPStatus
 from typing import Any
@@ -29,6 +30,8 @@ _READ_BYTES = 1 << 19
 _LAST_BYTES, _LAST_SECONDS = 1 << 20, 2.0
 # The line and the headers of a request.
 _HEAD_BYTES = 1 << 16
+# A target with scheme and host, as requests to a proxy have it.
+_ABSOLUTE = re.compile(rb"https?://(?P<host>[^/?#]+)(?P<path>.*)", re.IGNORECASE)
 
 
 class _Connection(h11.Connection):
@@ -55,12 +58,24 @@ class _Connection(h11.Connection):
                 self.refusal = self._too_long()
             if self.refusal is not None:
                 raise h11.RemoteProtocolError(self.refusal.problem)
+            return _in_origin_form(event)
         return event
 
     def _too_long(self) -> RefusedError:
         problem = "the head of the request is too long"
         expected, where = f"at most {_HEAD_BYTES} bytes", "the request line or a header"
         return RefusedError("long-head", problem, where=where, expected=expected)
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """The request with a path as its target. The host of an absolute target takes the place of the header Host, which a
+    server must ignore beside it (RFC 9112, section 3.2.2)."""
+    absolute = _ABSOLUTE.fullmatch(request.target)
+    if absolute is None:
+        return request
+    path = absolute["path"] if absolute["path"].startswith(b"/") else b"/" + absolute["path"]
+    headers = [(b"host", absolute["host"]), *((name, value) for name, value in request.headers if name != b"host")]
+    return h11.Request(method=request.method, target=path, headers=headers, http_version=request.http_version)
 
 
 class Protocol(H11Protocol, asyncio.BufferedProtocol):

@@ -33,7 +33,12 @@ BODIES = Bodies(Settings(body_seconds=0.5))
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the SHA-256 of the body; to /refused at once, without reading it; to /file with a file; to /long with
-    one of this media type that no buffer holds."""
+    one of this media type that no buffer holds; to /target with the path, the query and the host."""
+    if scope["path"] == "/target":
+        said = b"|".join([scope["raw_path"], scope["query_string"], dict(scope["headers"])[b"host"]])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+        return
     if scope["path"] == "/file":
         await Pieces(Content(BODY), media_type=ONNX)(scope, receive, send)
         return
@@ -121,6 +126,19 @@ def test_a_file_is_sent_whole_and_the_connection_goes_on() -> None:
         found = answers(caller, [head(0, "/file") * 2, head(5), b"model"], 3)
     assert found[:2] == [BODY, BODY]
     assert found[2] == sha256(b"model").hexdigest().encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("/target?a=http://b", b"/target|a=http://b|localhost"),
+        ("http://other.example:80/target?a=b", b"/target|a=b|other.example:80"),
+        ("HTTPS://[::1]/target", b"/target||[::1]"),
+    ],
+)
+def test_an_absolute_target_is_its_path_and_its_host(target: str, found: bytes) -> None:
+    with connection() as caller:
+        assert answers(caller, [head(0, target)], 1) == [found]
 
 
 def test_head_has_no_file() -> None:
