@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from relayout.errors import UsageError
 from relayout_api import openapi
@@ -49,7 +50,8 @@ async def submit_job(
 ) -> Response:
     """Submit work that may take long. The body and the query are those of the endpoint of that kind.
 
-    The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server.
+    The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server. A job
+    without an Idempotency-Key is cancelled where the caller leaves before the answer.
     """
     service: Service = request.app.state.service
     if (times := len(request.headers.getlist("idempotency-key"))) > 1:
@@ -60,6 +62,10 @@ async def submit_job(
     async with service.bodies.files(request) as (body, split):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
         job = await service.jobs.submit({**arguments, "split": split}, body, caller, idempotency_key)
+    if idempotency_key is None and await request.is_disconnected():
+        # Nobody has the job's id, to ask for its result or to cancel it.
+        await service.jobs.cancel(await service.jobs.find(job.id))
+        raise ClientDisconnect
     job = _reached(request, job)
     return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})
 
