@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -65,17 +65,18 @@ def answer(model: onnx.ModelProto, backend: Backend) -> tuple[bytes, str]:
     return legal.SerializeToString(deterministic=True), json.dumps(told)
 
 
-def random_models(seeds: range) -> Iterator[onnx.ModelProto]:
-    for seed in seeds:
-        try:
-            yield draw_graph(seed).model
-        except Rejected:
-            continue
+@pytest.fixture(scope="module")
+def random_models() -> list[onnx.ModelProto]:
+    models = []
+    for seed in range(24):
+        with contextlib.suppress(Rejected):
+            models.append(draw_graph(seed).model)
+    return models
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_answers_do_not_depend_on_earlier_graphs(name: str) -> None:
-    models, one, other = list(random_models(range(24))), load_backend(name), load_backend(name)
+def test_answers_do_not_depend_on_earlier_graphs(name: str, random_models: list[onnx.ModelProto]) -> None:
+    models, one, other = random_models, load_backend(name), load_backend(name)
     cold = [answer(model, load_backend(name)) for model in models]
     assert [answer(model, one) for model in models] == cold
     assert [answer(model, other) for model in reversed(models)] == cold[::-1]

@@ -219,11 +219,11 @@ def test_after_a_run_an_interrupt_is_pythons_own_again(model: Path, tmp_path: Pa
 # Streams
 
 
-def test_a_closed_pipe_is_no_failure(model: Path) -> None:
+def test_a_closed_pipe_is_no_failure(model: Path, command: Path) -> None:
     for arguments in (["backends"], ["verify", model, "--backend", "nhwc"], ["legalize", model, "-o", "-"]):
         read, write = os.pipe()
         os.close(read)
-        done = subprocess.run([BIN, *arguments], stdout=write, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([command, *arguments], stdout=write, stderr=subprocess.PIPE, text=True)
         os.close(write)
         assert done.returncode in (0, 1)
         assert "BrokenPipe" not in done.stderr
@@ -245,13 +245,15 @@ def test_a_closed_stream_is_no_bug(arguments: str, closed: str, status: int, mod
     assert "-o" not in arguments or status or transposes(model.parent / "out.onnx") == 2
 
 
-def test_a_model_comes_from_a_pipe_and_goes_into_one(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = f"'{BIN}' legalize - -b nhwc -o - -q | '{BIN}' verify - -b nhwc --against '{model}' -q"
-    piped = ["bash", "-o", "pipefail", "-c", command]
+def test_a_model_comes_from_a_pipe_and_goes_into_one(
+    model: Path, command: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"'{command}' legalize - -b nhwc -o - -q | '{command}' verify - -b nhwc --against '{model}' -q"
+    piped = ["bash", "-o", "pipefail", "-c", script]
     done = subprocess.run(piped, input=model.read_bytes(), capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"passed\n")
-    graph = subprocess.run([BIN, "legalize", model, "-o", "-.json", "-q"], capture_output=True).stdout
+    graph = subprocess.run([command, "legalize", model, "-o", "-.json", "-q"], capture_output=True).stdout
     for given, status, said in ((graph, 0, "2 transposes of data"), (b"", 2, "")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         seen = run("inspect", "-")
@@ -287,24 +289,24 @@ class Talkative(Backend):
         "backends talkative.py --format json",
     ],
 )
-def test_what_a_backend_prints_is_not_among_the_results(arguments: str, model: Path) -> None:
+def test_what_a_backend_prints_is_not_among_the_results(arguments: str, model: Path, command: Path) -> None:
     (model.parent / "talkative.py").write_text(TALKATIVE)
-    done = subprocess.run([BIN, *arguments.split()], cwd=model.parent, capture_output=True, text=True)
+    done = subprocess.run([command, *arguments.split()], cwd=model.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
     assert "asked" in done.stderr
 
 
 @pytest.mark.usefixtures("plain")
-def test_what_native_code_prints_is_not_among_the_results(tmp_path: Path) -> None:
+def test_what_native_code_prints_is_not_among_the_results(tmp_path: Path, command: Path) -> None:
     # onnx's checker prints a warning about this operator to file descriptor 1.
     scaled = onnx.parser.parse_model("""
         <ir_version: 3, opset_import: ["" : 8]>
         scaled (float[1, 2, 3, 3] x) => (float[1, 2, 3, 3] y) { y = ImageScaler <bias = [0.5, 0.5]> (x) }
     """)
     onnx.save(scaled, tmp_path / "model.onnx")
-    command = [BIN, "legalize", "model.onnx", "-b", "onnx", "-o", "-"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True)
+    legalize = [command, "legalize", "model.onnx", "-b", "onnx", "-o", "-"]
+    done = subprocess.run(legalize, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert b"experimental ops: ImageScaler" in done.stderr
     assert len(json.loads(done.stdout)["nodes"]) == 1
@@ -312,10 +314,10 @@ def test_what_native_code_prints_is_not_among_the_results(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("option", [[], ["--report", "/dev/full"], ["--format", "junit"]])
-def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
+def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path, command: Path) -> None:
     with open("/dev/full", "w") as full:
-        command = [BIN, "verify", model, "-b", "onnx", *option]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        verify = [command, "verify", model, "-b", "onnx", *option]
+        done = subprocess.run(verify, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
     assert "bug" not in done.stderr
@@ -323,18 +325,18 @@ def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("arguments", ["--help", "--version", "legalize --help", "--show-completion bash"])
-def test_help_on_a_full_disk_is_2(arguments: str) -> None:
+def test_help_on_a_full_disk_is_2(arguments: str, command: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([BIN, *arguments.split()], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([command, *arguments.split()], stdout=full, stderr=subprocess.PIPE, text=True)
     said = "relayout: error: the system refused\n  found:    No space left on device\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("arguments", ["legalize missing.json", "", "--nonsense"])
-def test_an_error_that_cannot_be_printed_keeps_its_status(arguments: str) -> None:
+def test_an_error_that_cannot_be_printed_keeps_its_status(arguments: str, command: Path) -> None:
     with open("/dev/full", "w") as full:
-        assert subprocess.run([BIN, *arguments.split()], stderr=full).returncode == 2
+        assert subprocess.run([command, *arguments.split()], stderr=full).returncode == 2
 
 
 def test_help_whose_reader_has_left_is_no_failure() -> None:
