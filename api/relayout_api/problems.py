@@ -129,8 +129,8 @@ class AnsweredError(Exception):
 class MalformedBodyError(RefusedError):
     """A body that does not parse."""
 
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__("malformed-body", "the body does not parse", expected=expected, found=found)
+    def __init__(self, expected: str, found: str, hint: str = "") -> None:
+        super().__init__("malformed-body", "the body does not parse", expected=expected, found=found, hint=hint)
 
 
 def _optional(description: str | None = None) -> Any:

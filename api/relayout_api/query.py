@@ -28,7 +28,7 @@ from relayout_api.schemas import (
     value_type,
     with_fields,
 )
-from relayout_api.validation import load_body, validated
+from relayout_api.validation import AS_ONNX, load_body, validated
 
 __all__ = [
     "QUERIES",
@@ -194,5 +194,6 @@ def given_parameters(
             where="query",
             expected="options in the JSON body",
             found=", ".join(others),
+            hint=AS_ONNX,
         )
     return None, kind

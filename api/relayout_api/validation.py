@@ -13,9 +13,11 @@ from relayout.model.graph_json.faults import expectation, first_fault, json_kind
 from relayout.model.graph_json.json_text import parse_json
 from relayout_api.problems import MalformedBodyError
 
-__all__ = ["header_error", "load_body", "validated"]
+__all__ = ["AS_ONNX", "header_error", "load_body", "validated"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
+AS_ONNX = "an ONNX model is sent with Content-Type: application/octet-stream"
+"""The hint for a body that may be an ONNX model and says that it is JSON."""
 
 
 def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
@@ -23,10 +25,14 @@ def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
     try:
         loaded = parse_json(bytes(body))
     except ValueError as error:
-        found = str(error)[:200]
+        found, hint = str(error)[:200], ""
         if where != "body":
             raise UsageError("not JSON", where=where, expected="a JSON object", found=found) from None
-        raise MalformedBodyError("a JSON object", found) from None
+        if not body:
+            found = "0 bytes"
+        elif isinstance(error, UnicodeDecodeError):
+            found, hint = f"{len(body)} bytes that are no text", AS_ONNX
+        raise MalformedBodyError("a JSON object", found, hint) from None
     if not isinstance(loaded, dict):
         raise UsageError("not a JSON object", where=where, expected="an object", found=json_kind(loaded))
     return loaded

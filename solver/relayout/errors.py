@@ -80,10 +80,13 @@ def did_you_mean(text: str, names: Iterable[str], most: int = 1, cutoff: float =
 
     >>> did_you_mean("Convv", ["Conv", "MaxPool"]), did_you_mean("Relu", ["Conv", "MaxPool"])
     ('did you mean Conv?', '')
+    >>> did_you_mean("NHWC", ["nhwc", "x86-nchwc"])
+    'did you mean nhwc?'
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(text, [*names], most, cutoff)
+    names = [*names]
+    near = [name for name in names if name.lower() == text.lower()] or get_close_matches(text, names, most, cutoff)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 

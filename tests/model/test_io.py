@@ -421,3 +421,21 @@ def test_whether_a_constant_is_small_does_not_depend_on_its_name() -> None:
         copy = model.graph.node(0).outputs[0].const_value
         assert copy is not None
         assert copy.size == 256
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"PK\x03\x04 and more", "a zip archive"),
+        (b"\x1c\x00\x00\x00TFL3" + bytes(100), "TFLite"),
+        (b"<!DOCTYPE html><html><body>Sign in</body></html>", "a web page"),
+        (b'ir_version: 8\ngraph {\n\tname: "net"\n}\n', "text"),
+        (b"\xff\xfe\x00 bytes", "truncated, or of another format"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_taken_for_a_model_is_named(content: bytes, kind: str) -> None:
+    with pytest.raises(InputError, match="not an ONNX model") as caught:
+        read_model(content)
+    assert caught.value.found.startswith(f"{len(content)} bytes that do not parse: {kind}")
+    assert bool(caught.value.hint) == (kind != "truncated, or of another format")

@@ -178,3 +178,27 @@ def test_an_idempotency_key_that_is_empty_or_one_of_two_is_refused(client: httpx
     headers = [("Idempotency-Key", key) for key in keys]
     answer = client.post("/v1/jobs", json={"graph": GRAPH}, headers=headers)
     assert (answer.status_code, answer.json()["where"]) == (422, "header Idempotency-Key")
+
+
+@pytest.mark.parametrize(("query", "status"), [({}, 400), ({"backend": "nhwc"}, 422)], ids=["plain", "with a query"])
+def test_an_onnx_model_that_says_it_is_json_is_told_its_media_type(
+    client: httpx.Client, model: bytes, query: dict[str, str], status: int
+) -> None:
+    model += b"\xff"
+    answer = client.post("/v1/legalize", params=query, content=model, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    assert "application/octet-stream" in answer.json()["hint"]
+
+
+def test_an_empty_body_in_json_is_named_as_such(client: httpx.Client) -> None:
+    answer = client.post("/v1/legalize", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["found"]) == (400, "0 bytes")
+
+
+@pytest.mark.parametrize("original", [b"no model at all", b""], ids=["text", "empty"])
+def test_of_two_files_the_faulty_one_is_named(client: httpx.Client, model: bytes, original: bytes) -> None:
+    answer = client.post("/v1/verify", params={"backend": "onnx"}, files={"model": model, "against": original})
+    assert answer.status_code == 422
+    assert answer.json()["where"].startswith("against, ")
+    answer = client.post("/v1/verify", params={"backend": "onnx"}, files={"model": original, "against": model})
+    assert "against" not in answer.json()["where"]

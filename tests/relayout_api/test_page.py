@@ -532,6 +532,13 @@ def test_outputs_that_were_not_compared_are_not_called_equal(page: Page) -> None
     expect(page.locator("#summary")).to_contain_text("The outputs were not compared")
 
 
+def test_an_onnx_model_with_the_name_of_graph_json_is_read_as_what_it_is(page: Page) -> None:
+    drop(page, "misnamed.json", onnx_bytes())
+    expect(drawn(page)).to_have_attribute("aria-label", "The model: 6 nodes, 0 changes")
+    drop(page, "text.json", b"no model")
+    expect(page.locator("#problem")).to_contain_text("text.json is not JSON")
+
+
 def test_a_problem_says_where_and_what_to_do(page: Page) -> None:
     drop(page, "broken.onnx", b"this is no model")
     expect(page.locator("#problem")).to_contain_text("not an ONNX model")

@@ -126,7 +126,9 @@ async function openFile(file) {
     const unpacked = await unpackedFile(file);
     const {name} = unpacked;
     checkSize(unpacked);
-    const isJson = /\.json$/i.test(name) || /^\s*\{/.test(await unpacked.slice(0, 256).text());
+    // Its name alone makes no text of a protobuf, whose bytes a text has not.
+    const start = await unpacked.slice(0, 256).text();
+    const isJson = /^\s*\{/.test(start) || (/\.json$/i.test(name) && !/[\0-\x08]/.test(start));
     await (isJson ? openJson(name, await unpacked.text(), name) : openModel({name, bytes: unpacked}));
   } catch (error) {
     refuse(error);

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -184,7 +185,8 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     source, against, parameters = _read(task, parts[0], VerifyParameters)
     options = _options(parameters)
     model = _model(task, source)
-    original = None if against is None else read_model(against, external_data=False)
+    with _of_the_original():
+        original = None if against is None else read_model(against, external_data=False)
     backend = _verified_for(parameters, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)
@@ -236,13 +238,25 @@ def _read(
         if schema is not VerifyParameters:
             expected = "the file `model` alone"
             raise UsageError("there is nothing to compare with", where="body", expected=expected, found="`against` too")
-        return parse_model(content[: task.split]), parse_model(content[task.split :]), parameters
+        model = parse_model(content[: task.split])
+        with _of_the_original():
+            return model, parse_model(content[task.split :]), parameters
     body = load_body(content)
     graph = _graph_of(body, "graph")
     if graph is None:
         raise InputError("there is no graph", where="body.graph", expected="graph JSON, version 1", found="nothing")
     against = _graph_of(body, "against") if schema is VerifyParameters else None
     return graph, against, validated(schema, body)
+
+
+@contextmanager
+def _of_the_original() -> Iterator[None]:
+    """Within it, errors about a model say that it is the one that another is compared with."""
+    try:
+        yield
+    except InputError as error:
+        error.where = f"against, {error.where}" if error.where else "against"
+        raise
 
 
 def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:

@@ -77,7 +77,12 @@ _OTHER_FORMATS = {
     b"\x89HDF": ("HDF5, as Keras writes", "export it to ONNX"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unpack it with zstd -d"),
     b"version https://git-lfs": ("a pointer of Git LFS", "git lfs pull fetches the file; in CI, check out with LFS"),
+    b"<!DOCTYPE": ("a web page", "the address it came from is that of a page about the file"),
+    b"<!doctype": ("a web page", "the address it came from is that of a page about the file"),
+    b"<html": ("a web page", "the address it came from is that of a page about the file"),
 }
+# What TFLite files have at this place.
+_TFLITE, _TFLITE_PLACE = ("TFLite", "export it to ONNX, as tf2onnx does"), slice(4, 8)
 
 
 @collector_paused()
@@ -275,10 +280,7 @@ def _parse(data: bytes, where: str) -> Parsed:
     try:
         return parse(data)
     except Exception as error:
-        kind = next((kind for magic, kind in _OTHER_FORMATS.items() if data.startswith(magic)), None)
-        found, hint = kind or ("truncated, or of another format", "")
-        if kind is None and data.lstrip()[:1] == b"{":
-            hint = "write graph JSON to a file that ends in .json"
+        found, hint = _kind_of(data)
         raise InputError(
             "not an ONNX model",
             where=where,
@@ -286,6 +288,21 @@ def _parse(data: bytes, where: str) -> Parsed:
             found=f"{len(data)} bytes that do not parse: {found}",
             hint=hint,
         ) from error
+
+
+def _kind_of(data: bytes) -> tuple[str, str]:
+    """The kind of file that was taken for a model, and a hint."""
+    for magic, kind in _OTHER_FORMATS.items():
+        if data.startswith(magic):
+            return kind
+    if data[_TFLITE_PLACE] == b"TFL3":
+        return _TFLITE
+    if data.lstrip()[:1] == b"{":
+        return "truncated, or of another format", "write graph JSON to a file that ends in .json"
+    start = data[:1000]
+    if start.isascii() and start.decode().replace("\n", "").replace("\r", "").replace("\t", "").isprintable():
+        return "text", "export the model in ONNX's binary format"
+    return "truncated, or of another format", ""
 
 
 def _load_json(data: bytes, where: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def recorded_backend(model: ir.Model, options: Mapping[str, Any] | None = None) 
             where="backend",
             expected="a backend, or a model that legalization wrote",
             found="none",
-            hint="name the backend that the model is to be legal for: -b on the command line, `backend` elsewhere",
+            hint="name the backend that the model is to be legal for",
         )
     text = model.metadata_props.get(BACKEND_OPTIONS_KEY, "{}")
     try:
