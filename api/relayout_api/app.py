@@ -178,8 +178,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
     if error.status_code == 204:
         return Response(status_code=204)
     if error.status_code == 404:
-        known = [each.path for each in _routes() if "{" not in each.path]
-        hint = did_you_mean(request.url.path, known)
+        hint = did_you_mean(request.url.path, _paths_like(request.url.path))
         return _respond(
             request,
             RefusedError(
@@ -200,6 +199,14 @@ def _allowed(request: Request) -> str:
         if route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
     return ", ".join(sorted(methods))
+
+
+def _paths_like(path: str) -> list[str]:
+    """The paths of all routes, with the parts of `path` in the place of parameters."""
+    given = dict(enumerate(path.split("/")))
+    known = [each.path.split("/") for each in _routes()]
+    like = ["/".join(given.get(n, "") if part[:1] == "{" else part for n, part in enumerate(parts)) for parts in known]
+    return [each for each in like if each != path]
 
 
 def _routes() -> list[Route]:

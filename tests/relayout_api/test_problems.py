@@ -279,6 +279,9 @@ CASES = {
     "a path with a slash too many": Case(
         "not-found", path="/v1/jobs/", method="GET", says={"hint": "did you mean /v1/jobs?"}
     ),
+    "a part of a job that is none": Case(
+        "not-found", path="/v1/jobs/7/modle", method="GET", says={"hint": "did you mean /v1/jobs/7/model?"}
+    ),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),
     "a method that is none": Case("method-not-allowed", method="DELETE", says={"expected": "POST"}),
 }
