@@ -341,10 +341,20 @@ def _opsets(operator: str, since: int) -> tuple[int, int]:
     """The first and the last opset to which this row of the op table applies."""
     later = [r.since for r in _onnx_rows() if r.operator == operator and r.since > since]
     newest = min([*(since - 1 for since in later), NEWEST_OPSET])
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == operator and s.domain == ""]
-    usable = [s.since_version for s in schemas if not s.deprecated]
-    retired = [s.since_version for s in schemas if s.deprecated and s.since_version > max(usable)]
+    versions = _versions()[operator]
+    usable = [first for first, is_deprecated in versions if not is_deprecated]
+    retired = [first for first, is_deprecated in versions if is_deprecated and first > max(usable)]
     return max(since, min(usable)), min([newest, *(version - 1 for version in retired)])
+
+
+@cache
+def _versions() -> dict[str, list[tuple[int, bool]]]:
+    """The first opset of each version of each of ONNX's operators, and whether the version is deprecated."""
+    found: dict[str, list[tuple[int, bool]]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found.setdefault(schema.name, []).append((schema.since_version, schema.deprecated))
+    return found
 
 
 def draw_graph(seed: int) -> RandomGraph:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -280,22 +280,38 @@ def _lacks(pattern: str, role: str) -> bool:
 def _most_operands(pattern: str, side: str) -> int | None:
     """The most inputs or results of the operators of ONNX that the pattern means, in all versions; None if it means
     none."""
-    from onnx import defs
-
-    schemas = [each for each in defs.get_all_schemas_with_history() if each.domain == ""]
-    meant = [each for each in schemas if fnmatchcase(each.name, pattern)]
-    return max((each.max_input if side == "inputs" else each.max_output for each in meant), default=None)
+    meant = [facts for name, facts in _definitions().items() if fnmatchcase(name, pattern)]
+    return max((each.most_inputs if side == "inputs" else each.most_results for each in meant), default=None)
 
 
 @cache
 def onnx_operators() -> Mapping[str, frozenset[str]]:
     """The names of the attributes of each of ONNX's own operators, in all versions."""
+    return {name: facts.attributes for name, facts in _definitions().items()}
+
+
+class _Definition(NamedTuple):
+    """What all versions of an operator together have."""
+
+    attributes: frozenset[str] = frozenset()
+    most_inputs: int = 0
+    most_results: int = 0
+
+
+@cache
+def _definitions() -> Mapping[str, _Definition]:
+    """ONNX's own operators. onnx takes 12 ms to list their versions, so that it is asked once."""
     from onnx import defs
 
-    found: dict[str, frozenset[str]] = {}
+    found: dict[str, _Definition] = {}
     for schema in defs.get_all_schemas_with_history():
         if schema.domain == "":
-            found[schema.name] = found.get(schema.name, frozenset()) | schema.attributes.keys()
+            known = found.get(schema.name, _Definition())
+            found[schema.name] = _Definition(
+                known.attributes | schema.attributes.keys(),
+                max(known.most_inputs, schema.max_input),
+                max(known.most_results, schema.max_output),
+            )
     return found
 
 
