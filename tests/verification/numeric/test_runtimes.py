@@ -46,7 +46,7 @@ def test_a_model_with_large_weights_gives_the_same(dtype: type[np.generic], defa
 def test_the_data_of_large_weights_are_not_copied_to_the_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, list[str]]] = []
 
-    def session(proto: onnx.ModelProto, *, weights: dict[str, object]) -> None:
+    def session(proto: onnx.ModelProto, *, threads: int, weights: dict[str, object]) -> None:
         sizes.append((proto.ByteSize(), [*weights]))
         raise NotImplementedError
 
@@ -55,6 +55,16 @@ def test_the_data_of_large_weights_are_not_copied_to_the_protobuf(monkeypatch: p
         Session(read_model(model_of()), "onnxruntime")
     assert {tuple(names) for _, names in sizes} == {("w",)}
     assert max(size for size, _ in sizes) < 1000
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "threads"),
+    [("64,64", "64,64", 1), ("64,65", "64,65", 0), ("N,4", "N,4", 0), ("1", "1", 1), ("", "4", 0)],
+)
+def test_a_model_of_small_values_runs_on_one_thread(x: str, y: str, threads: int) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> net (float[{x}] x) => (float[{y}] y) {{ y = Relu (x) }}'
+    session = Session(onnx.parser.parse_model(text), "onnxruntime")._run.__self__
+    assert session.get_session_options().intra_op_num_threads == threads
 
 
 def test_models_with_more_weights_than_are_copied_are_compared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

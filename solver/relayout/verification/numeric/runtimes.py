@@ -10,6 +10,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ LARGEST_COPY = 1 << 30
 read it."""
 _LARGE = 1 << 20
 """Bytes of a weight from which on onnxruntime reads it where it is. A protobuf has at most 2 GiB."""
+
+_SMALL = 1 << 12
+"""Elements of a value up to which an operator runs for less time than threads take to start: 1 ms for two of them."""
 
 
 def largest_model() -> int:
@@ -115,15 +119,29 @@ def _large(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _onnxruntime(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
+    threads = 1 if _is_small(proto) else 0
     try:
-        return plain_session(proto, weights=weights).run
+        return plain_session(proto, threads=threads, weights=weights).run
     except Exception:
         for older in _older(proto):
             try:
-                return plain_session(older, weights=weights).run
+                return plain_session(older, threads=threads, weights=weights).run
             except Exception:  # the first error says more
                 continue
         raise
+
+
+def _is_small(proto: onnx.ModelProto) -> bool:
+    """Whether all values of the graph are known to be small."""
+    graph = proto.graph
+    types = {each.name: each.type.tensor_type for each in (*graph.input, *graph.value_info, *graph.output)}
+    if not all(each.HasField("shape") for each in types.values()):
+        return False
+    if not all(name in types for node in graph.node for name in node.output if name):
+        return False
+    # The number of a dim without one is 0.
+    sizes = [prod(dim.dim_value for dim in each.shape.dim) or _SMALL + 1 for each in types.values()]
+    return max([*sizes, *(prod(each.dims) for each in graph.initializer)], default=0) <= _SMALL
 
 
 def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
