@@ -81,7 +81,7 @@ _OTHER_FORMATS = {
     b"<!doctype": ("a web page", "the address it came from is that of a page about the file"),
     b"<html": ("a web page", "the address it came from is that of a page about the file"),
 }
-# What TFLite files have at this place.
+# The mark of TFLite files, and its place.
 _TFLITE, _TFLITE_PLACE = ("TFLite", "export it to ONNX, as tf2onnx does"), slice(4, 8)
 
 
