@@ -40,6 +40,17 @@ def test_a_report_adds_up_whatever_produces_an_operand(made: str, is_constant: b
     assert [finding for finding in findings if finding.rule == "cost-accounting"] == []
 
 
+def test_the_result_of_a_region_op_is_no_constant_though_its_number_is_known() -> None:
+    source = f"""<ir_version: 10, opset_import: ["" : 20]> g (bool c, float[1] x) => (float[1] y) <float[1] stored = {{1}}> {{
+        w = If (c) <then_branch = a () => {BRANCH.format("p")}, else_branch = b () => {BRANCH.format("q")}>
+        y = Add (x, w) }}""".replace("1,8,3,4", "1")
+    model = read_model(onnx.parser.parse_model(source))
+    branched, added = model.graph
+    for node in (branched, added):
+        node.outputs[0].const_value = ir.tensor([-1.0])
+    assert constant_values(model.graph) & {branched.outputs[0], added.outputs[0]} == {added.outputs[0]}
+
+
 def chain_of(length: int) -> list[ir.Value]:
     """The results of so many sums, each of the one before and a constant."""
     value = ir.Value(name="x", shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.FLOAT))

@@ -49,7 +49,7 @@ def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
     """Whether the results of `node` are constant where `constants` are."""
     for value in node.inputs:
         if value is not None and value not in constants:
-            return known_result(node) is not None
+            return known_result(node) is not None and _is_evaluable(node)
     return _is_evaluable(node)
 
 
