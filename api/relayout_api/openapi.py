@@ -77,9 +77,10 @@ def _ref(model: type) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def _json(model: type, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _json(*models: type, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """JSON of one of these models, with examples by name."""
     named = {"examples": {name: {"value": value} for name, value in shown.items()}} if shown else {}
-    return {JSON: {"schema": _ref(model), **named}}
+    return {JSON: {"schema": _ref(*models) if len(models) == 1 else {"anyOf": [*map(_ref, models)]}, **named}}
 
 
 def _errors(*names: str) -> dict[int | str, dict[str, Any]]:
@@ -96,17 +97,25 @@ def _errors(*names: str) -> dict[int | str, dict[str, Any]]:
     return responses
 
 
-def _takes(content: dict[str, Any]) -> dict[str, Any]:
-    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+def _takes(content: dict[str, Any], *files: str) -> dict[str, Any]:
+    """A body of this content or, where it may have files, a model or a form of them."""
+    others = {**_MODEL, **_form(*files)} if files else {}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": {**content, **others}}}}
 
 
 def _operation(
-    tag: str, summary: str, description: str, content: dict[str, Any], *errors: str, is_result: bool = False
+    tag: str,
+    summary: str,
+    description: str,
+    content: dict[str, Any],
+    *errors: str,
+    status: int = 200,
+    is_result: bool = False,
 ) -> dict[str, Any]:
-    """An endpoint with the answer 200 and these kinds of problems; `is_result`: the caller may have it already."""
+    """An endpoint with an answer and these kinds of problems; `is_result`: the caller may have it already."""
     known = {304: {"description": "The caller has it"}} if is_result else {}
     answer = {"description": description, "content": content}
-    return {"tags": [tag], "summary": summary, "responses": {200: answer, **known, **_errors(*errors)}}
+    return {"tags": [tag], "summary": summary, "responses": {status: answer, **known, **_errors(*errors)}}
 
 
 def _form(*files: str) -> dict[str, Any]:
@@ -124,29 +133,13 @@ _MODEL = {ONNX: {"schema": _BINARY}}
 _READ = ("not-found", "invalid-options", "starting", "internal")
 _RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
 
+_SUBMIT_ERRORS = (*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space")
 SUBMIT: dict[str, Any] = {
-    "tags": ["jobs"],
-    "summary": "Submit a job",
+    **_operation("jobs", "Submit a job", "The job is accepted", _json(Job), *_SUBMIT_ERRORS, status=202),
+    **_takes(_json(LegalizeRequest, VerifyRequest, ExplainRequest, shown=examples.LEGALIZE), "model", "against"),
     "status_code": 202,
-    **_takes(
-        {
-            JSON: {
-                "schema": {"anyOf": [_ref(LegalizeRequest), _ref(VerifyRequest), _ref(ExplainRequest)]},
-                "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
-            },
-            **_MODEL,
-            **_form("model", "against"),
-        }
-    ),
-    "responses": {
-        202: {
-            "description": "The job is accepted",
-            "content": _json(Job),
-            **_header("Location", "the path of the job"),
-        },
-        **_errors(*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space"),
-    },
 }
+SUBMIT["responses"][202] |= _header("Location", "the path of the job")
 JOBS = _operation("jobs", "The jobs", "A page", _json(JobList), "invalid-options", "starting", "internal")
 JOB = _operation("jobs", "A job", "Its state", _json(Job), *_READ)
 CANCEL = _operation("jobs", "Cancel a job", "Its state", _json(Job), *_READ)
@@ -167,26 +160,22 @@ JOB_GRAPH = _operation(
     "jobs", "The graphs of a job, to draw", "The graph and the legal graph", _json(GraphResponse), *_RESULT_ERRORS
 )
 
-_LEGAL = {
-    JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
-    **_MODEL,
-    ZIP: {"schema": _BINARY},
-}
+_LEGAL = {**_json(LegalizeResponse, ModelResponse), **_MODEL, ZIP: {"schema": _BINARY}}
 LEGALIZE = _operation(
     "work", "Make a graph legal", "The legal graph or model, and the report", _LEGAL, *_WORK, "infeasible"
-) | _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_form("model")})
+) | _takes(_json(LegalizeRequest, shown=examples.LEGALIZE), "model")
 LEGALIZE["responses"][200] |= _header(
     "Relayout-Report", "with the model's bytes: the report in JSON, without its lists"
 )
 VERIFY = _operation("work", "Verify a graph", "The report with the findings", _json(ReportResponse), *_WORK) | _takes(
-    {**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_form("model", "against")}
+    _json(VerifyRequest, shown=examples.VERIFY), "model", "against"
 )
 EXPLAIN = _operation(
     "work", "Explain the conversions", "The report with the reasons", _json(ReportResponse), *_WORK, "infeasible"
-) | _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_form("model")})
+) | _takes(_json(ExplainRequest, shown=examples.EXPLAIN), "model")
 GRAPH = _operation(
     "work", "Draw a graph", "The graph and the legal graph, to draw", _json(GraphResponse), *_WORK, "infeasible"
-) | _takes({**_json(GraphRequest, examples.DRAW), **_MODEL, **_form("model")})
+) | _takes(_json(GraphRequest, shown=examples.DRAW), "model")
 
 BACKENDS = _operation(
     "reference", "The installed backends", "By name", _json(BackendList), "invalid-options", "internal", "starting"
@@ -194,7 +183,7 @@ BACKENDS = _operation(
 LIMITS = _operation("reference", "The limits of the server", "The limits", _json(Limits), "invalid-options", "internal")
 PARSE = _operation(
     "reference", "Parse a layout", "Its dimensions", _json(LayoutInfo), *_BODY, "invalid-layout", "invalid-options"
-) | _takes(_json(LayoutText, {"aligned": examples.LAYOUT}))
+) | _takes(_json(LayoutText, shown={"aligned": examples.LAYOUT}))
 PROBLEM = _operation("reference", "The meaning of a problem", "Its status, title and meaning", _ANY_JSON, "not-found")
 HEALTH = _operation("service", "Whether it is alive", "Yes", _ANY_JSON)
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
