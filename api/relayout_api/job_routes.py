@@ -22,7 +22,7 @@ from relayout_api.jobs.jobs import Jobs, Row
 from relayout_api.jobs.schema import Job, JobList, Verb
 from relayout_api.pieces import Pieces
 from relayout_api.problems import RefusedError
-from relayout_api.query import given_parameters, query_of
+from relayout_api.query import given_parameters
 from relayout_api.service import Service
 
 __all__ = ["Existing", "router"]
@@ -57,7 +57,7 @@ async def submit_job(
     if (times := len(request.headers.getlist("idempotency-key"))) > 1:
         where = "header Idempotency-Key"
         raise UsageError("the header is there several times", where=where, expected="one", found=str(times))
-    parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind", "name")
+    parameters, media = given_parameters(request, kind, "kind", "name")
     caller = caller_of(request).name
     async with service.bodies.files(request) as (body, split):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}

@@ -30,12 +30,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import AS_ONNX, load_body, validated
 
-__all__ = [
-    "QUERIES",
-    "check_query",
-    "given_parameters",
-    "query_of",
-]
+__all__ = ["QUERIES", "check_query", "given_parameters"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -170,24 +165,16 @@ def _is_repeated(schema: type[Strict], name: str) -> bool:
     return name in schema.model_fields and schema.model_fields[name].default == []
 
 
-def query_of(verb: str, request: Request) -> Parameters:
-    """The parameters of an ONNX model in the query; that of a job has a `kind` and a `name` too. Raises UsageError."""
-    schema = QUERIES[verb]
-    values = {name: value for name, value in _values(schema, request).items() if name not in ("kind", "name")}
-    return validated(schema, values, "query").parameters()
-
-
-def given_parameters(
-    request: Request, parameters: Callable[[], Parameters], *own: str
-) -> tuple[dict[str, Any] | None, str]:
+def given_parameters(request: Request, verb: str, *own: str) -> tuple[dict[str, Any] | None, str]:
     """The parameters of the query where the body is an ONNX model, else None, and the body's media type.
 
     `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
-    has its own options.
+    has its own options, and for wrong ones.
     """
-    kind = media_type(request, JSON, ONNX, MULTIPART)
+    kind, schema = media_type(request, JSON, ONNX, MULTIPART), QUERIES[verb]
     if kind != JSON:
-        return parameters().model_dump(mode="json"), ONNX
+        values = {name: value for name, value in _values(schema, request).items() if name not in own}
+        return validated(schema, values, "query").parameters().model_dump(mode="json"), ONNX
     if others := [name for name in request.query_params if name not in own]:
         raise UsageError(
             "options in the query go with an ONNX model",

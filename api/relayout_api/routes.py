@@ -24,7 +24,7 @@ from relayout_api.bodies import JSON, ONNX, ZIP, media_type
 from relayout_api.http_headers import is_known, tag_of
 from relayout_api.pieces import Pieces
 from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import given_parameters, query_of
+from relayout_api.query import given_parameters
 from relayout_api.schemas import DimInfo, LayoutInfo, LayoutText, Limits
 from relayout_api.service import Service
 from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
@@ -140,7 +140,7 @@ async def answer(request: Request, verb: str) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     service: Service = request.app.state.service
     settings = service.settings
-    given, kind = given_parameters(request, lambda: query_of(verb, request))
+    given, kind = given_parameters(request, verb)
     preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
     form = _FORMS[preferred]
     async with service.bodies.files(request) as (body, split):

@@ -41,7 +41,8 @@ def test_a_report_adds_up_whatever_produces_an_operand(made: str, is_constant: b
 
 
 def test_the_result_of_a_region_op_is_no_constant_though_its_number_is_known() -> None:
-    source = f"""<ir_version: 10, opset_import: ["" : 20]> g (bool c, float[1] x) => (float[1] y) <float[1] stored = {{1}}> {{
+    source = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (bool c, float[1] x) => (float[1] y) <float[1] stored = {{1}}> {{
         w = If (c) <then_branch = a () => {BRANCH.format("p")}, else_branch = b () => {BRANCH.format("q")}>
         y = Add (x, w) }}""".replace("1,8,3,4", "1")
     model = read_model(onnx.parser.parse_model(source))

@@ -32,13 +32,7 @@ from relayout.backend.declarative_schema import (
     Way,
     onnx_operators,
 )
-from relayout.backend.interface import (
-    Backend,
-    Implementation,
-    axis_count,
-    element_size,
-    rank_of,
-)
+from relayout.backend.interface import Backend, Implementation, axis_count, element_size, rank_of
 from relayout.backend.members import answers_by_type, is_pure, prices_by_traffic
 from relayout.errors import did_you_mean
 from relayout.layout.layout import Layout

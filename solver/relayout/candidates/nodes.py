@@ -46,12 +46,7 @@ from relayout.candidates.black_boxes import (
     without_unreachable,
 )
 from relayout.candidates.elision import Elision, elision_of
-from relayout.candidates.fixed_node import (
-    node_lowerings,
-    of_ports,
-    port_axis_names,
-    rewritten_lowering,
-)
+from relayout.candidates.fixed_node import node_lowerings, of_ports, port_axis_names, rewritten_lowering
 from relayout.candidates.free_node import (
     FreeNode,
     Pricing,

@@ -9,15 +9,7 @@ from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "Drawing",
-    "DrawnAlternative",
-    "DrawnBody",
-    "DrawnChoice",
-    "DrawnNode",
-    "DrawnOperand",
-    "DrawnValue",
-]
+__all__ = ["Drawing", "DrawnAlternative", "DrawnBody", "DrawnChoice", "DrawnNode", "DrawnOperand", "DrawnValue"]
 
 
 class _Record(BaseModel):

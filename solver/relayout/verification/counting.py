@@ -22,15 +22,7 @@ from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = [
-    "ExtentOf",
-    "bytes_of",
-    "count",
-    "determined_sizes",
-    "extent_counter",
-    "moved_bytes",
-    "moves_axes",
-]
+__all__ = ["ExtentOf", "bytes_of", "count", "determined_sizes", "extent_counter", "moved_bytes", "moves_axes"]
 
 _UNKNOWN = 64
 _USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)

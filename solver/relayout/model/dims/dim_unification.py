@@ -17,14 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, dims_in, graphs_inside
 
-__all__ = [
-    "MadeUpNames",
-    "number",
-    "rename",
-    "restore_made_up_outputs",
-    "unify_names",
-    "without_made_up_outputs",
-]
+__all__ = ["MadeUpNames", "number", "rename", "restore_made_up_outputs", "unify_names", "without_made_up_outputs"]
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]

@@ -16,14 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.model.proto_graphs import (
-    copied,
-    declared_values,
-    graphs_in,
-    graphs_inside,
-    nodes_inside,
-    replace_entries,
-)
+from relayout.model.proto_graphs import copied, declared_values, graphs_in, graphs_inside, nodes_inside, replace_entries
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 

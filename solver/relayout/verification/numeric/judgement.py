@@ -16,15 +16,7 @@ from relayout.verification.numeric.inputs import with_noise
 from relayout.verification.numeric.preparation import Prepared, in_format, values_of
 from relayout.verification.numeric.tolerance import Arrays, difference
 
-__all__ = [
-    "RANDOM_RESULT",
-    "Runs",
-    "findings_of",
-    "judged",
-    "left_out_findings",
-    "runs_of",
-    "vacuous",
-]
+__all__ = ["RANDOM_RESULT", "Runs", "findings_of", "judged", "left_out_findings", "runs_of", "vacuous"]
 
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 _QUANTIZED = "QLinear"
