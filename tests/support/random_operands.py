@@ -57,19 +57,18 @@ def _is(value: Val, dtype: Any, rank: int | tuple[int, int]) -> bool:
     return value.dtype == dtype and low <= value.rank <= high and value.array.size > 0
 
 
-def floats(b: Builder, low: int = 0, high: int = 5, dtype: Any = None) -> Val:
+def floats(b: Builder, low: int = 0, high: int = 5) -> Val:
     """A float value with a rank in this range: a value of the graph, a reshaped one, or a new input."""
-    dtype = b.real if dtype is None else dtype
-    found = b.pick(lambda v: _is(v, dtype, (low, high)) and v.constant == b.is_constant)
+    found = b.pick(lambda v: _is(v, b.real, (low, high)) and v.constant == b.is_constant)
     if found is not None and b.chance(0.9):
         return found
-    other = b.pick(lambda v: v.dtype == dtype and v.constant == b.is_constant and v.array.size > 1)
+    other = b.pick(lambda v: v.dtype == b.real and v.constant == b.is_constant and v.array.size > 1)
     rank = b.draw.randint(max(low, 1), max(low, high, 1))
     if rank <= 2 and high >= 3:
         rank = b.draw.randint(max(low, 2), high)
     if other is not None and (b.chance(0.5) or len(b.inputs) >= 5):
         return adapted(b, other, rank)
-    return b.input(b.shape(rank), dtype)
+    return b.input(b.shape(rank), b.real)
 
 
 def adapted(b: Builder, value: Val, rank: int) -> Val:
@@ -186,11 +185,11 @@ def partner(b: Builder, x: Val, *, low: float = -2.0, high: float = 2.0, within:
     return b.parameter(shape, dtype.type, low, high)
 
 
-def image(b: Builder, low: int = 3, high: int = 5, *, batch: int = 0, largest: int = 1500) -> Val:
+def image(b: Builder, low: int = 3, high: int = 5) -> Val:
     """A channels-first operand with a rank in this range, often behind a Transpose from channels last."""
     for _ in range(20):
         x = floats(b, low, high)
-        if x.array.size <= largest and (not batch or x.shape[0] == batch):
+        if x.array.size <= 1500:
             break
     else:
         raise Rejected("no such image")
