@@ -52,14 +52,13 @@ def propose(b: Builder, operator: str) -> None:
 # -- operands --------------------------------------------------------------------------------------------------------
 
 
-def _is(value: Val, dtype: Any, rank: int | tuple[int, int]) -> bool:
-    low, high = (rank, rank) if isinstance(rank, int) else rank
+def _is(value: Val, dtype: Any, low: int, high: int) -> bool:
     return value.dtype == dtype and low <= value.rank <= high and value.array.size > 0
 
 
 def floats(b: Builder, low: int = 0, high: int = 5) -> Val:
     """A float value with a rank in this range: a value of the graph, a reshaped one, or a new input."""
-    found = b.pick(lambda v: _is(v, b.real, (low, high)) and v.constant == b.is_constant)
+    found = b.pick(lambda v: _is(v, b.real, low, high) and v.constant == b.is_constant)
     if found is not None and b.chance(0.9):
         return found
     other = b.pick(lambda v: v.dtype == b.real and v.constant == b.is_constant and v.array.size > 1)
@@ -102,7 +101,7 @@ def insert_units(b: Builder, shape: tuple[int, ...], rank: int) -> list[int]:
 
 def integers(b: Builder, low: int = 0, high: int = 4, dtype: Any = I32) -> Val:
     found = b.pick(
-        lambda v: _is(v, dtype, (low, high)) and v.constant == b.is_constant
+        lambda v: _is(v, dtype, low, high) and v.constant == b.is_constant
         and v.array.max() <= 6 and v.array.min() >= 0
     )  # fmt: skip
     if found is not None and b.chance(0.8):
@@ -114,7 +113,7 @@ def integers(b: Builder, low: int = 0, high: int = 4, dtype: Any = I32) -> Val:
 
 
 def booleans(b: Builder) -> Val:
-    found = b.pick(lambda v: _is(v, B, (0, 4)) and v.constant == b.is_constant)
+    found = b.pick(lambda v: _is(v, B, 0, 4) and v.constant == b.is_constant)
     if found is not None and b.chance(0.7):
         return found
     if b.chance(0.3) and len(b.inputs) < 6:

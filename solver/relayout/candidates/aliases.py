@@ -144,7 +144,7 @@ class _Collector:
     def _collect_node(self, node: ir.Node) -> None:
         own = self.classes[node] = self._classes.of(node)
         rule = own.rule
-        constant = self._find_constant(node, own)
+        constant = self._find_constant(node)
         if constant:
             self.constant_nodes.add(node)
         elif isinstance(rule, Relabel):
@@ -171,7 +171,7 @@ class _Collector:
             rule = self._with_ranks[own]
         self.rules[node] = rule
 
-    def _find_constant(self, node: ir.Node, own: OperatorClass) -> bool:
+    def _find_constant(self, node: ir.Node) -> bool:
         if not gives_constants(node, self.constants):
             return False
         known = known_result(node)

@@ -113,7 +113,7 @@ def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> 
         return _Form(wiring, *free_operator(context, planned, rule, lowering), is_tiled_elementwise(rule, lowering))
     assert isinstance(lowering, FixedLowering)
     if isinstance(rule, Free) and rule.edit_operands is not None:
-        return _Form(wiring, edit=_edit_of_operands(planned, rule, lowering))
+        return _Form(wiring, edit=_edit_of_operands(rule, lowering))
     if isinstance(rule, Free):
         return _Form(wiring, *packed_operator(context, planned, rule, lowering))
     if isinstance(rule, Fixed):
@@ -121,7 +121,7 @@ def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> 
     return _Form(wiring, edit=rule.alternatives[lowering.pick][2] if isinstance(rule, Listed) else None)
 
 
-def _edit_of_operands(planned: PlannedNode, rule: Free, lowering: FixedLowering) -> Edit | None:
+def _edit_of_operands(rule: Free, lowering: FixedLowering) -> Edit | None:
     """The edit of a node whose operands have orders of their own."""
     assert rule.edit_operands is not None
     inputs, outputs = ([flat(dims or ()) for dims in side] for side in (lowering.inputs, lowering.outputs))
