@@ -12,7 +12,8 @@ from graphs import Net
 from legalization_checks import checked
 
 import relayout
-from relayout.backend import Backend, rank_of
+from relayout import Layout
+from relayout.backend import Backend, Implementation, Writing, rank_of
 from relayout.errors import BackendError
 
 
@@ -86,3 +87,29 @@ def test_a_fault_of_a_backend_about_such_a_node_says_that_the_model_lacks_it(bac
     assert caught.value.hint == f"{written}; this is a fault of the backend, not of the model"
     assert "MatMul" in caught.value.where
     assert "node_MatMul" not in caught.value.where
+
+
+class Leaky(Backend):
+    """Runs a Relu with channels last, as another operator."""
+
+    name = "leaky"
+
+    def implementations(self, node: ir.Node) -> Any:
+        if node.op_type != "Relu":
+            return super().implementations(node)
+        layout = Layout.parse("NHWC")
+        return [Implementation((layout,), (layout,), rewrite=self._write)]
+
+    @staticmethod
+    def _write(writing: Writing) -> None:
+        shape = writing.shape_of(0, is_result=True)
+        writing.set_result(0, writing.emit("LeakyRelu", [writing.read(0)], {"alpha": 0.0}, shape=shape))
+
+
+def test_a_rewrite_has_its_operands_in_one_order_where_neighbours_name_their_axes_differently() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    net.output(net.conv(image, 3, 3))
+    net.output(net.conv(net.transpose(net.node("Relu", image), 1, 3, 2, 0), 5, 3))
+    legal, _ = checked(net.model(), Leaky)
+    assert [node.op_type for node in legal.graph.node] == ["Transpose", "Conv", "LeakyRelu", "Transpose", "Conv"]

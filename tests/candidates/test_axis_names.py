@@ -9,7 +9,7 @@ from graphs import Net
 
 from relayout import legalize, verify
 from relayout.candidates.aliases import collect_tensors
-from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.axis_names import AxisNames, filled_names
 from relayout.candidates.tensors import Operand
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import source_order
@@ -22,6 +22,10 @@ def named(net: Net) -> tuple[AxisNames, dict[str, Operand]]:
     tensors = collect_tensors(model.graph, model.opset_imports)
     operands = {str(value.name): operand for value, operand in tensors.operands.items() if operand is not None}
     return AxisNames(tensors), operands
+
+
+def filled(names: AxisNames, operand: Operand, wanted: str) -> str | None:
+    return filled_names(names.known(operand.value), operand.view.extents, Layout.from_names(wanted))
 
 
 def pooled(net: Net, value: str) -> None:
@@ -83,7 +87,7 @@ def test_of_two_axes_with_one_name_the_one_of_extent_1_has_none() -> None:
     pooled(net, net.node("Reshape", image, net.constant([4, 5, 1, 1])))
     names, operands = named(net)
     assert names.of(operands["x"]) is None
-    assert names.filled(operands["x"], Layout.parse("NHWC")) == "HWNC"
+    assert filled(names, operands["x"], "NHWC") == "HWNC"
 
 
 def test_an_unchanged_operator_propagates_axis_names() -> None:
@@ -117,7 +121,7 @@ def test_the_name_of_a_unit_axis_does_not_name_other_axes(perm: tuple[int, ...])
     reduced = net.node("ReduceMean", net.input("x", (4, 1, 2, 3)), axes=[2, 3])
     pooled(net, net.transpose(reduced, *perm))
     names, operands = named(net)
-    assert names.filled(operands["x"], Layout.parse("NHWC")) == "NHWC"
+    assert filled(names, operands["x"], "NHWC") == "NHWC"
 
 
 def test_a_unit_axis_does_not_name_the_longer_axis_that_it_broadcasts_to() -> None:
@@ -129,7 +133,7 @@ def test_a_unit_axis_does_not_name_the_longer_axis_that_it_broadcasts_to() -> No
     names, operands = named(net)
     assert names.of(operands["x"]) == "NCHW"
     assert names.of(operands["y"]) is None
-    assert names.filled(operands["y"], Layout.from_names("NCHW")) == "NCWH"
+    assert filled(names, operands["y"], "NCHW") == "NCWH"
 
 
 def test_an_axis_of_extent_1_gives_the_blocks_made_of_it_no_name() -> None:

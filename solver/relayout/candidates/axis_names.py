@@ -16,14 +16,15 @@ from functools import cache
 import onnx_ir as ir
 from msgspec import Struct
 
+from relayout.candidates.alternatives import NodePorts, Port
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat
-from relayout.ops import Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
+from relayout.ops import Axes, Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "KnownNames", "OperandNames", "filled_names"]
+__all__ = ["AxisNames", "KnownNames", "OperandNames", "complete_names", "filled_names"]
 
 
 _OperandAxis = tuple[int, int]
@@ -56,11 +57,22 @@ class OperandNames(ABC):
 
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
-        return _complete(self.known(operand.value), len(operand.view.axes))
+        return complete_names(self.known(operand.value), len(operand.view.axes))
 
-    def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The operand's axis names for reading the layout `wanted` (see `filled_names`)."""
-        return filled_names(self.known(operand.value), operand.view.extents, wanted)
+    def of_ports(self, choice: NodePorts) -> tuple[KnownNames, ...]:
+        """The names by which the choice reads the axes of each of its ports.
+
+        The operators before and after a node may name an axis of its iteration space differently. A port then has the
+        names of the first port that has all its axes, inputs before results, so that one order can suit both. Axes of
+        extent 1 do not count.
+        """
+        known = tuple([self.known(port.operand.value) for port in choice.ports])
+        rule = choice.rule
+        if not isinstance(rule, Free) or rule.axis_names:
+            return known
+        return _by_first_port(
+            choice.ports, [port.entry(rule.inputs, rule.outputs) or () for port in choice.ports], known
+        )
 
 
 def filled_names(known: KnownNames, extents: Sequence[Extent], wanted: Layout) -> str | None:
@@ -69,7 +81,7 @@ def filled_names(known: KnownNames, extents: Sequence[Extent], wanted: Layout) -
     None where no axis has a name."""
     asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
     rank = len(extents)
-    axis_names = _complete(known, rank)
+    axis_names = complete_names(known, rank)
     if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
         return axis_names
     named = _named(known, extents, asked)
@@ -79,7 +91,25 @@ def filled_names(known: KnownNames, extents: Sequence[Extent], wanted: Layout) -
     return "".join(named[axis] if axis in named else next(rest) for axis in range(rank))
 
 
-def _complete(known: KnownNames, rank: int) -> str | None:
+def _by_first_port(
+    ports: Sequence[Port], axes_of: Sequence[Axes], known: Sequence[KnownNames]
+) -> tuple[KnownNames, ...]:
+    """The names of each port's axes: those of the first port that has all its named axes longer than 1."""
+    every: list[dict[int, tuple[str, int]]] = []
+    found: list[KnownNames] = []
+    for port, axes, own in zip(ports, axes_of, known, strict=True):
+        places = zip(axes, own, port.operand.view.extents, strict=False)
+        named = {axis: name for axis, name, extent in places if name[0] and extent != 1}
+        given = next((each for each in every if named.keys() <= each.keys()), named)
+        if any(given[axis][0] != name[0] for axis, name in named.items()):
+            own = tuple([given.get(axis, name) for axis, name in zip(axes, own, strict=True)])
+        every.append(named)
+        found.append(own)
+    return tuple(found)
+
+
+def complete_names(known: KnownNames, rank: int) -> str | None:
+    """The names of all axes of a value, or None where one is unknown or occurs twice."""
     axis_names = "".join([name for name, _ in known])
     return axis_names if len(set(axis_names)) == rank else None
 
@@ -150,6 +180,11 @@ class AxisNames(OperandNames):
     def has_conflicting(self) -> bool:
         """Whether two operators call one axis by different names."""
         return bool(self._conflicting)
+
+    def of_ports(self, choice: NodePorts) -> tuple[KnownNames, ...]:
+        if not self._conflicting:
+            return tuple([self.known(port.operand.value) for port in choice.ports])
+        return super().of_ports(choice)
 
     def known(self, value: ir.Value) -> KnownNames:
         known = self._known

@@ -24,7 +24,7 @@ from relayout.candidates.alternatives import (
     label_of,
     noted_orders,
 )
-from relayout.candidates.axis_names import KnownNames, OperandNames, filled_names
+from relayout.candidates.axis_names import KnownNames, OperandNames, complete_names, filled_names
 from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
 from relayout.layout.binding import is_tiled, layout_of
@@ -100,6 +100,7 @@ class RequirementChecker:
         """Whether nodes of one class get the same answers in all graphs."""
         self.prices_by_traffic = all(prices_by_traffic(backend.at(device)) for device in self.devices)
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
+        self._known: dict[NodePorts, tuple[KnownNames, ...]] = {}
         self._conversions = conversion_operators_of(backend)
 
     @property
@@ -140,8 +141,8 @@ class RequirementChecker:
         """Whether every operator of the decomposition in this lowering meets the backend's requirements."""
         assert choice.node is not None
         axis_names = list(rule.axis_names or "*" * len(rule.extents))
-        for port, axes in zip(choice.ports, axes_of, strict=True):
-            for axis, name in zip(axes or (), self._names.of(port.operand) or "", strict=False):
+        for port, axes, known in zip(choice.ports, axes_of, self._names_of(choice), strict=True):
+            for axis, name in zip(axes or (), complete_names(known, len(port.operand.view.axes)) or "", strict=False):
                 axis_names[axis] = name if axis_names[axis] == "*" else axis_names[axis]
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
@@ -181,9 +182,10 @@ class RequirementChecker:
     ) -> bool:
         """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's."""
         device = requirement.implementation.device
+        places = zip(choice.ports, requirement.layouts, port_dims, axis_names, self._names_of(choice), strict=True)
         return all(
-            layout is None or self._meets(port, layout, dims, own, device)
-            for port, layout, dims, own in zip(choice.ports, requirement.layouts, port_dims, axis_names, strict=True)
+            layout is None or self._meets(port, layout, dims, own, known, device)
+            for port, layout, dims, own, known in places
         )
 
     def constants_meet(
@@ -226,9 +228,8 @@ class RequirementChecker:
         """The axis names of the constant inputs, by index: those of the same axes of results and other inputs.
         `axes_of`: the axes of each port in the iteration space."""
         in_space: dict[int, tuple[str, int]] = {}
-        pairs = sorted(zip(choice.ports, axes_of, strict=True), key=lambda pair: not pair[0].is_result)
-        for port, axes in pairs:
-            known = self._names.known(port.operand.value)
+        ports = zip(choice.ports, axes_of, self._names_of(choice), strict=True)
+        for port, axes, known in sorted(ports, key=lambda each: not each[0].is_result):
             for axis, name, extent in zip(axes or (), known, port.operand.view.extents, strict=False):
                 if name[0] and extent != 1:
                     in_space.setdefault(axis, name)
@@ -244,14 +245,28 @@ class RequirementChecker:
         devices = [self.backend.at(device) for device in self.devices]
         return any(native_conversion(each, query) is not None for each in devices)
 
-    def axis_names(self, port: Port, wanted: Layout) -> str | None:
-        """The operand's axis names for reading the layout `wanted`, as far as the graph determines them."""
-        return self._names.filled(port.operand, wanted)
+    def axis_names(self, choice: NodePorts, wanted: Sequence[Layout | None]) -> tuple[str | None, ...]:
+        """The axis names of each port for reading its layout in `wanted`, as far as the graph determines them."""
+        places = zip(choice.ports, wanted, self._names_of(choice), strict=True)
+        return tuple(
+            [
+                filled_names(known, port.operand.view.extents, layout) if layout is not None else None
+                for port, layout, known in places
+            ]
+        )
 
-    def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
+    def _names_of(self, choice: NodePorts) -> tuple[KnownNames, ...]:
+        found = self._known.get(choice)
+        if found is None:
+            found = self._known[choice] = self._names.of_ports(choice)
+        return found
+
+    def _meets(
+        self, port: Port, required: Layout, dims: Dims | None, own: str | None, known: KnownNames, device: str
+    ) -> bool:
         """Whether the operand with these dimensions meets the layout."""
         extents = port.operand.view.extents
-        axis_names = port.names_for(required, self.axis_names(port, required), own)
+        axis_names = port.names_for(required, filled_names(known, extents, required), own)
         found = _lies_as(required, dims, extents, axis_names, own is not None)
         if found is None:
             return False

@@ -105,15 +105,19 @@ def rewritten_lowering(
     if of_constants is None:
         return None
     dims: dict[tuple[bool, int], Dims] = {(False, n): each for n, each in of_constants.items()}
-    for port, layout, own in zip(choice.ports, requirement.layouts, port_axis_names(rule, choice.ports), strict=True):
-        if layout is None:
-            numbers = _source_numbers(implementation, port.noted_order, len(port.operand.view.axes))
-            layout = _onnx_order(choice.node, port, own) or numbers
+    own_names = port_axis_names(rule, choice.ports)
+    layouts = [
+        layout
+        or _onnx_order(choice.node, port, own)
+        or _source_numbers(implementation, port.noted_order, len(port.operand.view.axes))
+        for port, layout, own in zip(choice.ports, requirement.layouts, own_names, strict=True)
+    ]
+    places = zip(choice.ports, layouts, own_names, checker.axis_names(choice, layouts), strict=True)
+    for port, layout, own, letters in places:
         if layout is None:
             continue
         extents = port.operand.view.extents
-        known = checker.axis_names(port, layout) or data_letters(len(extents))
-        axis_names = port.names_for(layout, known, own)
+        axis_names = port.names_for(layout, letters or data_letters(len(extents)), own)
         size = element_size(port.operand.tensor.base)
         order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
         if order is None:

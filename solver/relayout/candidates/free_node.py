@@ -130,17 +130,22 @@ class FreeNode:
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
         operands = [
-            (port, axes, layout, axis_names)
-            for port, axes, layout, axis_names in zip(
-                self._choice.ports, self.axes, requirement.layouts, self._letters, strict=True
+            (port, axes, layout, letters, known)
+            for port, axes, layout, letters, known in zip(
+                self._choice.ports,
+                self.axes,
+                requirement.layouts,
+                self._letters,
+                self._checker.axis_names(self._choice, requirement.layouts),
+                strict=True,
             )
             if axes is not None
         ]
-        for place, (port, axes, layout, axis_names) in enumerate(operands):
+        for place, (port, axes, layout, letters, known) in enumerate(operands):
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = port.names_for(layout, self._checker.axis_names(port, layout), axis_names)
+            names = port.names_for(layout, known, letters)
             pads = requirement.implementation.pads
             own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:

@@ -13,13 +13,13 @@ from relayout.candidates.alternatives import (
     FreeLowering,
     Lowering,
     OperandDims,
-    Port,
     axis_numbers,
     in_source,
     input_dims,
     is_parameter,
     noted_orders,
 )
+from relayout.candidates.axis_names import filled_names
 from relayout.candidates.fixed_node import port_axis_names
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims, flat
@@ -123,19 +123,20 @@ def _order(context: RewriteContext, planned: PlannedNode, place: int, own: Dims)
     if not all(len(group) == 1 and group[0].is_whole for group in own):
         return ""
     layout = Layout.parse(text) if text else None
-    if layout is not None and not layout.is_numbered and (order := _in_names(context, planned.rule, port, layout, own)):
+    if layout is not None and not layout.is_numbered and (order := _in_names(context, planned, place, layout, own)):
         return order
     # The next run counts as this one does, whichever implementation is chosen.
     return _in_numbers(port.noted_order, own) if planned.chosen.is_numbered else ""
 
 
-def _in_names(context: RewriteContext, rule: Rule | None, port: Port, layout: Layout, own: Dims) -> str:
+def _in_names(context: RewriteContext, planned: PlannedNode, place: int, layout: Layout, own: Dims) -> str:
     """The names by which a layout is required, in the order of these dimensions; empty where the graph determines
     them."""
-    names = context.plan.names
-    if port_axis_names(rule, (port,))[0] is not None:
+    names, port = context.plan.names, planned.ports[place]
+    if port_axis_names(planned.rule, (port,))[0] is not None:
         return ""
-    found = port.names_for(layout, names.filled(port.operand, layout)) or ""
+    known = names.of_ports(planned)[place]
+    found = port.names_for(layout, filled_names(known, port.operand.view.extents, layout)) or ""
     order = [found[group[0].axis] for group in own] if found else []
     return ",".join(order) if "".join(order) != names.in_order(port.operand, flat(own)) else ""
 
