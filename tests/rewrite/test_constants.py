@@ -204,6 +204,16 @@ def test_a_branch_computes_a_kernel_from_one_that_is_computed_outside(backend: s
 # Shapes that are known
 
 
+def test_a_computed_constant_is_not_transposed_back() -> None:
+    net = Net(opset=17)
+    value = net.transpose(net.input("x", (2, 8, 9)), 0, 2, 1)
+    weight = net.node("DequantizeLinear", net.constant(np.ones((6, 8), np.int8)), net.constant(np.float32(0.5)))
+    product = net.node("MatMul", value, net.transpose(weight, 1, 0))
+    net.output(net.transpose(net.node("Relu", product), 0, 2, 1))
+    legal, _ = legalize(net.model(), "onnx", check=True)
+    assert [node.op_type for node in legal.graph.node] == ["DequantizeLinear", "MatMul", "Relu"]
+
+
 @pytest.mark.parametrize("operator", ["Shape", "Size"])
 def test_a_value_read_only_for_its_known_shape_is_not_computed(operator: str) -> None:
     net = Net()

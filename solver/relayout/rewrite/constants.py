@@ -114,11 +114,11 @@ class Constants:
 
     def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
-        if not steps:
-            return value
         while (view := self._viewed(value)) is not None:
             # The steps are applied to the base, which has the data.
-            value, steps = view[0], [*view[1], *steps]
+            value, steps = view[0], _joined([*view[1], *steps])
+        if not steps:
+            return value
         key = (value, repr(list(steps)))
         if key not in self._computed:
             self._computed[key] = self._apply(value, steps)
@@ -265,6 +265,20 @@ def _steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
         shape = [extents[group[0].axis] if group is not None else 1 for group in dims]
         steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
     return steps
+
+
+def _joined(steps: Sequence[Step]) -> list[Step]:
+    """The steps with one Transpose in place of several in a row, and none in place of those that undo each other."""
+    found: list[Step] = []
+    for step in steps:
+        if found and step["op"] == found[-1]["op"] == "transpose":
+            earlier = found.pop()["perm"]
+            perm = [earlier[axis] for axis in step["perm"]]
+            if perm == sorted(perm):
+                continue
+            step = {"op": "transpose", "perm": perm}
+        found.append(step)
+    return found
 
 
 def _view_steps(node: ir.Node) -> list[Step] | None:
