@@ -68,3 +68,18 @@ def test_operators_that_onnxruntime_has_in_onnx_s_domain_are_sound() -> None:
 def test_faults_beside_them_are_found(right: str, wrong: str) -> None:
     assert right in NORMALIZED
     assert findings(NORMALIZED.replace(right, wrong))
+
+
+def test_large_tensors_that_an_operator_has_as_attributes_are_sound() -> None:
+    table = ", ".join(map(str, range(300)))
+    model = f"""
+        <ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>
+        g (int64[2] x) => (int64[300] y) {{
+          coded = ai.onnx.ml.LabelEncoder<keys_tensor = int64[300] {{{table}}}, values_tensor = int64[300] {{{table}}},
+                                          default_tensor = int64[1] {{0}}>(x)
+          large = Constant<value = int64[300] {{{table}}}>()
+          first = ReduceMax<keepdims = 0>(coded)
+          y = Add(first, large) }}"""
+    assert findings(model) == []
+    # The Constant was left out of the check, so there are no bytes for the writer of a file.
+    assert checked_by_onnx(ir.from_proto(onnx.parser.parse_model(model)))[1] is None

@@ -61,10 +61,10 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 class Weightless(Struct, frozen=True):
-    """A model as a protobuf without its weights, the constants above 1 KiB and absent ones. `left_out`: the types of
-    those of the graph, by name. `has_graphs`: a node may have graphs among its attributes. `is_in_nodes`: an attribute,
-    or an initializer of a nested graph or of a function's body, may be one of the weights, and has a type and shape
-    only."""
+    """A model as a protobuf without its weights, the constants above 1 KiB and absent ones; other operators' attributes
+    stay. `left_out`: the types of those of the graph, by name. `has_graphs`: a node may have graphs among its
+    attributes. `is_in_nodes`: the value of a Constant, or an initializer of a nested graph or of a function's body, may
+    be one of the weights, and has a type and shape only."""
 
     proto: onnx.ModelProto
     left_out: dict[str, onnx.TypeProto]
@@ -99,7 +99,10 @@ def without_weights(model: ir.Model) -> Weightless:
                 graphs += graphs_of(node)
                 for name, attribute in given.items():
                     if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                        tensor = _weightless(attribute.value, attribute.value.name)
+                        # A check objects to an attribute without data; a Constant's result can be an input instead.
+                        tensor = attribute.value
+                        if node.op_type == "Constant":
+                            tensor = _weightless(tensor, tensor.name)
                         is_in_nodes = is_in_nodes or _lacks_data(tensor)
                         if tensor is not attribute.value:
                             attributes.append((node, name, attribute))
