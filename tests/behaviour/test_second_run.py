@@ -341,3 +341,25 @@ def test_a_noted_cost_is_for_the_size_to_which_a_reshape_forces_a_dim(objective:
     again, second = legalize(legal, "onnx", objective=objective)
     assert (second.cost, second.account.operators.bytes) == (report.cost, report.account.operators.bytes)
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+def test_a_batch_made_of_blocks_has_its_size_behind_a_convolution(operator: str, backend: str) -> None:
+    """A dilated convolution as tf2onnx writes it, with the padding and cropping that the run computes. The Reshape
+    before it may become a view, which keeps another name for the batch than the convolution's result."""
+    net = Net(15)
+    pads = net.input("pads", (8,), TensorProto.INT64)
+    image = net.transpose(net.node("Pad", net.input("x", ("n", "h", "w", 1)), pads), 3, 0, 1, 2)
+    blocks = net.node("Unsqueeze", net.node("SpaceToDepth", image, blocksize=2), net.constant([1]))
+    blocks = net.node("Reshape", blocks, net.constant([1, 1, 0, 0, 0, 1]))
+    blocks = net.node("Reshape", net.node("Squeeze", blocks, net.constant([0])), net.constant([-1, 1, 0, 0]))
+    kernel = net.weight(*((16, 1, 3, 3) if operator == "Conv" else (1, 16, 3, 3)))
+    value = net.transpose(net.node(operator, blocks, kernel), 1, 0, 2, 3)
+    image = net.transpose(net.node("DepthToSpace", value, blocksize=2), 1, 0, 2, 3)
+    net.output(net.node("Relu", image))
+    legal, report = legalize(net.model(), backend)
+    assert report.after.transposes > 0
+    again, second = legalize(legal, backend)
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

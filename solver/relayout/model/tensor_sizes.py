@@ -20,7 +20,7 @@ from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
 from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
 from relayout.model.dims.formula import formula_names, formula_size
-from relayout.ops import Free, all_nodes, rule_of
+from relayout.ops import Fixed, Free, all_nodes, rule_of
 from relayout.ops.node_reader import constant_tensor
 
 __all__ = [
@@ -212,6 +212,9 @@ class DimSizes:
         """Add the sizes of the `new` symbols that a model declares for axes that the operator keeps: those of the
         operand. So a view counts the same before the operator and behind it."""
         rule = rule_of(node, opsets) if any(name.isidentifier() for name in new) else None
+        if isinstance(rule, Fixed) and rule.kernel is not None:
+            self._size_batch(rule, node.inputs[0], value, new)
+            return
         place = value.index()
         own = (
             rule.outputs[place] if isinstance(rule, Free) and place is not None and place < len(rule.outputs) else None
@@ -233,6 +236,18 @@ class DimSizes:
                 keeps_extent = axis in rule.tileable or not _has_parameters(node, rule)
                 if keeps_extent and all(self.bounds(dim) is None for dim in long):
                     self._bounds.pop(name, None)
+
+    def _size_batch(self, rule: Fixed, read: ir.Value | None, made: ir.Value, new: Sequence[str]) -> None:
+        """Add the size of the batch of a convolution's result, if its name is `new`: that of the data's batch."""
+        axis_names, result = rule.inputs[0], rule.outputs[0]
+        if read is None or read.shape is None or made.shape is None or axis_names is None or result is None:
+            return
+        dim, named = read.shape[axis_names.index("N")], made.shape[result.index("N")]
+        if isinstance(named, int) or named.value not in new or not is_name(named.value):
+            return
+        self._sizes[named.value] = self(ir.Shape([dim]))
+        if self.bounds(dim) is None:
+            self._bounds.pop(named.value, None)
 
     def _bounds_of(self, node: ir.Node, value: ir.Value, new: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
         """The bounds of each symbol that a node introduces."""

@@ -610,3 +610,21 @@ def test_the_greatest_of_equal_extents_is_the_extent(operator: str) -> None:
     assert str(shapes["y"]) == "[n,4,1,1]"
     assert str(shapes["w"]).startswith("[n,")
     assert not str(shapes["w"]).startswith(("[n,4,", "[n,m,"))
+
+
+def test_extents_with_one_formula_of_a_generated_name_are_equal() -> None:
+    """The channels behind blocks are four times what the padding makes, and the Reshape's are as many."""
+    read = read_model(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[n, 1, h, w] x, int64[8] pads) => (float[r, s, t, u, v] y)
+            <int64[5] shape = {0, 1, -1, 0, 0}, int64[1] one = {1}> {
+              a = Pad(x, pads)  b = SpaceToDepth<blocksize = 2>(a)  c = Unsqueeze(b, one)  d = Reshape(c, shape)
+              e = Relu(d)  y = Relu(e) }"""
+        )
+    )
+    blocks, row, reshaped = (value.shape for node in list(read.graph)[1:4] for value in node.outputs)
+    assert blocks is not None
+    assert row is not None
+    assert reshaped is not None
+    assert reshaped[2] == row[2] == blocks[1]

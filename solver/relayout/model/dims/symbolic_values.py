@@ -121,11 +121,15 @@ class Symbols:
             yield hint
 
     def equal_dims(self) -> Iterator[tuple[str, str]]:
-        """Pairs of names of dims that turn out to be equal, the second made up. The first may be a formula."""
+        """Pairs of names of dims that turn out to be equal, the second made up. The first may be a formula. Dims with
+        one formula of names that may yet give way are equal to each other: they keep the first's name."""
+        named: dict[Term, str] = {}
         for old, new in self._same.items():
             is_name = new.factor == 1 and len(new.names) == 1
             if is_name or self._is_formula_of_given(new):
                 yield str(new), old
+            elif new.names and (first := named.setdefault(new, old)) != old:
+                yield first, old
 
     def numbers(self) -> dict[str, int]:
         """The made-up names that turn out to be a number."""
