@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
-from relayout.model.dims.constant_propagation import Inferred
-from relayout.model.dims.declared_dims import correct_declared_dims
+from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
+from relayout.model.dims.declared_dims import correct_declared_dims, open_declared_scalars
 from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.dims.shape_merging import name_input_dims, share_input_shapes
 from relayout.model.external_data import Folder
@@ -136,13 +136,13 @@ def without_output_shapes(light: Light, names: Set[str]) -> Light:
 def model_from(light: Light) -> ir.Model:
     """The model with the types of all values and with its constants."""
     structure = light.structure
-    notes = [*light.notes]
+    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
+    notes = [*light.notes, *open_declared_scalars(light.proto, partial(_with_values, infer=infer, structure=structure))]
     declared = {
         side: {value.name: _declared(value.type) for value in values}
         for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))
     }
     share_input_shapes(light.proto.graph)
-    infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
     corrected = correct_declared_dims(light.proto, infer)
     notes += [corrected] if corrected is not None else []
     name_input_dims(light.proto.graph)
@@ -153,6 +153,10 @@ def model_from(light: Light) -> ir.Model:
     model.meta[SOURCE_HASH_KEY] = light.digest
     model.meta[DECLARED_KEY] = declared
     return model
+
+
+def _with_values(proto: onnx.ModelProto, *, infer: Infer, structure: Structure) -> onnx.ModelProto:
+    return infer_with_values(proto, infer, has_graphs=structure.has_graphs).proto
 
 
 def _declared(kind: onnx.TypeProto) -> tuple[Declared, ...] | None:

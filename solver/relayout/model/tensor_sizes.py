@@ -243,11 +243,12 @@ class DimSizes:
         if read is None or read.shape is None or made.shape is None or axis_names is None or result is None:
             return
         dim, named = read.shape[axis_names.index("N")], made.shape[result.index("N")]
-        if isinstance(named, int) or named.value not in new or not is_name(named.value):
+        name = None if isinstance(named, int) else named.value
+        if name is None or name not in new or not is_name(name):
             return
-        self._sizes[named.value] = self(ir.Shape([dim]))
+        self._sizes[name] = self(ir.Shape([dim]))
         if self.bounds(dim) is None:
-            self._bounds.pop(named.value, None)
+            self._bounds.pop(name, None)
 
     def _bounds_of(self, node: ir.Node, value: ir.Value, new: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
         """The bounds of each symbol that a node introduces."""

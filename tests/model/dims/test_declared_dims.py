@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper
@@ -63,6 +64,35 @@ def test_an_output_that_is_declared_too_narrow_is_read_as_it_is_computed() -> No
     legal, _ = legalize(model, "nhwc")
     assert legal.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "n"
     assert_same_numbers(model, legal, BATCH_OF_THREE)
+
+
+def of_scalar(batch: int | str, nodes: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{batch}, 3, 8, 8] x, float[4, 3, 1, 1] w) => (float[] y) {{ c = Conv(x, w)  {nodes} }}"""
+    )
+    model.graph.output[0].type.tensor_type.shape.SetInParent()
+    return model
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_an_output_that_is_declared_as_a_scalar_has_the_dims_of_its_operators(batch: int | str, backend: str) -> None:
+    """PaddlePaddle's exporter declares outputs so, and runtimes return what is computed."""
+    model = of_scalar(batch, "y = Sigmoid(c)")
+    legal, report = legalize(model, backend, check=True)
+    assert len(legal.graph.output[0].type.tensor_type.shape.dim) == 4
+    assert report.verification is not None
+    assert report.verification.passed
+    note = "output 'y' is declared without dims, and the 4 that follow from the operators are used"
+    assert report.warnings == (note,)
+    assert legalize(legal, backend)[1].warnings == ()
+
+
+def test_an_output_that_is_a_scalar_stays_one() -> None:
+    legal, report = legalize(of_scalar("n", "y = ReduceSum<keepdims = 0>(c)"), "nhwc")
+    kind = legal.graph.output[0].type.tensor_type
+    assert (kind.HasField("shape"), len(kind.shape.dim), report.warnings) == (True, 0, ())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Declared dims that are wrong: a number where the operators give an open dim of the model's inputs, or a name where
-they give a number and the same name is open elsewhere.
+"""Declared shapes that are wrong: a number where the operators give an open dim of the model's inputs, a name where
+they give a number and the same name is open elsewhere, or no dims for an output that has some.
 
 PyTorch's exporter declares a batch of 1 for products inside a model with an open batch, if the batch of its example is
 1. Where a batch is opened by hand, the values inside keep the old number. jax2onnx keeps the shape of channels last for
@@ -17,7 +17,7 @@ from relayout.errors import InputError
 from relayout.layout.metadata_keys import VERSION_KEY
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, subgraphs_of
 
-__all__ = ["correct_declared_dims"]
+__all__ = ["correct_declared_dims", "open_declared_scalars"]
 
 _UNNAMED = "relayout.open"
 
@@ -67,6 +67,37 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     more = f", and {len(wrong) - 1} more values" if len(wrong) > 1 else ""
     first = next(iter(wrong.values()))
     return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
+
+
+def open_declared_scalars(
+    proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]
+) -> tuple[str, ...]:
+    """Remove the shape of each output that is declared as a scalar, where the operators give dims. `infer` fills shapes
+    in. Returns a note about each."""
+    scalars = {value.name for value in _results(proto, outputs_alone=True) if _is_scalar(value)}
+    if not scalars:
+        return ()
+    probe = copied(proto)
+    for value in _results(probe):
+        if value.name in scalars:
+            value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = infer(probe)
+    except InputError:
+        return ()  # the model itself is inferred next, and its fault told
+    ranks = {value.name: len(_dims(value)) for value in _results(inferred)}
+    wrong = {name for name in scalars if ranks.get(name)}
+    for value in _results(proto):
+        if value.name in wrong:
+            value.type.tensor_type.ClearField("shape")
+    return tuple(
+        f"output '{name}' is declared without dims, and the {ranks[name]} that follow from the operators are used"
+        for name in sorted(wrong)
+    )
+
+
+def _is_scalar(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.HasField("shape") and not _dims(value)
 
 
 def _undeclared(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -126,11 +157,12 @@ def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
                 yield names[0]
 
 
-def _results(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """The declared results of ONNX's operators, in the graph and those inside it."""
-    for graph in subgraphs_of(proto.graph):
+def _results(proto: onnx.ModelProto, *, outputs_alone: bool = False) -> Iterator[onnx.ValueInfoProto]:
+    """The declared results of ONNX's operators, in the graph and those inside it, or of its outputs alone."""
+    for graph in (proto.graph,) if outputs_alone else subgraphs_of(proto.graph):
         made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
-        yield from (value for value in (*graph.value_info, *graph.output) if value.name in made)
+        declared = graph.output if outputs_alone else (*graph.value_info, *graph.output)
+        yield from (value for value in declared if value.name in made)
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
