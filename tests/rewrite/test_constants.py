@@ -353,3 +353,26 @@ def test_an_implementation_by_a_rewrite_does_not_fit_a_constant_whose_layout_doe
     legal, _ = legalize(net.model(), Padded())
     [tiles] = legal.graph.initializer
     assert numpy_helper.to_array(tiles).shape == (2, 1, 3, 3, 4, 4)
+
+
+@pytest.mark.parametrize(("operator", "most"), [("DequantizeLinear", 1), ("Cast", 2)])
+def test_compressed_weights_behind_a_transpose_stay_compressed(operator: str, most: int) -> None:
+    """Exporters write the weights of a layer as `DequantizeLinear`, `Transpose`; as numbers they take several times the
+    bytes."""
+    net = Net(21)
+    generator = np.random.default_rng(0)
+    if operator == "Cast":
+        halves = generator.random((32, 64, 3, 3)).astype(np.float16)
+        plain = net.node("Cast", net.constant(halves), to=TensorProto.FLOAT)
+    else:
+        bytes_ = generator.integers(-127, 127, (32, 64, 3, 3)).astype(np.int8)
+        steps = net.constant(generator.random(64).astype(np.float32))
+        plain = net.node("DequantizeLinear", net.constant(bytes_), steps, axis=1)
+    net.output(net.node("Conv", net.input("x", (1, 32, 8, 8)), net.transpose(plain, 1, 0, 2, 3)))
+    model = net.model()
+    legal, report = legalize(model, "nhwc", check=True)
+    assert report.status == "optimal"
+    assert operator in {node.op_type for node in legal.graph.node}
+    assert sum(len(each.raw_data) for each in legal.graph.initializer) < (most + 0.1) * 32 * 64 * 9
+    assert report.verification is not None
+    assert report.verification.findings == ()

@@ -72,6 +72,10 @@ class Constants:
 
     def _operands(self, value: ir.Value, dims: OperandDims) -> Iterator[tuple[ir.Value, OperandDims]]:
         """The operands, with their dimensions, of a recomputation of `value` with these dimensions."""
+        source = self._behind_transpose(value, dims)
+        if source is not None:
+            yield source
+            return
         computation = self._computation(value, dims)
         if computation is None:
             return
@@ -79,6 +83,22 @@ class Constants:
         for operand, axes in zip(producer.inputs, rule.inputs, strict=False):
             if operand is not None and axes is not None:
                 yield operand, input_dims(rule, axes, one_each(order_of(order)))
+
+    def _behind_transpose(self, value: ir.Value, dims: OperandDims) -> tuple[ir.Value, OperandDims] | None:
+        """The constant that `value` is a Transpose of, with the dimensions that it has there; None if it is none.
+
+        So a dequantized weight stays quantized: folded, it would take four times the bytes."""
+        producer, extents = value.producer(), extents_of(value)
+        if producer is None or producer.op_type != "Transpose" or producer in self._tensors.known:
+            return None
+        source, steps = producer.inputs[0], _view_steps(producer)
+        if source is None or extents is None or steps is None or constant_tensor(value) is not None:
+            return None
+        if not self._tensors.is_constant(source) or None in dims or not _is_permuted(dims, len(extents)):
+            return None
+        perm = steps[0]["perm"] if steps else range(len(extents))
+        order = in_source(len(extents))
+        return source, tuple([order[perm[group[0].axis]] for group in dims if group is not None])
 
     def _computation(self, value: ir.Value, dims: OperandDims) -> tuple[ir.Node, Free, Axes] | None:
         """The producer of `value`, its rule, and the order of its iteration space for these dimensions."""
@@ -96,6 +116,11 @@ class Constants:
         return (producer, rule, order) if rule.allows(order) else None
 
     def _compute(self, value: ir.Value, dims: OperandDims) -> ir.Value:
+        source = self._behind_transpose(value, dims)
+        if source is not None:
+            known = self._known(*source)
+            assert known is not None
+            return known
         computation = self._computation(value, dims)
         if computation is not None:
             return self._recomputed(*computation)
