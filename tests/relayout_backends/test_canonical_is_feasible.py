@@ -17,6 +17,11 @@ MODELS = {
         <float[3,3,1,1] {WEIGHT}, float[1,5,1,1] v = {{1, 2, 0, 1, 3}}, float[5] s = {{1, 2, 3, 2, 1}}>
         {{ {CONV} b = LayerNormalization <axis = 3> (x, s) c = Transpose <perm = [1, 3, 2, 0]> (b)
         y = Conv (c, v) }}""",
+    "LayerNormalization of an axis without a name": f"""{BEFORE} (float[3,2,5,4] x) => (float[2,3,5,4] y)
+        <float[3,3,1,1] {WEIGHT}, float[4] s = {{1, 2, 3, 2}},
+        float[4,4] v = {{1, 0, 2, 0, 0, 1, 0, 0, 0, 0, 1, 0, 3, 0, 0, 1}}>
+        {{ b = Transpose <perm = [1, 0, 2, 3]> (x) c = LayerNormalization <axis = 3> (b, s) d = MatMul (c, v)
+        y = Conv (d, w) }}""",
     "ScatterElements that adds": f"""{BEFORE} (float[2,3,4,5] x, float[2,1,4,1] u) => (float[2,3,4,5] y)
         <float[3,3,1,1] {WEIGHT}, int64[2,1,4,1] i = {{0, 2, 1, 1, 0, 2, 2, 0}}>
         {{ {CONV} y = ScatterElements <axis = 1, reduction = "add"> (a, i, u) }}""",

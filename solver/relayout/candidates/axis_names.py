@@ -24,7 +24,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.ops import Axes, Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "KnownNames", "OperandNames", "complete_names", "filled_names"]
+__all__ = ["AxisNames", "KnownNames", "OperandNames", "filled_names", "own_names"]
 
 
 _OperandAxis = tuple[int, int]
@@ -57,7 +57,7 @@ class OperandNames(ABC):
 
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
-        return complete_names(self.known(operand.value), len(operand.view.axes))
+        return _complete(self.known(operand.value), len(operand.view.axes))
 
     def of_ports(self, choice: NodePorts) -> tuple[KnownNames, ...]:
         """The names by which the choice reads the axes of each of its ports.
@@ -81,7 +81,7 @@ def filled_names(known: KnownNames, extents: Sequence[Extent], wanted: Layout) -
     None where no axis has a name."""
     asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
     rank = len(extents)
-    axis_names = complete_names(known, rank)
+    axis_names = _complete(known, rank)
     if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
         return axis_names
     named = _named(known, extents, asked)
@@ -108,10 +108,19 @@ def _by_first_port(
     return tuple(found)
 
 
-def complete_names(known: KnownNames, rank: int) -> str | None:
+def _complete(known: KnownNames, rank: int) -> str | None:
     """The names of all axes of a value, or None where one is unknown or occurs twice."""
     axis_names = "".join([name for name, _ in known])
     return axis_names if len(set(axis_names)) == rank else None
+
+
+def own_names(known: KnownNames, extents: Sequence[Extent]) -> str:
+    """The names of a value's axes, `*` for an axis without one. Where any has none, so has each axis of extent 1."""
+    axis_names = _complete(known, len(extents))
+    if axis_names is not None:
+        return axis_names
+    named = _named(known, extents, [*dict.fromkeys(name for name, _ in known if name)])
+    return "".join([named.get(axis, "*") for axis in range(len(extents))])
 
 
 def _named(known: KnownNames, extents: Sequence[Extent], asked: Sequence[str]) -> dict[int, str]:

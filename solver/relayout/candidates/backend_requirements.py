@@ -24,7 +24,7 @@ from relayout.candidates.alternatives import (
     label_of,
     noted_orders,
 )
-from relayout.candidates.axis_names import KnownNames, OperandNames, complete_names, filled_names
+from relayout.candidates.axis_names import KnownNames, OperandNames, filled_names, own_names
 from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
 from relayout.candidates.dry_run import DryRun
 from relayout.layout.binding import is_tiled, layout_of
@@ -142,7 +142,7 @@ class RequirementChecker:
         assert choice.node is not None
         axis_names = list(rule.axis_names or "*" * len(rule.extents))
         for port, axes, known in zip(choice.ports, axes_of, self._names_of(choice), strict=True):
-            for axis, name in zip(axes or (), complete_names(known, len(port.operand.view.axes)) or "", strict=False):
+            for axis, name in zip(axes or (), own_names(known, port.operand.view.extents), strict=False):
                 axis_names[axis] = name if axis_names[axis] == "*" else axis_names[axis]
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
