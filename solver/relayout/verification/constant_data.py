@@ -70,7 +70,7 @@ def check_constants(model: ModelIndex, original: ModelIndex) -> Iterator[Finding
         if True in agree:
             continue
         if None in agree:
-            message = f"too many elements of {value.name} are equal to tell their order: only a run compares them"
+            message = "too many of its elements are equal to tell their order: only a run compares them"
             yield Finding(rule="constant", severity="note", node=value.name, message=message)
         else:
             yield Finding(
