@@ -133,3 +133,47 @@ def test_the_verifier_finds_other_devices_and_shards_and_what_is_gone_or_new() -
         each.ClearField("device_configurations")
     new = verify(legal, "nhwc", against=source, run=False).findings
     assert any("the original states no such sharding" in each.message for each in new)
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc", "opencl"])
+def test_copies_of_whole_tensors_and_axes_that_do_not_exist_are_no_trouble(backend: str) -> None:
+    source = sharded()
+    for node in source.graph.node:
+        for spec in node.device_configurations[0].sharding_spec:
+            # A copy on each device.
+            spec.ClearField("sharded_dim")
+    spec_of(source, "pool", "m").sharded_dim.add(axis=9).simple_sharding.add(num_shards=2)
+    legal, report = relayout.legalize(source, backend, check=True)
+    onnx.checker.check_model(legal)
+    assert any(each.startswith("shardings left out") for each in report.warnings)
+    assert report.verification is not None
+    assert report.verification.passed
+
+
+def test_nodes_in_branches_and_results_that_nothing_reads() -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 11, opset_import: ["" : 21]>
+        g (float[2, 8, 8, 4] x, bool yes) => (float[2, 8, 8, 4] y) {
+          t = Transpose<perm = [0, 3, 1, 2]>(x)
+          u = If(yes) <
+            then_branch = a () => (float[2, 4, 8, 8] p) { p, rest = MaxPool<kernel_shape = [1, 1]>(t) },
+            else_branch = b () => (float[2, 4, 8, 8] q) { q = Relu(t) }>
+          y = Transpose<perm = [0, 2, 3, 1]>(u) }"""
+    )
+    model.configuration.add(name="pair", num_devices=2)
+    branch = next(node for node in model.graph.node if node.op_type == "If")
+    inner = [node for attribute in branch.attribute for node in attribute.g.node]
+    for node in (branch, *inner):
+        part = node.device_configurations.add(configuration_id="pair")
+        for name in (*node.input, *node.output):
+            spec = part.sharding_spec.add(tensor_name=name, device=[0, 1])
+            if name != "yes":
+                spec.sharded_dim.add(axis=1).simple_sharding.add(num_shards=2)
+    for backend in ("onnx", "nhwc", "x86-nchwc"):
+        legal, report = relayout.legalize(model, backend, check=True)
+        onnx.checker.check_model(legal)
+        assert report.verification is not None
+        assert report.verification.passed
+        # The layout of what a branch returns is not that of an operand of the node itself.
+        assert bool(report.warnings) == (backend == "nhwc")

@@ -17,6 +17,7 @@ from relayout.candidates.alternatives import FixedLowering, FreeLowering, Operan
 from relayout.formulate.plan import Plan, PlannedNode
 from relayout.layout.conversion import flat
 from relayout.layout.memory_format import is_whole
+from relayout.ops import graphs_of
 from relayout.rewrite.wiring import constant_dims
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ def state_shardings(node: ir.Node, parts: Sequence[NodeDeviceConfiguration], sha
     stated: dict[int, dict[tuple[int, ir.Value], ShardingSpec]] = {}
     for each in shardings:
         for (is_result, index), axes in each.axes.items():
-            value = (node.outputs if is_result else node.inputs)[index]
-            assert value is not None
+            values = node.outputs if is_result else node.inputs
+            value = values[index] if index < len(values) else None
+            if value is None:
+                continue  # a result that nothing reads is left out
             rank = len(value.shape) if value.shape is not None else 0
             sharded = zip(each.spec.sharded_dims, axes, strict=True)
             dims = tuple(dataclasses.replace(dim, axis=rank + axis) for dim, axis in sharded)
@@ -71,7 +74,7 @@ def lost_shardings(plan: Plan) -> Iterator[str]:
     if lost:
         first = lost[0].name if lost[0] is not None else None
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        yield f"shardings left out, because layouts split or fuse sharded axes: of '{first}'{more}"
+        yield f"shardings left out, which the layouts or the new nodes cannot state: of '{first}'{more}"
 
 
 def _relaid(planned: PlannedNode, node: ir.Node, spec: ShardingSpec) -> Iterator[tuple[tuple[bool, int], list[int]]]:
@@ -81,22 +84,26 @@ def _relaid(planned: PlannedNode, node: ir.Node, spec: ShardingSpec) -> Iterator
             if value is None or value is not spec.value:
                 continue
             rank, own = rank_of(value), _dims_of(planned, value, is_result, index)
+            if own is None:
+                continue
             places = {group[0].axis: n for n, group in enumerate(own) if group and len(group) == 1 and is_whole(group)}
-            axes = [places.get(dim.axis % rank) if rank else None for dim in spec.sharded_dims]
+            axes = [places.get(dim.axis + rank if dim.axis < 0 else dim.axis) for dim in spec.sharded_dims]
             if None not in axes:
                 yield (is_result, index), [axis - len(own) for axis in axes if axis is not None]
 
 
-def _dims_of(planned: PlannedNode, value: ir.Value, is_result: bool, index: int) -> OperandDims:
-    """The dimensions of an input or result in the legal model, in atoms of its axes; none where other nodes replace
-    the node, and where its tiles may be fused."""
+def _dims_of(planned: PlannedNode, value: ir.Value, is_result: bool, index: int) -> OperandDims | None:
+    """The dimensions of an input or result in the legal model, in atoms of its axes; None where other nodes replace the
+    node, where its tiles may be fused, and where the layout is that of a value in a body."""
     lowering = planned.lowering
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
-        return ()
+        return None
     if isinstance(lowering, FreeLowering) and (lowering.rewritten or not is_whole(flat(lowering.dims))):
-        return ()
+        return None
     for port in planned.ports:
         if (port.is_result, port.index) == (is_result, index):
             return planned.operand_dims(port)
+    if value.shape and planned.node is not None and any(graphs_of(planned.node)):
+        return None
     constant = None if is_result else constant_dims(planned.rule, lowering, index)
     return in_source(rank_of(value)) if constant is None else constant

@@ -14,7 +14,7 @@ from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.ops import graphs_of
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import VIEWS, counterpart, paired_graphs, paired_nodes, scopes_of
+from relayout.verification.counterparts import VIEWS, behind_views, counterpart, paired_graphs, paired_nodes, scopes_of
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
@@ -100,6 +100,9 @@ def check_shardings(index: ModelIndex, original: ModelIndex) -> Iterator[Finding
     of_model, of_original, kept = _Shardings(index, original), _Shardings(original, original), set()
     for node in index.nodes:
         other = pairs.get(node)
+        if other is not None and node.op_type not in VIEWS:
+            # It may make the result of a Transpose that is gone.
+            other = behind_views(other)
         theirs = dict(of_original.of(other)) if other is not None else {}
         for place, mine in of_model.of(node):
             kept.add((other, place))
@@ -158,9 +161,10 @@ class _Shardings:
                             yield (part.configuration.name, is_result, n), _Sharding(devices, axes)
 
     def _axis(self, node: ir.Node, value: ir.Value, is_result: bool, n: int, axis: int) -> _Axis | None:
-        if value.shape is None:
+        rank = len(value.shape) if value.shape is not None else 0
+        axis += rank if axis < 0 else 0
+        if not 0 <= axis < rank:
             return None
-        axis %= max(1, len(value.shape))
         if value in self._index.constants:
             # A constant has no note of its memory format.
             kind = self._index.class_of(node)
