@@ -110,6 +110,13 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
     assert named == []
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout of the repository")
+def test_no_model_is_in_the_repository() -> None:
+    """A command that was tried in the checkout leaves models behind."""
+    done = subprocess.run(["git", "ls-files", "*.onnx", "*.npy", "*.npz"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_only_the_lock_file_names_a_package_index() -> None:
     index = re.compile(rb"pypi\." + rb"org|pythonhosted\." + rb"org")
     assert [path.name for path in sources() if index.search(path.read_bytes())] == ["uv.lock"]

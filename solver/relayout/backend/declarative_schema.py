@@ -291,7 +291,7 @@ def onnx_operators() -> Mapping[str, frozenset[str]]:
 
 
 class _Definition(NamedTuple):
-    """What all versions of an operator together have."""
+    """The attributes and the most operands of an operator, over all its versions."""
 
     attributes: frozenset[str] = frozenset()
     most_inputs: int = 0
