@@ -236,7 +236,7 @@ def test_another_operator_is_found_where_the_models_do_not_run(monkeypatch: pyte
 
 def test_conversions_that_a_runtime_knows_pass_without_a_run_where_the_backend_names_them() -> None:
     net = Net()
-    net.output(net.node("Softmax", net.conv(net.input("x", (1, 16, 9, 9)), 16, 16), axis=3))
+    net.output(net.node("Softmax", net.conv(net.input("x", (1, 32, 9, 9)), 32, 32), axis=3))
     original = net.model()
     legal, _ = relayout.legalize(original, "x86-nchwc")
     assert {"ReorderInput", "ReorderOutput"} < {node.op_type for node in legal.graph.node}

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.constants import hangs_on_constants
+from relayout.model.dims.formula import formula_size
 from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
@@ -33,7 +34,7 @@ _NEVER_KNOWN = frozenset({"DequantizeLinear"})
 # The most elements of a filled tensor that may be stored: vectors of parameters, no kernels.
 _SMALL = 1 << 16
 
-# The extent assumed for a dim that is not known before run time, but for a batch, which counts 1.
+# The extent assumed for a name of a dim that is not known before run time, but for a batch, which counts 1.
 UNKNOWN = 64
 
 
@@ -107,13 +108,15 @@ def extents(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def volume(value: ir.Value, axes: Iterable[int]) -> int:
-    """The product of these extents; an unknown one counts 64, an unknown batch 1."""
+    """The product of these extents; an unknown name counts 64, also in a formula such as `h*w`, an unknown batch 1."""
     shape = value.shape
     assert shape is not None
 
     def extent(axis: int) -> int:
-        known = shape[axis]
-        return known if isinstance(known, int) else 1 if axis == 0 else UNKNOWN
+        dim = shape[axis]
+        if isinstance(dim, int):
+            return dim
+        return 1 if axis == 0 else formula_size(dim.value or "", {}, UNKNOWN) or UNKNOWN
 
     return prod(extent(axis) for axis in axes)
 
