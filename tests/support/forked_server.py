@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -37,11 +39,20 @@ def forked_server(
     """A server that runs in `folder`, and writes its log there. With a `prefix`, the fork becomes that command, which
     runs the server in a new process. An `impatient` one waits for less time than its users' does, between its looks at
     the job database, and for an answer of the store."""
+    _start_fork_server()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTS)
     process = context.Process(target=_start, args=(folder, dict(environment), port, list(prefix), impatient))
     process.start()
     return process
+
+
+@cache
+def _start_fork_server() -> None:
+    """Start the fork server of this process. A test of `relayout batch` may have left one, with numpy and without
+    Ctrl-C."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    forkserver.set_forkserver_preload(_IMPORTS)
+    forkserver.ensure_running()
 
 
 def _start(folder: Path, environment: dict[str, str], port: int, prefix: list[str], impatient: bool) -> None:
