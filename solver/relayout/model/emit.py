@@ -229,10 +229,12 @@ class Emitter:
     def _extent_of(
         self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
     ) -> ir.Value | None:
-        """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits.
-        None where the dimensions do not tell."""
+        """The group's extent at run time: that of a dimension, of several that merge, a part of one that splits, or a
+        product of these. None where the dimensions do not tell."""
         if not group:
             return None
+        if len(group) == 1 and isinstance(size := atom_extent(group[0], extents), int):
+            return self.integers(f"{stem}_extent", [size])
         for first in range(len(own)):
             for last in range(first + 1, len(own) + 1):
                 if normal_form(flat(own[first:last]), extents) == normal_form(group, extents):
@@ -250,7 +252,12 @@ class Emitter:
                 divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
                 read = self._gathered(whole, [place], stem)
                 return self.node("Div", [read, divisor], {}, whole, [1], f"{stem}_extent")
-        return None
+        parts = [self._extent_of((atom,), own, whole, extents, stem) for atom in group] if len(group) > 1 else []
+        factors = [part for part in parts if part is not None]
+        if not factors or len(factors) < len(group):
+            return None
+        read = self.node("Concat", factors, {"axis": 0}, whole, [len(factors)], f"{stem}_extent")
+        return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
 
     def _extent_named(self, extent: Extent, stem: str) -> ir.Value | None:
         """The extent of this name at run time, read off the first value that has it; None where no value has."""

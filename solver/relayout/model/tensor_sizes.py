@@ -3,8 +3,9 @@
 A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
 Reshape to known extents forces to a size has it, and the first dim of a graph input (in the source's order) is a batch
 and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one that an
-operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Any other counts 64, or the
-first usual size with which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
+operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Dims whose product a Reshape
+to known extents forces to a number have sizes with that product. Any other counts 64, or the first usual size with
+which no formula is 0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import onnx_ir as ir
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
-from relayout.model.dims.forced_dims import RESHAPES, forced_sizes
+from relayout.model.dims.forced_dims import RESHAPES, fitting_sizes, forced_sizes
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops import Fixed, Free, all_nodes, rule_of
 from relayout.ops.node_reader import constant_tensor
@@ -79,7 +80,8 @@ class DimSizes:
         forced = {name: size for name, size in forced_sizes(model).items() if not formula_names(name) or is_name(name)}
         self._batches = batches - given.keys() - forced.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
-        self._usual = _usual_sizes(model, self._sizes)
+        fitting = fitting_sizes(model, self._sizes)
+        self._usual = {**fitting, **_usual_sizes(model, {**self._sizes, **fitting})}
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
         self._size_introduced(model, all_nodes(model.graph) if nodes is None else nodes)

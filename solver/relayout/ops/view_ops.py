@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from math import prod
 from operator import mul
 
 import numpy as np
@@ -147,14 +148,22 @@ class _Matched(Struct):
         self.found[goal].append((axis, len(self.factors[axis])))
         self.factors[axis].append(extent)
 
+    def reverse(self) -> None:
+        """Let factors that were entered outermost first be innermost first."""
+        self.found = [
+            [(axis, len(self.factors[axis]) - 1 - number) for axis, number in reversed(group)] for group in self.found
+        ]
+        self.factors = [own[::-1] for own in self.factors]
+
 
 def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | None:
     """The target's axes as factors of the source's, or None where they may not nest.
 
     Equal outermost axes are matched first, and then both sides from the innermost axis outwards; an axis is split where
     one of the other side ends. Symbolic extents are terms: `4*h` ends where 4 and `h` do. The outermost rests of both
-    sides need not match, since the totals are equal. For the same reason an extent without a name that the other side
-    has may be known: of (8, s) and (16, h, w), `s` is `2*h*w`; and of (h) and (h//4, 4), `h` is `4*(h//4)`.
+    sides need not match, since the totals are equal: of (8, h, w) and (8, 196), `h*w` is 196. For the same reason an
+    extent without a name that the other side has may be known: of (8, s) and (16, h, w), `s` is `2*h*w`; and of (h) and
+    (h//4, 4), `h` is `4*(h//4)`. Where that fails, both sides are matched from the outermost axis inwards.
     """
     if 0 in source or 0 in target:
         return None
@@ -169,7 +178,7 @@ def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | 
         found = _factored(known, target)
     if found is None and (known := _completed(target, source)) is not None:
         found = _factored(source, known)
-    return found
+    return found if found is not None else _factored(source, target, from_outermost=True)
 
 
 def _completed(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
@@ -199,35 +208,42 @@ def _as_multiples(extents: tuple[Extent, ...], others: tuple[Extent, ...]) -> tu
     return multiples if multiples != extents and None not in totals and totals[0] == totals[1] else None
 
 
-def _factored(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> Relabel | None:
+def _factored(
+    source: tuple[Extent, ...], target: tuple[Extent, ...], *, from_outermost: bool = False
+) -> Relabel | None:
     """The target's axes as factors of the source's by what these extents say."""
     left = [_Part(axis, extent) for axis, extent in enumerate(source) if extent != 1]
     right = [_Part(axis, extent) for axis, extent in enumerate(target) if extent != 1]
     matched = _Matched([[] for _ in source], [[] for _ in target])
+    if from_outermost:
+        left.reverse()
+        right.reverse()
     while left and right and left[0].extent is not None and left[0].extent == right[0].extent:
         part = left.pop(0)
         matched.enter(part.axis, part.extent, right.pop(0).axis)
     while left and right:
         if not _take(left, right, matched):
             return None
+    if from_outermost:
+        matched.reverse()
     return None if left or right else _relabelled(source, matched)
 
 
 def _take(left: list[_Part], right: list[_Part], matched: _Matched) -> bool:
-    """Match the innermost parts of both sides; False where they may not nest."""
+    """Match the last parts of both sides; False where they may not nest."""
     part, goal = left[-1], right[-1]
     are_last = len(left) == len(right) == 1 and (_is_open(part) or _is_open(goal))
     if are_last or _quotient(part.extent, goal.extent) == 1:
         matched.enter(part.axis, goal.extent if part.extent is None else part.extent, goal.axis)
         left.pop()
         right.pop()
-    elif (rest := _quotient(goal.extent, part.extent)) is not None or (len(right) == 1 and _is_open(goal)):
+    elif (rest := _quotient(goal.extent, part.extent)) is not None or _has_all(right, left):
         # The last axis of the target has the whole rest of the source.
         matched.enter(part.axis, part.extent, goal.axis)
         left.pop()
         right[-1] = _Part(goal.axis, rest)
     elif (rest := _quotient(part.extent, goal.extent)) is not None or (
-        len(left) == 1 and _is_open(part) and goal.extent is not None
+        goal.extent is not None and _has_all(left, right)
     ):
         # The target has the whole rest of the last axis of the source.
         matched.enter(part.axis, goal.extent, goal.axis)
@@ -236,6 +252,15 @@ def _take(left: list[_Part], right: list[_Part], matched: _Matched) -> bool:
     else:
         return False
     return True
+
+
+def _has_all(parts: list[_Part], others: list[_Part]) -> bool:
+    """Whether one side has a single part left, which may be all that is left of the other: one of them is open, and
+    the numbers nest."""
+    if len(parts) != 1 or _is_open(parts[0]):
+        return len(parts) == 1
+    numbers = [each.extent for each in others if isinstance(each.extent, int)]
+    return len(numbers) < len(others) and _quotient(parts[0].extent, prod(numbers)) is not None
 
 
 def _is_open(part: _Part) -> bool:

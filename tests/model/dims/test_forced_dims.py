@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
+from equivalence import assert_close, run
 from onnx import parser
 
 from relayout import legalize, read_model, verify
-from relayout.model.dims.forced_dims import forced_sizes, sizes_of_all_runs
+from relayout.model.dims.forced_dims import fitting_sizes, forced_sizes, sizes_of_all_runs
 
 HEADER = '<ir_version: 9, opset_import: ["":17]>'
 BEHIND_A_TRANSPOSE = """
@@ -79,6 +81,57 @@ def test_a_branch_forces_the_size_that_is_assumed_but_no_type() -> None:
     assert str(read.graph[0].outputs[0].shape) == "[n,6]"
 
 
+@pytest.mark.parametrize(
+    ("target", "known", "sizes", "apart"),
+    [
+        ("4,30", {}, {"h": 5, "w": 6}, {"h": 5, "w": 6}),
+        ("4,36", {}, {"h": 6, "w": 6}, {"h": 4, "w": 9}),
+        ("4,36", {"h": 2}, {"w": 18}, {"w": 18}),
+        ("4,36", {"h": 7}, {}, {}),
+        ("4,7", {}, {"h": 1, "w": 7}, {"h": 1, "w": 7}),
+        ("7,5", {}, {}, {}),
+        ("4,-1", {}, {}, {}),
+    ],
+)
+def test_dims_whose_product_is_forced_have_sizes_that_fit(
+    target: str, known: dict[str, int], sizes: dict[str, int], apart: dict[str, int]
+) -> None:
+    model = read_model(parsed(f"g (float[4,h,w] x) => (float y) <int64[2] s = {{{target}}}> {{ y = Reshape (x, s) }}"))
+    assert fitting_sizes(model, known) == sizes
+    assert fitting_sizes(model, known, are_apart=True) == apart
+
+
+@pytest.mark.parametrize("inputs", ["1,3,h,w", "n,3,h,w", "n,3,h,h"])
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc", "xla-cpu"])
+def test_patches_of_an_open_image_are_as_many_as_a_reshape_says(backend: str, inputs: str) -> None:
+    """Exporters write the numbers of the example that they traced, and leave the dims of the input open."""
+    generator = np.random.default_rng(0)
+    weights = {"k": (16, 3, 16, 16), "m": (16, 16)}
+    model = parsed(
+        f"""g (float[{inputs}] x) => (float[{inputs[0]},196,16] y)
+            <int64[3] s = {{0,16,196}}, float[16,3,16,16] k, float[16,16] m> {{
+               a = Conv <strides = [16,16]> (x, k)  b = Relu (a)  c = Reshape (b, s)
+               d = Transpose <perm = [0,2,1]> (c)  y = MatMul (d, m) }}"""
+    )
+    del model.graph.initializer[1:]
+    for name, shape in weights.items():
+        array = generator.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    legal, report = legalize(model, backend, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.status == "compared"
+    assert report.after.transposes == (0 if backend in ("x86-nchwc", "xla-cpu") else 1)
+    assert {name: report.sizes.get(name, 224) for name in "hw"} == {"h": 224, "w": 224}
+    again, second = legalize(legal, backend)
+    assert (second.cost, again.SerializeToString()) == (report.cost, legal.SerializeToString())
+    # As many patches in fewer rows, where the rows may differ from the columns.
+    image = (2 if inputs[0] == "n" else 1, 3, *((224, 224) if inputs.endswith("h,h") else (112, 448)))
+    drawn = {"x": generator.standard_normal(image).astype(np.float32)}
+    assert_close(run(model, drawn), run(legal, drawn))
+
+
 def test_a_formula_that_a_branch_forces_has_the_size_of_its_symbols() -> None:
     model = parser.parse_model(
         HEADER
@@ -89,5 +142,5 @@ def test_a_formula_that_a_branch_forces_has_the_size_of_its_symbols() -> None:
                              b = Transpose <perm = [0,3,1,2]> (a)  q = Tanh (b) }> }"""
     )
     legal, report = legalize(model, "nhwc")
-    assert report.sizes["h"] == 64
+    assert report.sizes["h"] == 4
     assert verify(legal, "nhwc", report=report, static=True).passed

@@ -6,21 +6,21 @@ There the operators that read an input show it: their results have the number wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from math import prod
 
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.terms import NAME, Term, product, term_of
+from relayout.layout.terms import NAME, Term, extent_term, is_name, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
-from relayout.ops import graphs_of
+from relayout.ops import extents_of, graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = ["RESHAPES", "enter_sizes", "forced_sizes", "sized", "sizes_of_all_runs"]
+__all__ = ["RESHAPES", "enter_sizes", "fitting_sizes", "forced_sizes", "sized", "sizes_of_all_runs"]
 
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ELEMENTWISE = frozenset({*UNARY, *BROADCAST})
@@ -30,22 +30,72 @@ _BY_BATCH = frozenset(
 )
 """Operators that keep the first axis of their first operand."""
 
+_LARGEST = 1 << 14
+"""No larger size is tried for a dim."""
+
 
 def forced_sizes(model: ir.Model) -> dict[str, int]:
     """The one size of each dim with which the nodes run on which an output depends, those in branches and
     bodies too; the least of several."""
     found: dict[str, int] = {}
-    for name, size in _asked(model):
-        found[name] = min(size, found.get(name, size))
+    for names, size in _asked(model):
+        if len(names) == 1:
+            found[names[0]] = min(size, found.get(names[0], size))
     return found
 
 
 def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
-    """The forced sizes without those that only a branch or a body asks for, which need not run."""
+    """The forced sizes, those of products such as `h*w` too, without those that only a branch or a body asks for, which
+    need not run."""
     found: dict[str, set[int]] = {}
-    for name, size in _asked(model, of_all_runs=True):
-        found.setdefault(name, set()).add(size)
+    for names, size in _asked(model, of_all_runs=True):
+        found.setdefault(_product_of(names), set()).add(size)
     return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1}
+
+
+def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool = False) -> dict[str, int]:
+    """Sizes with which formulas and products of dims are what nodes ask for, of names that are not `known`: with a
+    Reshape of (64, h, w) to (64, 196), 14 for `h` and `w`; 7 and 28 if they `are_apart`.
+
+    A product for which none are found is left out.
+    """
+    found: dict[str, int] = {}
+    for names, size in sorted(set(_asked(model)), key=lambda each: (len(each[0]), each)):
+        if len(names) > 1 or not is_name(names[0]):
+            found |= _fitting(names, size, {**known, **found}, are_apart) or {}
+    return found
+
+
+def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_apart: bool) -> dict[str, int] | None:
+    """Sizes with which the product of `names`, which are formulas, is `size`; None where none are found."""
+    if not names:
+        return {} if size == 1 else None
+    first, *rest = names
+    middle = size ** (1 / len(names))
+    divisors = [each for each in range(1, min(size, _LARGEST) + 1) if size % each == 0]
+    for each in sorted(divisors, key=lambda divisor: (are_apart and divisor == middle, abs(divisor - middle))):
+        own = _solution(first, each, known)
+        others = None if own is None else _fitting((*rest,), size // each, {**known, **own}, are_apart)
+        if own is not None and others is not None:
+            return {**own, **others}
+    return None
+
+
+def _solution(formula: str, size: int, known: Mapping[str, int]) -> dict[str, int] | None:
+    """The least size of the only name in a formula that is not known with which it has this size."""
+    unknown = sorted(_names_in(formula) - known.keys())
+    if len(unknown) > 1:
+        return None
+    if not unknown:
+        return {} if formula_size(formula, known) == size else None
+    (name,) = unknown
+
+    def at(each: int) -> int:
+        return formula_size(formula, {**known, name: each}) or 0
+
+    # The extents behind windows grow with the extent in front of them.
+    least = bisect_left(range(_LARGEST), size, key=at)
+    return {name: least} if at(least) == size else None
 
 
 def enter_sizes(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> bool:
@@ -79,8 +129,12 @@ def sized(text: str, sizes: Mapping[str, int]) -> int | str:
 
     >>> sized("n", {"n": 2}), sized("4*h*n", {"n": 2}), sized("n + 1", {"n": 2}), sized("(n + w)*n", {"n": 2})
     (2, '8*h', 3, '2*(n + w)')
+    >>> sized("2*w*h", {"h*w": 6})
+    12
     """
     term = term_of(text)
+    if (size := sizes.get(_product_of(term.names))) is not None:
+        return int(term.factor * size)
     known = [(name, _size_of(name, sizes)) for name in term.names]
     if all(size is None for _, size in known):
         return text
@@ -88,6 +142,11 @@ def sized(text: str, sizes: Mapping[str, int]) -> int | str:
     made = product((Term(term.factor), rest))
     assert made is not None
     return int(made.factor) if not made.names else str(made)
+
+
+def _product_of(names: tuple[str, ...]) -> str:
+    """The product of names as the key of its size."""
+    return names[0] if len(names) == 1 else str(Term(Fraction(1), names))
 
 
 def _size_of(text: str, sizes: Mapping[str, int]) -> int | None:
@@ -118,10 +177,10 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
     return [*found]
 
 
-def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str, int]]:
-    """The sizes that live nodes ask of dims, in a model some of whose inputs have open ones; `of_all_runs`: those nodes
-    that are not in a branch or a body."""
-    if not any(_open_dims(value.shape) for value in model.graph.inputs):
+def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The sizes that live nodes ask of dims, or of products of dims, in a model some of whose inputs have open ones;
+    `of_all_runs`: those nodes that are not in a branch or a body."""
+    if all(value.shape is None or value.shape.is_static() for value in model.graph.inputs):
         return
     for node in _live(model.graph):
         if of_all_runs and node.graph is not model.graph:
@@ -130,7 +189,7 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str,
         if node.domain or made.shape is None or read is None or read.shape is None:
             continue
         if node.op_type in RESHAPES:
-            found = _by_elements(read.shape, made.shape)
+            found = _by_elements(read, made)
             # An extent of 1 may come and go beside other open ones: what reads the input leaves it open.
             if not made.shape.is_static() and node.op_type != "Transpose":
                 found = [(dim, size) for dim, size in found if size != 1]
@@ -145,25 +204,27 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[str,
                 yield from _solved(dim.value, size)
 
 
-def _solved(dim: str, size: int) -> Iterator[tuple[str, int]]:
-    """The size of the one name in a product of this size.
+def _solved(dim: str, size: int) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The names in a product of this size, and their share of it.
 
-    >>> [*_solved("n", 6)], [*_solved("30*n", 180)], [*_solved("4*n", 6)], [*_solved("h*w", 6)]
-    ([('n', 6)], [('n', 6)], [], [])
+    >>> [*_solved("n", 6)], [*_solved("30*n", 180)], [*_solved("4*n", 6)], [*_solved("2*h*w", 6)]
+    ([(('n',), 6)], [(('n',), 6)], [], [(('h', 'w'), 3)])
     """
     term = term_of(dim)
-    if len(term.names) == 1 and term.factor and (size / term.factor).denominator == 1:
-        yield term.names[0], int(size / term.factor)
+    if term.names and term.factor and (size / term.factor).denominator == 1:
+        yield term.names, int(size / term.factor)
 
 
-def _by_elements(read: ir.Shape, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
-    """The only open dim that a reshaped value has and its result has not, with the size that is left for it."""
-    before, after = (Counter(_open_dims(shape)) for shape in (read, made))
-    (lost, *others), kept = [*(before - after).elements()] or [""], after - before
-    if not lost or others or kept or None in read.dims:
+def _by_elements(read: ir.Value, made: ir.Value) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
+    """The product of the dims that a reshaped value has and its result has not, with the size that is left for it."""
+    before, after = (product(map(extent_term, extents_of(value) or ())) for value in (read, made))
+    if before is None or after is None or not before.factor or not after.factor:
         return []
-    count, rest = (prod(dim for dim in shape.dims if isinstance(dim, int)) for shape in (made, read))
-    return [(ir.SymbolicDim(lost), count // rest)] if rest and count and count % rest == 0 else []
+    lost, kept = Counter(before.names) - Counter(after.names), Counter(after.names) - Counter(before.names)
+    size = after.factor / before.factor
+    if not lost or kept or size.denominator != 1:
+        return []
+    return [(ir.SymbolicDim(_product_of((*lost.elements(),))), int(size))]
 
 
 def _by_axis(node: ir.Node, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
@@ -178,7 +239,3 @@ def _by_axis(node: ir.Node, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, 
             found.append((read.pop(), size))
     return found
 
-
-def _open_dims(shape: ir.Shape | None) -> list[str]:
-    """The dims of a shape that are no numbers; the empty string for one without a name."""
-    return [] if shape is None else [dim.value or "" for dim in shape.dims if not isinstance(dim, int)]

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import onnx_ir as ir
 
-from relayout.model.dims.forced_dims import forced_sizes
+from relayout.model.dims.forced_dims import fitting_sizes, forced_sizes
 from relayout.model.tensor_sizes import DimSizes
 from relayout.verification.axis_names import fed
 from relayout.verification.subgraph_values import region_edges
@@ -59,12 +59,14 @@ def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:
     the model itself mentions: a dim may be symbolic in a graph that runs with one size alone. Those that make a value
     large come last, the largest at the end.
 
-    The first dim of an input is a batch. A dim that a Reshape to known extents determines has that size alone.
+    The first dim of an input is a batch. A dim that a Reshape to known extents determines has that size alone. Those
+    whose product one determines have sizes with that product first.
     """
     dims = {**forced_sizes(model), **(dims or {})}
     heavy: list[tuple[int, Plan]] = []
     largest = _Largest(model)
-    for plan in _plans(model, dims):
+    fitting = [fitting_sizes(model, dims, are_apart=are_apart) for are_apart in (True, False)]
+    for plan in (plan for sizes in (*filter(None, fitting), {}) for plan in _plans(model, {**sizes, **dims})):
         elements = largest.at(plan.extents)
         if elements <= _MOST_OF_A_VALUE:
             yield plan
