@@ -101,6 +101,26 @@ def test_dims_whose_product_is_forced_have_sizes_that_fit(
     assert fitting_sizes(model, known, are_apart=True) == apart
 
 
+@pytest.mark.parametrize(
+    ("nodes", "sizes"),
+    [
+        ("a = MaxPool <kernel_shape = [3,3], strides = [2,2]> (x)  f = Flatten (a)  y = MatMul (f, m)", (7, 13)),
+        ("f = Flatten (x)  y = Gemm <transB = 1> (f, t)", (3, 6)),
+        ("f = Flatten (x)  y = Gemm (f, t)", (1, 1)),
+        ("f = Flatten (x)  y = Add (t, f)", (3, 6)),
+        ("y = MatMul (x, m)", (None, 72)),
+        ("y = MatMul (t, x)", (72, None)),
+        ("y = Add (x, x)", (None, None)),
+    ],
+)
+def test_operands_ask_for_sizes_that_fit(nodes: str, sizes: tuple[int | None, int | None]) -> None:
+    constants = f"float[72,4] m = {{{','.join(['0'] * 288)}}}, float[4,72] t = {{{','.join(['0'] * 288)}}}"
+    text = f"g (float[n,{'4,h,w' if 'f = ' in nodes else 'h,w'}] x) => (float y) <{constants}> {{ {nodes} }}"
+    model = read_model(parsed(text))
+    found = fitting_sizes(model, {"n": 1})
+    assert (found.get("h"), found.get("w")) == sizes
+
+
 @pytest.mark.parametrize("inputs", ["1,3,h,w", "n,3,h,w", "n,3,h,h"])
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc", "xla-cpu"])
 def test_patches_of_an_open_image_are_as_many_as_a_reshape_says(backend: str, inputs: str) -> None:

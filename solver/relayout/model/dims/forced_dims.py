@@ -14,7 +14,7 @@ from fractions import Fraction
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.terms import NAME, Term, extent_term, is_name, product, term_of
+from relayout.layout.terms import NAME, Term, extent_term, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import extents_of, graphs_of
@@ -29,6 +29,8 @@ _BY_BATCH = frozenset(
     "MaxPool".split()
 )
 """Operators that keep the first axis of their first operand."""
+
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
 
 _LARGEST = 1 << 14
 """No larger size is tried for a dim."""
@@ -55,14 +57,14 @@ def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
 
 def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool = False) -> dict[str, int]:
     """Sizes with which formulas and products of dims are what nodes ask for, of names that are not `known`: with a
-    Reshape of (64, h, w) to (64, 196), 14 for `h` and `w`; 7 and 28 if they `are_apart`.
+    Reshape of (64, h, w) to (64, 196), 14 for `h` and `w`; 7 and 28 if they `are_apart`. A product of matrices asks for
+    as many columns of the one as the other has rows, and the sum with a constant for its extents.
 
-    A product for which none are found is left out.
+    A product of dims for which none are found is left out.
     """
     found: dict[str, int] = {}
-    for names, size in sorted(set(_asked(model)), key=lambda each: (len(each[0]), each)):
-        if len(names) > 1 or not is_name(names[0]):
-            found |= _fitting(names, size, {**known, **found}, are_apart) or {}
+    for names, size in sorted(set(_asked(model, of_operands=True)), key=lambda each: (len(each[0]), each)):
+        found |= _fitting(names, size, {**known, **found}, are_apart) or {}
     return found
 
 
@@ -177,9 +179,12 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
     return [*found]
 
 
-def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[tuple[str, ...], int]]:
+def _asked(
+    model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = False
+) -> Iterator[tuple[tuple[str, ...], int]]:
     """The sizes that live nodes ask of dims, or of products of dims, in a model some of whose inputs have open ones;
-    `of_all_runs`: those nodes that are not in a branch or a body."""
+    `of_all_runs`: those nodes that are not in a branch or a body; `of_operands`: the sizes with which operands fit too,
+    those of matrices that are multiplied, and those with which none is broadcast."""
     if all(value.shape is None or value.shape.is_static() for value in model.graph.inputs):
         return
     for node in _live(model.graph):
@@ -194,9 +199,11 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False) -> Iterator[tuple[tupl
             if not made.shape.is_static() and node.op_type != "Transpose":
                 found = [(dim, size) for dim, size in found if size != 1]
         elif node.op_type in _ELEMENTWISE:
-            found = _by_axis(node, made.shape)
+            found = _by_axis(node, made.shape, of_operands)
         elif node.op_type in _BY_BATCH and read.shape and made.shape:
             found = [(read.shape[0], made.shape[0])]
+        elif of_operands and node.op_type in _PRODUCTS:
+            found = _by_contraction(node)
         else:
             continue
         for dim, size in found:
@@ -227,8 +234,21 @@ def _by_elements(read: ir.Value, made: ir.Value) -> list[tuple[ir.SymbolicDim | 
     return [(ir.SymbolicDim(_product_of((*lost.elements(),))), int(size))]
 
 
-def _by_axis(node: ir.Node, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
-    """The axes of an elementwise result, each with the dim that all operands have there which are not broadcast."""
+def _by_contraction(node: ir.Node) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
+    """The axis of each operand of a product of matrices over which it sums, with that of the other one."""
+    left, right = (value.shape if value is not None else None for value in node.inputs[:2])
+    if left is None or right is None or min(len(left), len(right)) < 2:
+        return []
+    columns = left[-2 if node.attributes.get_int("transA", 0) else -1]
+    rows = right[-1 if node.attributes.get_int("transB", 0) else -2]
+    return [(columns, rows), (rows, columns)]
+
+
+def _by_axis(
+    node: ir.Node, made: ir.Shape, of_operands: bool
+) -> list[tuple[ir.SymbolicDim | int, ir.SymbolicDim | int]]:
+    """The axes of an elementwise result, each with the dim that all operands have there which are not broadcast;
+    `of_operands`: those too that differ, with the number that one of them has."""
     shapes = [value.shape for value in node.inputs if value is not None]
     if any(shape is None for shape in shapes):
         return []
@@ -237,5 +257,7 @@ def _by_axis(node: ir.Node, made: ir.Shape) -> list[tuple[ir.SymbolicDim | int, 
         read = {shape.dims[-place] for shape in shapes if shape is not None and len(shape) >= place} - {1}
         if len(read) == 1:
             found.append((read.pop(), size))
+        elif of_operands:
+            found += [(dim, number) for number in read if isinstance(number, int) for dim in read]
     return found
 
