@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -99,9 +100,46 @@ def modules() -> Mapping[str, Path]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The parts of a module that the tests read: a syntax tree has a million objects, which would stay to the end."""
+
+    imports: frozenset[str]
+    """Modules of ours, wherever the statement stands."""
+    late: frozenset[str]
+    """Those that are imported inside functions."""
+    public: tuple[str, ...]
+    """Functions and classes."""
+    error_texts: tuple[str, ...]
+    """The texts inside calls of errors."""
+
+
 @cache
+def contents(name: str) -> Contents:
+    found = tree(name)
+    functions = [node for node in statements(found) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    calls = [each for each in ast.walk(found) if isinstance(each, ast.Call)]
+    errors = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id.endswith("Error")]
+    texts = [each.value for error in errors for each in ast.walk(error) if isinstance(each, ast.Constant)]
+    return Contents(
+        imports=frozenset(imported(statements(found))),
+        late=frozenset(module for function in functions for module in imported(statements(function))),
+        public=tuple(node.name for node in found.body if isinstance(node, kinds) and not node.name.startswith("_")),
+        error_texts=tuple(text for text in texts if isinstance(text, str)),
+    )
+
+
 def tree(name: str) -> ast.Module:
     return ast.parse(modules()[name].read_text())
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements inside a node. Expressions, most of a tree, have none."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -119,7 +157,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 @cache
 def graph() -> Mapping[str, Set[str]]:
     """Module -> the modules that it imports, wherever the statement stands."""
-    return {name: frozenset(imported(ast.walk(tree(name)))) for name in modules()}
+    return {name: contents(name).imports for name in modules()}
 
 
 def circle(edges: Mapping[str, Set[str]]) -> list[str]:
@@ -185,15 +223,10 @@ def test_the_import_contracts_are_short_and_between_packages() -> None:
     assert [name for name in named if name.count(".") > 0] == []
 
 
-def late_imports(name: str) -> set[str]:
-    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {module for function in functions for module in imported(ast.walk(function))}
-
-
 def test_imports_inside_functions_are_those_that_save_start_up_time() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for name in modules():
-        if late := late_imports(name):
+        if late := contents(name).late:
             listed = next((each for each in LATE if name == each or name.startswith(f"{each}.")), name)
             found[listed] |= late
     assert {*found} == {*LATE}
@@ -228,14 +261,7 @@ def test_a_package_file_exports_and_does_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_public_name_is_unique_in_its_package(package: str) -> None:
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    names = [
-        node.name
-        for name in modules()
-        if package_of(name) == package
-        for node in tree(name).body
-        if isinstance(node, kinds) and not node.name.startswith("_")
-    ]
+    names = [public for name in modules() if package_of(name) == package for public in contents(name).public]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
@@ -287,7 +313,4 @@ OF_THE_COMMAND = (
 
 @pytest.mark.parametrize("name", [each for each in modules() if not each.startswith(OF_THE_COMMAND)])
 def test_no_error_of_the_library_or_the_service_names_a_flag(name: str) -> None:
-    calls = [each for each in ast.walk(tree(name)) if isinstance(each, ast.Call)]
-    errors = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id.endswith("Error")]
-    texts = [text.value for each in errors for text in ast.walk(each) if isinstance(text, ast.Constant)]
-    assert [text for text in texts if isinstance(text, str) and re.search(r"(?<![\w-])--[a-z]", text)] == []
+    assert [text for text in contents(name).error_texts if re.search(r"(?<![\w-])--[a-z]", text)] == []
