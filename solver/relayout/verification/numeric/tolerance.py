@@ -137,11 +137,13 @@ def _distance(a: Array, b: Array, quantized: bool) -> tuple[float, float]:
 
 def _float_distance(a: Array, b: Array) -> tuple[float, float]:
     finite = np.isfinite(a) & np.isfinite(b)
-    same = (np.isnan(a) & np.isnan(b)) | (a == b)
-    if not np.all(finite | same):
-        return float("inf"), float("inf")
-    if not finite.any():
-        return 0.0, 0.0
-    apart = float(np.abs(a[finite] - b[finite]).max())
-    scale = float(np.abs(a[finite]).max())
+    if not finite.all():
+        same = (np.isnan(a) & np.isnan(b)) | (a == b)
+        if not np.all(finite | same):
+            return float("inf"), float("inf")
+        if not finite.any():
+            return 0.0, 0.0
+        a, b = a[finite], b[finite]
+    apart = float(np.abs(a - b).max())
+    scale = float(np.abs(a).max())
     return apart, apart / scale if scale else (0.0 if apart == 0 else float("inf"))
