@@ -68,12 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Without searches for garbage: modules and tests live to the end, and each search would visit all of them."""
+    """Without searches for garbage: modules and tests live to the end, and each search would visit all of them.
+    While the tests run, old objects are searched rarely: most are kept to the end too."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(700, 10, 100)
         gc.enable()
 
 
