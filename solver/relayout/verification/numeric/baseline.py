@@ -1,7 +1,8 @@
 """The baseline: the original's outputs on random inputs, with a runtime and sizes that it accepts.
 
 Each open dim gets two sizes where the model takes two, an input with a default also other values, and each branch of
-an If is forced: a fault may show in one of these alone.
+an If is forced: a fault may show in one of these alone. Where filters leave a result without elements, they are made
+to keep some.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
+from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import (
@@ -61,9 +63,10 @@ _DRAWS = 24
 
 @dataclass(frozen=True)
 class Trial:
-    """A variant of the model, with its conditions as they are or forced, and the outputs for each sample."""
+    """A variant of the model, with its conditions and filters as they are or as `change` makes them in a copy, and the
+    outputs for each sample."""
 
-    forcing: Forcing | None
+    change: Callable[[ir.Model], ir.Model] | None
     feeds: Feeds
     results: Results
 
@@ -136,10 +139,16 @@ def _in_runtime(
         trials = [first]
         for forcing in forcings(original):
             try:
-                trials.append(_forced(original, runtime, inner, forcing, feeds[0]))
+                trials.append(_changed(original, runtime, inner, _forcing(forcing), feeds[0]))
             except Exception as error:  # the branch may not fit these inputs
                 taken = "then" if forcing[0] else "else"
                 untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
+        samples = [sample for trial in trials for sample in trial.results]
+        if has_filters(original) and not all(has_numbers([each[name] for each in samples]) for name in samples[0]):
+            try:
+                trials.append(_changed(original, runtime, inner, keeping, feeds[0]))
+            except Exception as error:  # the operators behind a filter may not take these elements
+                untried.append(f"the model does not run with filters that keep some elements: {first_line(error)}")
         return Baseline(runtime, tuple(trials), tuple(inner), tuple(untried))
     return _Fault(fault, has_run)
 
@@ -168,9 +177,19 @@ def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple
         yield from ((Plan(extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
 
 
-def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: Forcing, feed: dict[str, Array]) -> Trial:
-    session = Session(forced(original, forcing), runtime, inner)
-    return Trial(forcing, [feed], _results(session, [feed]))
+def _forcing(forcing: Forcing) -> Callable[[ir.Model], ir.Model]:
+    return lambda model: forced(model, forcing)
+
+
+def _changed(
+    original: ir.Model,
+    runtime: str,
+    inner: Sequence[str],
+    change: Callable[[ir.Model], ir.Model],
+    feed: dict[str, Array],
+) -> Trial:
+    session = Session(change(original), runtime, inner)
+    return Trial(change, [feed], _results(session, [feed]))
 
 
 def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan, sampling: Sampling) -> Iterator[str]:
@@ -249,7 +268,7 @@ def _is_random(node: ir.Node) -> bool:
 
 def variant(model: ir.Model, trial: Trial) -> ir.Model:
     """The model of a trial."""
-    return model if trial.forcing is None else forced(model, trial.forcing)
+    return model if trial.change is None else trial.change(model)
 
 
 def run(model: ir.Model | onnx.ModelProto, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
