@@ -143,6 +143,32 @@ def test_a_padded_extent_that_a_shape_reads_is_found() -> None:
     assert (found.rule, found.expected, found.found) == ("shape", "[2, 3, 32, 12]", "[2, 16, 32, 12]")
 
 
+def test_computed_extents_in_another_order_are_the_originals() -> None:
+    """Pads as TorchScript writes them: the last axis first. It is cheaper to transpose those that are given than all,
+    so the legal model has the vector in another order."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n,3,h,8] x) => (float[n,3,k,8] y)
+        <int64[1] two = {2}, int64[4] zeros = {0, 0, 0, 0}, int64 four = {4}, int64[2] pairs = {-1, 2},
+         int64[1] last = {-1}, int64[1] first = {-9223372036854775807}, int64[1] zero = {0}, int64[1] flat = {-1}> {
+            extents = Shape (x)
+            height = Gather <axis = 0> (extents, two)
+            rest = Mod (height, four)
+            given = Concat <axis = 0> (zero, zero, zero, rest)
+            pads = Concat <axis = 0> (given, zeros)
+            begins_and_ends = Reshape (pads, pairs)
+            reversed = Slice (begins_and_ends, last, first, zero, last)
+            turned = Transpose <perm = [1, 0]> (reversed)
+            in_order = Reshape (turned, flat)
+            y = Pad (x, in_order) }"""
+    )
+    legal, report = legalize(source, "onnx")
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.after.bytes < report.before.bytes
+    assert not findings(read_model(legal), read_model(source))
+
+
 def test_sizes_that_the_original_does_not_fit_are_tried_on_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[ir.Model] = []
     reader = shapes_at_sizes.sized_reader

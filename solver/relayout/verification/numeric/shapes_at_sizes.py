@@ -19,6 +19,7 @@ from relayout.model.io import reader_at_sizes
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_inner_shapes, check_side
+from relayout.verification.numeric.preparation import in_format
 from relayout.verification.numeric.symbolic_sizes import Plan, open_dims, other_plans, plans, symbol_of
 from relayout.verification.subgraph_values import walk
 
@@ -171,13 +172,16 @@ def _differences(model: ir.Model | InputError, original: ir.Model) -> Iterator[F
 def _other_extents(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """A finding for each extent, or vector of extents, that is another one in the original. A Shape's own result may be
     in another order, and only the operators behind it bring the extents in that of the original."""
-    wanted = {value.name: value.const_value for node in original.graph for value in node.outputs}
+    wanted = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs if node.op_type != "Shape" or node.domain != "" else ():
-            found, theirs = value.const_value, wanted.get(value.name)
-            if found is None or theirs is None or not theirs.dtype.is_integer() or len(theirs.shape) > 1:
+            source = wanted.get(value.name)
+            if source is None or source.const_value is None or value.const_value is None:
                 continue
-            numbers, expected = found.numpy(), theirs.numpy()
+            theirs = source.const_value
+            if not theirs.dtype.is_integer() or len(theirs.shape) > 1:
+                continue
+            numbers, expected = value.const_value.numpy(), in_format(theirs.numpy(), value, source)
             if not np.array_equal(numbers, expected):
                 yield Finding(
                     rule="shape",
