@@ -195,6 +195,15 @@ def test_a_second_size_of_an_image_is_not_many_times_the_first() -> None:
     assert all(each["N"] * each["H"] * each["W"] <= 8 * 2 * 32 * 64 for each in sizes)
 
 
+def test_a_second_size_of_an_image_is_no_multiple() -> None:
+    """Of a model that pads images to a multiple of 4, the sizes that most models take show nothing: no pad is made."""
+    model = read_model(model_of("net (float[N,4,H,W] x) => (y) { y = Relu (x) }"))
+    second = next(other_plans(model, None, next(plans(model, None))))
+    rests = [second.extents[name] % 4 for name in ("H", "W")]
+    assert 0 not in rests
+    assert rests[0] != rests[1]
+
+
 def test_an_attention_over_an_image_is_tried_with_a_small_one() -> None:
     """With two images of 32 x 64 pixels the weights of the four heads have 2 * 4 * 2048**2 elements, 128 MiB, and the
     original gives them all as results."""

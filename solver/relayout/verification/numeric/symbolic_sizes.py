@@ -116,8 +116,9 @@ _LARGE = (128, 224, 256, 512, 4096)
 """Usual sizes of images, and a length that sound needs: a stack of strided convolutions leaves no sample of a few."""
 
 # Batches and other sizes, to try after a first plan: unequal to those that `plans` begins with, and seldom to extents
-# that models have.
+# that models have. The first ones are no multiples of anything: a model may pad an image to a multiple.
 _OTHERS = (
+    (3, (49, 82, 115)),
     (3, (48, 80, 112)),
     (3, (64, 96, 32)),
     (3, (96, 160, 32)),
