@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 from random_graphs import Builder, Rejected, Val
 from random_operands import axis_of, floats, indices, integers, proposes
 
@@ -152,6 +153,14 @@ def expand(b: Builder, operator: str) -> Any:
         else []
     )
     return b.node("Expand", [x, b.ints([*lead, *shape])])
+
+
+@proposes("ConstantOfShape")
+def constant_of_shape(b: Builder, operator: str) -> Any:
+    """In the shape of another value, which is computed at run time where its extents are open."""
+    like = floats(b, 1)
+    number = numpy_helper.from_array(b.array((1,), b.real))
+    return b.node("Add", [like, b.node("ConstantOfShape", [b.node("Shape", [like])], value=number)])
 
 
 @proposes("Gather")

@@ -532,6 +532,9 @@ def _seed_free(
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
     start: list[_PortFormat | _SpaceOrder] = [*sources, *seed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
+    # Operands without axes in the space, such as pads that are computed, are read as the source has them.
+    ports = enumerate(zip(own.ports, free.axes, strict=True))
+    start += [_PortFormat(n, port.source_format) for n, (port, axes) in ports if axes is None]
     if rule.axis_names:
         # The source's layout needs no requirement: the node can always run in ONNX's own layout.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))

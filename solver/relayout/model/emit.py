@@ -133,7 +133,7 @@ class Emitter:
         return result
 
     def edit(self, node: ir.Node, edit: Edit, stem: str) -> None:
-        """Give a node new attributes and constant inputs, whose names begin with `stem`."""
+        """Give a node new attributes, and new inputs, whose names begin with `stem`."""
         for name, setting in edit.attributes.items():
             if setting is None:
                 node.attributes.pop(name, None)
@@ -143,6 +143,14 @@ class Emitter:
             if index >= len(node.inputs):
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, self.constant(f"{stem}_{index}", array))
+        for index, places in edit.reordered.items():
+            vector = node.inputs[index]
+            assert vector is not None  # its length is known
+            if places != tuple(range(len(places))):
+                order = self.integers(f"{stem}_{index}_places", places)
+                name = f"{stem}_{index}_in_order"
+                read = self.node("Gather", [vector, order], {"axis": 0}, vector, [len(places)], name)
+                node.replace_input_with(index, read)
 
     def convert(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
         """The same tensor with the dimensions `target`: a Transpose where something moves, Pad and Slice where an axis

@@ -1,8 +1,8 @@
-"""Concat, Pad, Slice, Tile, Expand and Gather: their numbers per axis are permuted with the axes."""
+"""Concat, Pad, Slice, Tile, Expand, ConstantOfShape and Gather: their numbers per axis are permuted with the axes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -38,9 +38,20 @@ def pad(node: Reading) -> Free:
     extents, axes = node.result_space()
     rank = len(axes)
     as_input = node.opset >= 11
-    pads = node.integers(1) if as_input else node.ints("pads")
     named = as_input and node.has(3)
     covered = tuple(normal_axis(a, rank) for a in node.integers(3)) if named and node.opset >= 18 else axes
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    if as_input and not node.is_known(1):
+        if node.extents(1) != (2 * len(covered),):
+            raise NoRuleError
+
+        def edit_at_run_time(order: Axes) -> Edit:
+            if named:
+                return Edit(constants={3: np.array([position(order, axes, a) for a in covered], np.int64)})
+            return Edit(reordered={1: (*order, *(rank + a for a in order))})
+
+        return free(extents, inputs, (axes,), edit=edit_at_run_time)
+    pads = node.integers(1) if as_input else node.ints("pads")
     if pads is None or len(pads) != 2 * len(covered):
         raise NoRuleError
     begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))
@@ -59,7 +70,6 @@ def pad(node: Reading) -> Free:
             constants[3] = np.arange(len(order), dtype=np.int64)
         return Edit(constants=constants)
 
-    inputs = (axes, *(None for _ in node.node.inputs[1:]))
     still = tuple(a for a in axes if begins.get(a, 0) == ends.get(a, 0) == 0)
     steps = {}
     if node.string("mode", "constant") == "constant":
@@ -126,6 +136,8 @@ def _windows(node: Reading, sliced: Axes) -> dict[int, tuple[int, int]]:
 @row("free", "Tile")
 def tile(node: Reading) -> Free:
     extents, axes = node.result_space()
+    if not node.is_known(1):
+        return free(extents, (axes, None), (axes,), edit=_reordering(node, 1, len(axes)))
     repeats = node.integers(1)
     if len(repeats) != len(axes):
         raise NoRuleError
@@ -138,6 +150,8 @@ def tile(node: Reading) -> Free:
 def expand(node: Reading) -> Free:
     extents, axes = node.result_space()
     rank, own = len(axes), node.rank()
+    if not node.is_known(1):
+        return free(extents, (axes[rank - own :], None), (axes,), edit=_reordering(node, 1, rank), broadcasts=axes)
     wanted = node.integers(1)
     full = (1,) * (rank - len(wanted)) + wanted
 
@@ -146,6 +160,23 @@ def expand(node: Reading) -> Free:
 
     kept = tuple(a for a in axes if full[a] == 1)
     return free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, tileable=kept)
+
+
+@row("free", "ConstantOfShape", since=9)
+def constant_of_shape(node: Reading) -> Free:
+    """All elements are equal, so a shape in another order gives the same tensor in another layout. One whose shape is
+    known is a constant."""
+    extents, axes = node.result_space()
+    if node.is_known(0):
+        raise NoRuleError
+    return free(extents, (None,), (axes,), edit=_reordering(node, 0, len(axes)))
+
+
+def _reordering(node: Reading, index: int, rank: int) -> Callable[[Axes], Edit]:
+    """The edit of a vector that is computed while the model runs, with a number for each axis."""
+    if node.extents(index) != (rank,):
+        raise NoRuleError
+    return lambda order: Edit(reordered={index: order})
 
 
 @row("free", "Gather")

@@ -25,8 +25,9 @@ from relayout.verification.subgraph_values import walk
 
 __all__ = ["MOST_SIZES", "check_shapes_at_sizes", "is_as_declared", "sized_reader"]
 
-_SHAPED = frozenset({"Expand", "Reshape"})
-"""The operators that legalization gives a shape. A model without them has no shape of its making."""
+_SHAPED = frozenset({"ConstantOfShape", "Expand", "Pad", "Reshape", "Tile"})
+"""The operators that legalization gives a shape, or numbers for each axis. A model without them has no shape of its
+making."""
 
 _READING = frozenset({"Shape", "Size"})
 """The operators that read extents: of a tensor in tiles, those of the tiles and their padding."""

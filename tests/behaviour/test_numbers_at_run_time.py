@@ -1,0 +1,82 @@
+"""Operators with a number for each axis, all of which are computed while the model runs."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from relayout import legalize, verify
+
+pytest.importorskip("onnxruntime")
+
+HEAD = """<ir_version: 8, opset_import: ["" : VERSION]>
+    net (float[n,8,h,w] x) => (float[n,8,k,l] y)
+    <float[8,8,1,1] kernel = {KERNEL}, int64[1] two = {2}, int64[1] three = {3}, int64[1] first = {0},
+     int64[1] one = {1}, int64[1] four = {4}, int64[1] eight = {8}, int64[6] zeros = {0, 0, 0, 0, 0, 0},
+     int64[2] spatial = {2, 3}> {
+        mapped = Conv (x, kernel)
+        extents = Shape (x)
+        batch = Gather <axis = 0> (extents, first)
+        height = Gather <axis = 0> (extents, two)
+        width = Gather <axis = 0> (extents, three)
+        below = Mod (height, four)
+        right = Mod (width, four)
+        BODY
+        y = Conv (middle, kernel) }"""
+BODIES = {
+    "pads": """pads = Concat <axis = 0> (zeros, below, right)
+        middle = Pad <mode = "MODE"> (mapped, pads)""",
+    "pads of named axes": """pads = Concat <axis = 0> (first, first, below, right)
+        middle = Pad <mode = "MODE"> (mapped, pads, , spatial)""",
+    "shape of an expansion": """shape = Concat <axis = 0> (batch, eight, height, width)
+        mean = ReduceMean <axes = [2, 3]> (mapped)
+        wide = Expand (mean, shape)
+        middle = Add (mapped, wide)""",
+    "repeats": """times = Add (below, one)
+        repeats = Concat <axis = 0> (one, one, times, two)
+        middle = Tile (mapped, repeats)""",
+    "shape of a constant": """shape = Concat <axis = 0> (batch, eight, height, width)
+        limit = ConstantOfShape <value = float[1] {0.25}> (shape)
+        middle = Max (mapped, limit)""",
+}
+CASES = [
+    *((kind, 17, "constant") for kind in BODIES if kind != "pads of named axes"),
+    ("pads", 17, "edge"),
+    ("pads of named axes", 18, "constant"),
+]
+
+
+def model(kind: str, version: int, mode: str) -> onnx.ModelProto:
+    kernel = ", ".join(f"{0.1 * ((5 * place) % 13) - 0.6:.1f}" for place in range(64))
+    text = HEAD.replace("BODY", BODIES[kind]).replace("KERNEL", kernel).replace("MODE", mode)
+    if version >= 18:
+        text = text.replace("ReduceMean <axes = [2, 3]> (mapped)", "ReduceMean (mapped, spatial)")
+    return onnx.parser.parse_model(text.replace("VERSION", str(version)))
+
+
+@pytest.mark.parametrize(("kind", "version", "mode"), CASES)
+def test_they_are_permuted_with_the_axes(kind: str, version: int, mode: str) -> None:
+    """Only the image and the result are transposed."""
+    legal, report = legalize(model(kind, version, mode), "nhwc", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.verification.findings == ()
+    assert report.after.transposes == 2
+    again, second = legalize(legal, "nhwc", check=True)
+    assert second.cost == report.cost
+    assert again == legal
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize(("kind", "version", "mode"), CASES)
+def test_another_order_of_them_is_found(kind: str, version: int, mode: str, runs: bool) -> None:
+    source = model(kind, version, mode)
+    legal, _ = legalize(source, "nhwc")
+    (places,) = [each for each in legal.graph.initializer if each.name.endswith(("_places", "middle_3"))]
+    numbers = numpy_helper.to_array(places).copy()
+    # Rows and columns are swapped.
+    one, other = (0, 1) if len(numbers) == 2 else (len(numbers) - 3, len(numbers) - 2)
+    numbers[[one, other]] = numbers[[other, one]]
+    places.CopyFrom(numpy_helper.from_array(numbers, places.name))
+    assert not verify(legal, "nhwc", against=source, run=runs).passed
