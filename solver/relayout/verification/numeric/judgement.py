@@ -11,12 +11,22 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference
 from relayout.verification.numeric.baseline import Feeds, behind, run, variant
+from relayout.verification.numeric.filters import keeping
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise
 from relayout.verification.numeric.preparation import Prepared, in_format, values_of
 from relayout.verification.numeric.tolerance import Arrays, difference
 
-__all__ = ["RANDOM_RESULT", "Runs", "findings_of", "judged", "left_out_findings", "runs_of", "vacuous"]
+__all__ = [
+    "RANDOM_RESULT",
+    "Runs",
+    "findings_of",
+    "judged",
+    "left_out_findings",
+    "runs_of",
+    "undecided_behind_filters",
+    "vacuous",
+]
 
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 _QUANTIZED = "QLinear"
@@ -77,6 +87,20 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
         for trial, feed in zip(baseline.trials, runs.feeds, strict=True)
     ]
     return in_float64(differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True))
+
+
+def undecided_behind_filters(runs: Runs, differences: Sequence[OutputDifference]) -> set[str]:
+    """The values that differ only where filters are made to keep elements, and of which float64 tells nothing: the
+    elements are sorted, and rounding may decide the order of those that are nearly equal."""
+    failed = {each.name: runs.sources[each.name] for each in differences if not each.passed and each.in_float64 is None}
+    is_kept = [trial.change is keeping for trial in runs.prepared.baseline.trials for _ in trial.results]
+    if not failed or not any(is_kept):
+        return set()
+    right, found = (
+        [each for each, kept in zip(own, is_kept, strict=True) if not kept] for own in (runs.expected, runs.found)
+    )
+    models = runs.prepared.model, runs.prepared.original
+    return {each.name for each in _differences(*models, failed, right, found, quantized=runs.quantized) if each.passed}
 
 
 def _quantizes(node: ir.Node) -> bool:
