@@ -1,8 +1,8 @@
 """The baseline: the original's outputs on random inputs, with a runtime and sizes that it accepts.
 
 Each open dim gets two sizes where the model takes two, an input with a default also other values, and each branch of
-an If is forced: a fault may show in one of these alone. Where filters leave a result without elements, they are made
-to keep some.
+an If and each Loop is forced to run: a fault may show in one of these alone. Where filters leave a result without
+elements, they are made to keep some.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ def _in_runtime(
             try:
                 trials.append(_changed(original, runtime, inner, _forcing(forcing), feeds[0]))
             except Exception as error:  # the branch may not fit these inputs
-                taken = "then" if forcing[0] else "else"
-                untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
+                untried.append(f"{forcing}: {first_line(error)}")
         samples = [sample for trial in trials for sample in trial.results]
         if has_filters(original) and not all(has_numbers([each[name] for each in samples]) for name in samples[0]):
             try:
