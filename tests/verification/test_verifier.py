@@ -570,7 +570,9 @@ def test_a_run_does_not_change_its_inputs() -> None:
 
 @pytest.mark.parametrize("is_seeded", [False, True])
 @pytest.mark.parametrize("operator", ["Bernoulli", "Dropout", "RandomNormalLike"])
-def test_outputs_of_unseeded_random_operators_are_not_compared(operator: str, is_seeded: bool) -> None:
+def test_what_is_behind_unseeded_random_operators_is_compared_on_the_same_numbers(
+    operator: str, is_seeded: bool
+) -> None:
     """Two runs of the original itself give it differently."""
     net = Net()
     image = net.node("Sigmoid", net.input("x", (2, 3)))
@@ -581,10 +583,52 @@ def test_outputs_of_unseeded_random_operators_are_not_compared(operator: str, is
     net.output(image)
     found = verify(net.model(), "onnx", against=net.model())
     assert found.numeric is not None
-    assert [each.name for each in found.numeric.outputs] == ([drawn, image] if is_seeded else [image])
+    assert [each.name for each in found.numeric.outputs] == [drawn, image]
     assert [(each.rule, each.severity, each.found) for each in found.findings] == (
-        [] if is_seeded else [("random", "note", drawn)]
+        [] if is_seeded else [("random", "note", operator)]
     )
+
+
+NOISY = """net (float[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] z) {{
+    r = {} (x)
+    a = Add (x, r)
+    t = Transpose <perm = [{}]> (a)
+    y = Sigmoid (t)
+    z = Relu (x) }}"""
+
+
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+def test_a_fault_behind_numbers_drawn_without_a_seed_is_found(operator: str) -> None:
+    original, model = (model_of(NOISY.format(operator, perm)) for perm in ("0,1,2,3", "0,1,3,2"))
+    assert verify(original, "onnx", against=original).passed
+    found = verify(model, "onnx", against=original)
+    assert {each.node for each in found.findings if each.rule == "numeric"} == {"t", "y"}
+
+
+def test_an_output_that_is_itself_drawn_without_a_seed_is_not_compared() -> None:
+    model = model_of("net (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = RandomNormalLike (x)  z = Relu (x) }")
+    found = verify(model, "onnx", against=model)
+    assert found.numeric is not None
+    assert [(each.name, each.reason) for each in found.numeric.not_compared] == [
+        ("y", "it depends on numbers drawn without a seed")
+    ]
+
+
+def test_numbers_that_no_others_may_replace_stay_as_they_are_drawn() -> None:
+    """Others than those between 0 and 1 lead to indices of no row."""
+    model = model_of(
+        """net (float[40] x, float[3,6] w) => (float[40,6] y, float[40] z) {
+            u = RandomUniformLike (x)
+            three = Constant <value_float = 3.0> ()
+            n = Mul (u, three)
+            k = Cast <to = 7> (n)
+            y = Gather (w, k)
+            z = Relu (x) }"""
+    )
+    found = verify(model, "onnx", against=model)
+    assert found.numeric is not None
+    assert [each.name for each in found.numeric.outputs] == ["z"]
+    assert [each.name for each in found.numeric.not_compared] == ["y"]
 
 
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:

@@ -15,10 +15,9 @@ import onnx
 import onnx_ir as ir
 
 from relayout.ops import graphs_of
-from relayout.ops.node_reader import constant_tensor
 from relayout.verification.axis_names import fed
-from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
+from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import Session, runtimes_for
@@ -240,7 +239,7 @@ def _contradiction(original: ir.Model, results: Results) -> str | None:
 
 def drawn_anew(original: ir.Model) -> set[str]:
     """The values that two runs on the same inputs may give differently: they depend on numbers drawn without a seed."""
-    return behind(original, _is_random)
+    return behind(original, draws_anew)
 
 
 def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
@@ -253,16 +252,6 @@ def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
         if any(map(is_one, nodes)) or reads & found:
             found.update(node.outputs)
     return {str(value.name) for value in found}
-
-
-def _is_random(node: ir.Node) -> bool:
-    if "seed" in node.attributes:
-        return False
-    if node.op_type == "Dropout" and len(node.inputs) > 2:
-        training = node.inputs[2]
-        known = constant_tensor(training) if training is not None else None
-        return training is not None and (known is None or bool(known.numpy()))
-    return node.op_type in RANDOM
 
 
 def variant(model: ir.Model, trial: Trial) -> ir.Model:

@@ -13,7 +13,6 @@ from relayout.verification.numeric.baseline import Feeds, drawn_anew, first_line
 from relayout.verification.numeric.float64 import Samples
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
-    RANDOM_RESULT,
     Runs,
     findings_of,
     judged,
@@ -47,12 +46,11 @@ def compare(
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
-    drawn = drawn_anew(original)
-    prepared = prepare(mine, theirs, {value.name for value in opaque}, drawn, sampling)
+    prepared = prepare(mine, theirs, {value.name for value in opaque}, sampling)
     if isinstance(prepared, str):
         return [], _skipped(f"the original cannot be run: {prepared}")
     outputs = {str(value.name) for value in prepared.model.graph.outputs}
-    sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
+    sources = {**{name: name for name in sorted(outputs - prepared.left_out.keys())}, **prepared.inner}
     try:
         runs = runs_of(prepared, sources, original)
     except NotImplementedError as error:
@@ -69,7 +67,6 @@ def compare(
     blind = {name for name, results in expected_of.items() if not has_numbers(results)} - empty
     undecided = undecided_behind_filters(runs, differences)
     left_out = {
-        **dict.fromkeys(sorted({str(value.name) for value in original.graph.outputs} & drawn), RANDOM_RESULT),
         **prepared.left_out,
         **dict.fromkeys(sorted(outputs & blind), "it has no finite element for any of the inputs drawn"),
         **dict.fromkeys(sorted(outputs & undecided), f"{_KEPT_DIFFERS}; in float64 {float64}"),
@@ -77,7 +74,7 @@ def compare(
     telling = [each for each in differences if each.name not in (undecided if not each.passed else blind)]
     findings = [*prepared.notes, *left_out_findings(left_out), *findings_of(telling, outputs, float64)]
     findings += vacuous(telling)
-    unread, not_run = _as_given(runs, given, left_out.keys())
+    unread, not_run = _as_given(runs, given, left_out.keys() | drawn_anew(original))
     numeric = Numeric(
         status="compared" if telling else "skipped",
         reason=None if telling else "no output has a value that could be compared",
@@ -93,9 +90,9 @@ def compare(
 
 
 def _as_given(runs: Runs, given: tuple[object, object], left_out: Set[str]) -> tuple[list[Finding], list[str]]:
-    """The same of both models as they were given, in the first trial; of models that were cut nothing is said."""
+    """The same of both models as they were given, in the first trial; of models that lack operators nothing is said."""
     prepared, baseline = runs.prepared, runs.prepared.baseline
-    if prepared.notes:
+    if any(note.rule == "cut" for note in prepared.notes):
         return [], []
     if max(map(weights_size, (prepared.model, prepared.original))) > LARGEST_COPY:
         return [], ["to run the models as they were given: their weights are too large to be copied"]

@@ -1,4 +1,5 @@
-"""A model without the operators that the runtime lacks: cut there, so that what lies before, beside and after runs.
+"""A model without the operators that the runtime lacks, or that draw numbers without a seed: cut there, so that what
+lies before, beside and after runs.
 
 The results of such an operator become inputs, and its operands outputs. Where a result's type or shape is not known,
 what depends on it is left out.
@@ -7,15 +8,17 @@ what depends on it is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from relayout.ops import graphs_of
+from relayout.ops.node_reader import constant_tensor
+from relayout.verification.constants import RANDOM
 from relayout.verification.operator_facts import OURS
 
-__all__ = ["Cut", "Operators", "cut", "lacking"]
+__all__ = ["Cut", "Operators", "cut", "draws_anew", "lacking"]
 
 _HAS_KERNELS = (
     "",
@@ -56,12 +59,23 @@ def lacking(model: ir.Model, fault: str = "") -> Operators:
     return frozenset((domain, name) for domain, name in used if name in words)
 
 
-def cut(model: ir.Model, operators: Operators, feedable: Set[str] | None = None) -> Cut:
+def draws_anew(node: ir.Node) -> bool:
+    """Whether two runs on the same inputs may give other results: the node draws numbers without a seed."""
+    if "seed" in node.attributes:
+        return False
+    if node.op_type == "Dropout" and len(node.inputs) > 2:
+        training = node.inputs[2]
+        known = constant_tensor(training) if training is not None else None
+        return training is not None and (known is None or bool(known.numpy()))
+    return node.op_type in RANDOM
+
+
+def cut(model: ir.Model, is_lacking: Callable[[ir.Node], bool], feedable: Set[str] | None = None) -> Cut:
     """The model without these operators, and without a node that holds one inside.
 
     Their results become inputs where their type and rank are known and, if `feedable` is given, they are among these.
     """
-    if not operators:
+    if not any(map(is_lacking, model.graph.all_nodes())):
         return Cut(model, (), (), ())
     copy = model.clone()
     graph = copy.graph
@@ -72,7 +86,7 @@ def cut(model: ir.Model, operators: Operators, feedable: Set[str] | None = None)
     for node in graph:
         inner = [each for body in graphs_of(node) for each in body.all_nodes()]
         reads = {value for each in (node, *inner) for value in each.inputs}
-        is_removed = any((each.domain, each.op_type) in operators for each in (node, *inner))
+        is_removed = any(map(is_lacking, (node, *inner)))
         if is_removed:
             asked.update(dict.fromkeys(str(value.name) for value in node.inputs if value is not None))
         if not is_removed and not reads & lost:

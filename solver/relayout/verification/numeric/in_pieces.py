@@ -19,7 +19,6 @@ from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_
 from relayout.verification.numeric.cut import lacking
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
-    RANDOM_RESULT,
     findings_of,
     judged,
     left_out_findings,
@@ -27,7 +26,7 @@ from relayout.verification.numeric.judgement import (
     vacuous,
 )
 from relayout.verification.numeric.pieces import Piece, model_of, pieces
-from relayout.verification.numeric.preparation import Prepared, cut_notes, shown
+from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, cut_notes, shown
 from relayout.verification.numeric.shapes_at_sizes import MOST_SIZES, is_as_declared, sized_reader
 from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims, plans
 from relayout.verification.numeric.tolerance import has_numbers

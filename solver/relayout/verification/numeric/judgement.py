@@ -14,11 +14,10 @@ from relayout.verification.numeric.baseline import Feeds, behind, run, variant
 from relayout.verification.numeric.filters import keeping
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise
-from relayout.verification.numeric.preparation import Prepared, in_format, values_of
+from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.tolerance import Arrays, difference
 
 __all__ = [
-    "RANDOM_RESULT",
     "Runs",
     "findings_of",
     "judged",
@@ -31,7 +30,6 @@ __all__ = [
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 _QUANTIZED = "QLinear"
 """The names of all others begin so."""
-RANDOM_RESULT = "it depends on numbers drawn without a seed"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,12 +13,14 @@ from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import Extent, memory_format_of, whole
-from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of
-from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
+from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of, behind
+from relayout.verification.numeric.cut import Cut, Operators, cut, draws_anew, lacking
 from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.symbolic_sizes import Sampling
 
-__all__ = ["Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
+__all__ = ["RANDOM_RESULT", "Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
+
+RANDOM_RESULT = "it depends on numbers drawn without a seed"
 
 _MOST_CUTS = 4
 
@@ -29,7 +31,8 @@ class Prepared:
 
     `inner` has the original's name of each inner value of the model. `supplied` are the model's inputs in place of
     results of operators that were cut out, with the original's names. `asked` are the original's values that the run
-    gives besides its outputs, and `left_out` are outputs that cannot be computed. `notes` say where a model was cut.
+    gives besides its outputs, and `left_out` are outputs that cannot be computed or that differ from run to run.
+    `notes` say where a model was cut.
     """
 
     model: ir.Model
@@ -81,21 +84,39 @@ def in_format(array: Array, value: ir.Value, source: ir.Value) -> Array:
     return array if permuted is None else permuted
 
 
-def prepare(
-    model: ir.Model, original: ir.Model, opaque: Set[str | None], drawn: Set[str], sampling: Sampling
-) -> Prepared | str:
+def _never(node: ir.Node) -> bool:
+    return False
+
+
+def prepare(model: ir.Model, original: ir.Model, opaque: Set[str | None], sampling: Sampling) -> Prepared | str:
     """Both models with the original's results, or the fault of the original, as a text.
 
-    `opaque` are the model's values whose memory is not in the order of their shape, `drawn` the original's values that
-    differ from run to run.
+    `opaque` are the model's values whose memory is not in the order of their shape. Operators that draw numbers without
+    a seed are cut out, so that both models get the same ones. They stay where the original takes no other numbers.
     """
+    is_random = any(map(draws_anew, original.graph.all_nodes()))
+    found = _prepared(model, original, opaque, sampling, is_drawn=draws_anew) if is_random else ""
+    return found if isinstance(found, Prepared) else _prepared(model, original, opaque, sampling, _never)
+
+
+def _prepared(
+    model: ir.Model,
+    original: ir.Model,
+    opaque: Set[str | None],
+    sampling: Sampling,
+    is_drawn: Callable[[ir.Node], bool],
+) -> Prepared | str:
+    """The same, without the operators of which `is_drawn` is true."""
     theirs, own = lacking(original), lacking(model)
     fault = ""
     for _ in range(_MOST_CUTS):
-        right = cut(original, theirs)
-        left = cut(model, theirs | own, _sources(model, right, opaque))
+        unknown = theirs | own
+        is_gone = _either(unknown, is_drawn)
+        right = cut(original, _either(theirs, is_drawn))
+        left = cut(model, is_gone, _sources(model, right, opaque))
+        drawn = behind(right.model, draws_anew)
         inner = {name: other for name, other in _inner(left.model, right.model, opaque).items() if other not in drawn}
-        inner |= dict(_operands(model, original, left, right, theirs | own, opaque))
+        inner |= dict(_operands(model, original, left, right, is_gone, opaque))
         supplied = {str(value.name): source_name(value) for value in left.given}
         results = {str(value.name) for node in right.model.graph for value in node.outputs}
         needed = {name for name in supplied.values() if name in results}
@@ -106,8 +127,14 @@ def prepare(
         if isinstance(baseline, Baseline):
             asked = baseline.inner
             inner = {name: other for name, other in inner.items() if other in asked}
-            left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {shown(theirs | own)}")
-            notes = tuple(cut_notes(theirs, own, len(inner)))
+            notes = (*cut_notes(theirs, own, len(inner)), *_random_notes(filter(is_drawn, original.graph.all_nodes())))
+            lost, outputs = {*right.left_out, *left.left_out}, [str(value.name) for value in original.graph.outputs]
+            on_unknown = behind(original, _either(unknown))
+            left_out = {
+                name: f"it depends on {shown(unknown)}" if name in on_unknown & lost else RANDOM_RESULT
+                for name in outputs
+                if name in lost | drawn
+            }
             return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
         fault = fault or "; ".join(baseline)
         more = lacking(right.model, baseline[0])
@@ -117,6 +144,10 @@ def prepare(
     return fault
 
 
+def _either(operators: Operators, is_drawn: Callable[[ir.Node], bool] = _never) -> Callable[[ir.Node], bool]:
+    return lambda node: node.op_identifier()[:2] in operators or is_drawn(node)
+
+
 def cut_notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
     """A note for the operators that no runtime has, of the original and of the model; `pairs` values are compared."""
     values = f"{pairs} value{'' if pairs == 1 else 's'}"
@@ -124,6 +155,14 @@ def cut_notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding
         if names:
             message = f"no runtime has these operators: what lies around them was run, and {values} compared"
             yield Finding(rule="cut", severity="note", found=shown(names), message=message)
+
+
+def _random_notes(nodes: Iterable[ir.Node]) -> Iterator[Finding]:
+    if names := shown(frozenset(node.op_identifier()[:2] for node in nodes)):
+        message = (
+            "these operators draw numbers without a seed: both models were given the same in place of their results"
+        )
+        yield Finding(rule="random", severity="note", found=names, message=message)
 
 
 def shown(operators: Operators) -> str:
@@ -142,13 +181,18 @@ def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
 
 
 def _operands(
-    model: ir.Model, original: ir.Model, left: Cut, right: Cut, operators: Operators, opaque: Set[str | None]
+    model: ir.Model,
+    original: ir.Model,
+    left: Cut,
+    right: Cut,
+    is_gone: Callable[[ir.Node], bool],
+    opaque: Set[str | None],
 ) -> Iterator[tuple[str, str]]:
     """The operands of operators that are cut out in both models, the model's beside the original's."""
     made = {str(value.name): node for node in original.graph for value in node.outputs}
     for node in model.graph:
         other = made.get(source_name(node.outputs[0])) if node.outputs else None
-        if other is None or other.op_identifier() != node.op_identifier() or node.op_identifier()[:2] not in operators:
+        if other is None or other.op_identifier() != node.op_identifier() or not is_gone(node):
             continue
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
             if mine is None or theirs is None or mine.name in opaque:
