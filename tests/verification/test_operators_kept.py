@@ -240,9 +240,19 @@ def test_conversions_that_a_runtime_knows_pass_without_a_run_where_the_backend_n
     original = net.model()
     legal, _ = relayout.legalize(original, "x86-nchwc")
     assert {"ReorderInput", "ReorderOutput"} < {node.op_type for node in legal.graph.node}
-    assert relayout.verify(legal, "x86-nchwc", against=original, run=False).findings == ()
+    (note,) = relayout.verify(legal, "x86-nchwc", against=original, run=False).findings
+    assert (note.severity, note.found) == ("note", "com.microsoft.nchwc::Conv")
     found = relayout.verify(legal, "onnx", against=original, run=False).findings
     assert {each.message for each in found if each.rule == "operator"} >= {
         "this ReorderInput is not the original's",
         "this ReorderOutput is not the original's",
     }
+
+
+def test_what_stands_for_an_operator_that_no_run_compares_it_with_is_named() -> None:
+    text = "net (float[1,4,8] x) => (float[1,4,8] y) {{ a = {} (x)  y = Relu (a) }}"
+    original, model = _model(text.format("LogSoftmax")), _model(text.format("Sigmoid"))
+    model.graph.node[0].metadata_props.add(key="relayout.written_for", value="LogSoftmax")
+    found = verify(model, "onnx", against=original, run=False).findings
+    assert [(each.rule, each.severity, each.found) for each in found] == [("operator", "note", "Sigmoid")]
+    assert not verify(model, "onnx", against=original).passed

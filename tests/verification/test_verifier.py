@@ -631,6 +631,48 @@ def test_numbers_that_no_others_may_replace_stay_as_they_are_drawn() -> None:
     assert [each.name for each in found.numeric.not_compared] == ["y"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "operator"),
+    [
+        ("float", "y = Clip (NAME, low, high)"),
+        ("float", "y = Greater (NAME, high)"),
+        ("int64", "y = Greater (NAME, high)"),
+    ],
+    ids=["saturated", "a threshold", "a threshold of integers"],
+)
+def test_inputs_are_drawn_that_change_an_output_which_others_leave_as_it_is(kind: str, operator: str) -> None:
+    text = f"""net ({kind}[4,8,8] x, {kind}[4,8,8] v) => (y, w) {{
+        low = Constant <value = {kind}[1] {{100}}> ()
+        high = Constant <value = {kind}[1] {{200}}> ()
+        NAME = Transpose <perm = [PERM]> (x)
+        {operator}
+        w = Neg (v) }}"""
+    # Under one name the two would be compared themselves.
+    original, model = (
+        model_of(text.replace("NAME", name).replace("PERM", perm)) for name, perm in (("s", "0,1,2"), ("t", "0,2,1"))
+    )
+    assert verify(original, "onnx", against=original).passed
+    found = verify(model, "onnx", against=original)
+    assert {each.node for each in found.findings if each.rule == "numeric"} == {"y"}
+
+
+def test_an_output_that_no_input_was_seen_to_change_is_named() -> None:
+    model = model_of(
+        """net (float[4,8] x, float[n] v) => (y, w, z, s, k) {
+            r = Relu (x)
+            k = NonZero (r)
+            far = Constant <value_float = 1e30> ()
+            two = Constant <value_float = 2.0> ()
+            n = Shape (v)
+            y = Greater (x, far)
+            w = Neg (x)
+            z = Mul (two, far)
+            s = ConstantOfShape (n) }"""
+    )
+    found = verify(model, "onnx", against=model)
+    assert [(each.rule, each.severity, each.found) for each in found.findings] == [("vacuous", "warning", "y")]
+
+
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
     model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
     assert verify(model, "onnx", against=model).passed

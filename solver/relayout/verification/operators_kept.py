@@ -53,7 +53,7 @@ def check_operators(
     """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
     domain that the original does not have, that is gone or of another version, and for what computes, is not the
     original's and is not compared by a run: beside such an operator in a branch, or anywhere without `run`. Another
-    version of ONNX's own operators is a warning.
+    version of ONNX's own operators is a warning. Nodes in place of an operator that no run compares with it are a note.
 
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
     post-pass may also replace known operators by unknown ones, which is a warning.
@@ -70,7 +70,8 @@ def check_operators(
     kinds = {node.op_type for node in replaced}
     constants = model.constants
     unrun = set(_beside(model.model.graph, unknown) if run or fuses else model.nodes)
-    written = set()
+    written: set[str | None] = set()
+    untold: dict[str | None, ir.Node] = {}
     for node, found in pairs.items():
         other = kept.get(node)
         is_unknown = node.op_identifier()[:2] in unknown
@@ -83,6 +84,8 @@ def check_operators(
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
+            if node in unrun and _computes(node, constants):
+                untold.setdefault(written_for, node)
         elif (node.domain not in _OWN and node.op_identifier()[:2] in own) or (
             is_unknown and declared_facts(node) is not None
         ):
@@ -92,6 +95,10 @@ def check_operators(
             kind = "::".join(kind_of(found[0])) if found else _NO_OTHER
             finding = _finding(node, kind, "::".join(kind_of(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
+    for replaced_kind, node in untold.items():
+        message = f"no run compares the operators in place of a {replaced_kind} with it"
+        shown = "::".join(filter(None, kind_of(node)))
+        yield Finding(rule="operator", severity="note", node=node_label(node), found=shown, message=message)
     # A rewrite drops what no output depends on.
     read = {value.producer() for value in ancestors(original.model.graph.outputs)}
     for node in replaced:

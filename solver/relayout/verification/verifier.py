@@ -78,11 +78,12 @@ def verify(
     With `against`, the original, the boundaries, operators, operands and constants are compared; an `Original` is read
     once for all models that are verified against it. Unless `run` is false, both are run on `samples` seeded random
     inputs; `dims` gives sizes to symbolic dims of either. Where no run compares them, an operator that computes must be
-    one of the original's. With `report`, the report's numbers are checked too, with the sizes that it states.
-    A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
-    `certificate` is a file that legalization wrote: its bound is derived again from the file alone, and its cost must
-    be the model's. `backend_options` go to the backend. Raises InputError for an invalid model, UsageError for a dim of
-    no model and where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
+    one of the original's, or stand for one, which a note says. With `report`, the report's numbers are checked too,
+    with the sizes that it states. A comparison that could not be made is an error, or a note where `static` says that
+    the rest is enough. `certificate` is a file that legalization wrote: its bound is derived again from the file alone,
+    and its cost must be the model's. `backend_options` go to the backend. Raises InputError for an invalid model,
+    UsageError for a dim of no model and where no backend is given or recorded, BackendError for a backend that fails; a
+    wrong model is data.
     """
     from relayout.verification.against_original import check_against
 

@@ -19,7 +19,7 @@ from relayout.verification.axis_names import fed
 from relayout.verification.numeric.branches import Forcing, forced, forcings
 from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.filters import has_filters, keeping
-from relayout.verification.numeric.inputs import Array, draw_inputs
+from relayout.verification.numeric.inputs import Array, draw_inputs, spread
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import (
     Plan,
@@ -30,7 +30,7 @@ from relayout.verification.numeric.symbolic_sizes import (
     other_plans,
     plans,
 )
-from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
+from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers, is_still
 
 __all__ = [
     "INNER_BYTES",
@@ -42,6 +42,7 @@ __all__ = [
     "behind",
     "drawn_anew",
     "first_line",
+    "moved_by_inputs",
     "run",
     "variant",
 ]
@@ -52,6 +53,9 @@ Results = list[dict[str, Arrays]]
 
 # Floats from here on, tried where the usual draw gives an output no finite number.
 _LIFTS = (0.5, 100.0, 0.001)
+
+# Integers up to here, tried where the usual draws never change an output.
+_WIDE = 1000
 
 INNER_BYTES = 1 << 26
 """Inner values are compared up to this many bytes in all, so that a large model stays within memory."""
@@ -170,9 +174,13 @@ def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple
     that have to fit each other."""
     tried = list(plans(original, dims))
     yield from ((plan, 0) for plan in tried)
-    if any(value.dtype is not None and value.dtype.is_integer() for value in fed(original)):
+    if _has_integers(fed(original)):
         extents = light_plan(original, tried).extents
         yield from ((Plan(extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
+
+
+def _has_integers(inputs: Iterable[ir.Value]) -> bool:
+    return any(value.dtype is not None and value.dtype.is_integer() for value in inputs)
 
 
 def _forcing(forcing: Forcing) -> Callable[[ir.Model], ir.Model]:
@@ -219,11 +227,15 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
         names = [str(value.name) for value in floats]
         yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
     # A mask has integers of 0 and 1; with others, scores of attention overflow.
-    masks = Plan(plan.extents, 2)
+    masks, wide = Plan(plan.extents, 2), Plan(plan.extents, _WIDE)
     for drawn, lift in ((masks, None), *((plan, lift) for lift in _LIFTS)):
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
         add([partial(draw_inputs, inputs, drawn, seed + 3, lift)])
+    moved = moved_by_inputs(original) & {str(value.name) for value in original.graph.outputs}
+    if any(is_still([sample[name] for sample in trial.results]) for name in moved):
+        add(partial(draw_inputs, inputs, each, seed + 4) for each in (wide,) if _has_integers(inputs))
+        add([lambda: spread(draw_inputs(inputs, plan, seed + 5))])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
@@ -244,8 +256,18 @@ def drawn_anew(original: ir.Model) -> set[str]:
 
 def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
     """The names of the values that depend on such a node, in the graph or inside another node."""
-    found: set[ir.Value] = set()
-    for node in model.graph:
+    return _reached(model.graph, set(), is_one)
+
+
+def moved_by_inputs(model: ir.Model) -> set[str]:
+    """The names of the values that depend on the data of an input, and not on its shape alone."""
+    nodes = [node for node in model.graph if node.domain != "" or node.op_type not in ("Shape", "Size")]
+    return _reached(nodes, set(model.graph.inputs), lambda node: False)
+
+
+def _reached(nodes: Iterable[ir.Node], found: set[ir.Value], is_one: Callable[[ir.Node], bool]) -> set[str]:
+    """The names of the values `found`, and of those that depend on them or on such a node."""
+    for node in nodes:
         bodies = list(graphs_of(node))
         nodes = [node, *(inner for body in bodies for inner in body.all_nodes())]
         reads = {value for each in nodes for value in each.inputs}.union(*(body.outputs for body in bodies))

@@ -69,7 +69,12 @@ def compare_in_pieces(
             pieces=len(compared),
         )
         notes = cut_notes(theirs_lack, mine_lacks, len(compared))
-        return [*notes, *found, *left_out_findings(left_out), *vacuous(compared)], numeric
+        return [
+            *notes,
+            *found,
+            *left_out_findings(left_out),
+            *vacuous(compared, {each.name for each in compared}),
+        ], numeric
     return [], _skipped(reason, faults[0] if faults else "the shapes fit at none of the sizes tried")
 
 

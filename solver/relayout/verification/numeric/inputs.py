@@ -19,10 +19,12 @@ from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shap
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 
-__all__ = ["Array", "divides", "draw_inputs", "with_noise", "with_weights"]
+__all__ = ["Array", "divides", "draw_inputs", "spread", "with_noise", "with_weights"]
 
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, however small its share of the model."""
+
+_SPREAD = 1000.0
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +32,16 @@ Array = np.ndarray[Any, Any]
 def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int, lift: float | None = None) -> dict[str, Array]:
     """Return an array for each input, in the input's own shape. With `lift`, floats are positive, from there on."""
     return {str(value.name): _lifted(_draw_input(value, plan, seed), lift) for value in inputs}
+
+
+def spread(feed: Mapping[str, Array]) -> dict[str, Array]:
+    """The same inputs with larger floats of both signs, for thresholds that others never reach."""
+    return {
+        name: array
+        if array.dtype.kind in "biuOSU"
+        else np.asarray(array.astype(np.float32) * _SPREAD).astype(array.dtype)
+        for name, array in feed.items()
+    }
 
 
 def _lifted(array: Array, lift: float | None) -> Array:

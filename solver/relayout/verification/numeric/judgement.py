@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
+_SHOWN = 5
 _QUANTIZED = "QLinear"
 """The names of all others begin so."""
 
@@ -151,16 +152,18 @@ def findings_of(differences: Sequence[OutputDifference], outputs: set[str], floa
             )
 
 
-def vacuous(differences: Iterable[OutputDifference]) -> Iterator[Finding]:
-    """A finding where no value depends on what is drawn."""
-    if not any(each.sensitivity > 2 * each.tolerance for each in differences):
-        yield Finding(
-            rule="vacuous",
-            severity="warning",
-            expected="a value that changes from one sample of the inputs to the next, in two samples or more",
-            found="none",
-            message="no compared value was seen to depend on the inputs, so the comparison proves nothing",
-        )
+def vacuous(differences: Sequence[OutputDifference], moved: Set[str]) -> Iterator[Finding]:
+    """A finding where no value depends on what is drawn, or where some of those do not that inputs may have `moved`."""
+    still = [each.name for each in differences if each.sensitivity <= 2 * each.tolerance]
+    if len(still) == len(differences):
+        found, message = "none", "no compared value was seen to depend on the inputs, so the comparison proves nothing"
+    elif still := [name for name in still if name in moved]:
+        found = f"{', '.join(still[:_SHOWN])}{f' and {len(still) - _SHOWN} more' if len(still) > _SHOWN else ''}"
+        message = "values that were not seen to depend on the inputs, so their comparison proves nothing"
+    else:
+        return
+    expected = "a value that changes from one sample of the inputs to the next, in two samples or more"
+    yield Finding(rule="vacuous", severity="warning", expected=expected, found=found, message=message)
 
 
 def _wider(difference: OutputDifference, float64: str | None) -> str:

@@ -8,6 +8,7 @@ Equal NaNs are no evidence: a result with nothing else was not compared (`has_nu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Arrays", "arrays", "difference", "has_numbers"]
+__all__ = ["Arrays", "arrays", "difference", "has_numbers", "is_shape_shared", "is_still"]
 
 Arrays = list[Array]
 """One output: one array for a tensor, several for a sequence, none for an empty optional."""
@@ -62,13 +63,13 @@ def difference(
     tolerance = max(_EXACT if exact else by_type, _NOISE_FACTOR * noise)
     distances = [_worst(theirs, mine, quantized) for theirs, mine in zip(expected, found, strict=True)]
     largest = max((relative for _, relative in distances), default=0.0)
-    alike = [other for other in expected[1:] if _fit(expected[0], other)]
+    alike = [(next(first for first in expected if _fit(first, other)), other) for other in expected]
     return OutputDifference(
         name=name,
         max_abs=max((absolute for absolute, _ in distances), default=0.0),
         max_rel=largest,
         tolerance=tolerance,
-        sensitivity=max((_worst(expected[0], other, quantized)[1] for other in alike), default=0.0),
+        sensitivity=max((_worst(*pair, quantized)[1] for pair in alike if pair[0] is not pair[1]), default=0.0),
         passed=largest <= tolerance,
     )
 
@@ -86,6 +87,17 @@ def has_numbers(samples: Sequence[Arrays]) -> bool:
         for sample in samples
         for part in sample
     )
+
+
+def is_shape_shared(samples: Sequence[Arrays]) -> bool:
+    """Whether two samples have the same shapes."""
+    return any(_fit(*pair) for pair in combinations(samples, 2))
+
+
+def is_still(samples: Sequence[Arrays]) -> bool:
+    """Whether samples of the same shapes, of which there are two or more, are all equal."""
+    pairs = [pair for pair in combinations(samples, 2) if _fit(*pair)]
+    return bool(pairs) and all(_worst(*pair, quantized=False)[1] == 0 for pair in pairs)
 
 
 def _is_exact(array: Array) -> bool:
