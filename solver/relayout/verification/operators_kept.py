@@ -84,7 +84,7 @@ def check_operators(
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
-            if node in unrun and _computes(node, constants):
+            if node in unrun and kind_of(node) != ("", written_for) and _computes(node, constants):
                 untold.setdefault(written_for, node)
         elif (node.domain not in _OWN and node.op_identifier()[:2] in own) or (
             is_unknown and declared_facts(node) is not None
