@@ -673,6 +673,28 @@ def test_an_output_that_no_input_was_seen_to_change_is_named() -> None:
     assert [(each.rule, each.severity, each.found) for each in found.findings] == [("vacuous", "warning", "y")]
 
 
+UNSORTED = "net (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Relu (a)  a = Sigmoid (x) }"
+SHADOWED = """net (float[1,4,8,8] x, float[4,4,1,1] w) => (float[1,4,8,8] y) { y = Conv (x, w) }
+    <domain: "", opset_import: ["" : 17]> Conv (a, b) => (c) { c = Relu (a) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            UNSORTED,
+            "the nodes are not in the order that ONNX demands, each behind those that it reads: they were sorted",
+        ),
+        (SHADOWED, "a function has the name of ONNX's Conv: it is used here, and not in all runtimes"),
+    ],
+)
+def test_a_file_that_is_read_as_another_model_is_named(text: str, warning: str) -> None:
+    """onnxruntime takes the Conv for ONNX's own, which `nhwc` does not accept on these data."""
+    file = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]> {text}""")
+    (finding,) = verify(file, "nhwc").findings
+    assert (finding.rule, finding.severity, finding.message) == ("reading", "warning", warning)
+
+
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
     model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
     assert verify(model, "onnx", against=model).passed

@@ -94,6 +94,10 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         if structure.has_graphs and "Resize" in operators:
             _leave_out_empty(proto)
         return proto, structure
+    if not structure.in_order:
+        notes.append(
+            "the nodes are not in the order that ONNX demands, each behind those that it reads: they were sorted"
+        )
     _align_opsets(proto)
     model = ir.from_proto(proto)
     _inline(model)

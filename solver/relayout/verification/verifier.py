@@ -22,7 +22,7 @@ from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.constants import remembering_constants
 from relayout.model.dims.given_sizes import check_dims
-from relayout.model.io import Source, read_model
+from relayout.model.io import Source, read_model, warnings_of
 from relayout.model.metadata import recorded_backend
 from relayout.model.onnx_file import Parsed
 from relayout.report.budget import over_budget
@@ -95,6 +95,8 @@ def verify(
         backend, backend_options = recorded_backend(subject, backend_options)
     chosen = load_backend(backend, options=backend_options)
     findings += faults
+    # The file is another model than the one that is checked.
+    findings += [Finding(rule="reading", severity="warning", message=text) for text in warnings_of(subject)]
     for text in warnings_about(chosen, subject, constants_of):
         findings.append(Finding(rule="backend-settings", severity="warning", message=text))
     shared = against if against is None or isinstance(against, Original) else Original(against)

@@ -73,7 +73,7 @@ def compare_in_pieces(
             *notes,
             *found,
             *left_out_findings(left_out),
-            *vacuous(compared, {each.name for each in compared}),
+            *vacuous(compared, {each.name for each in outputs}),
         ], numeric
     return [], _skipped(reason, faults[0] if faults else "the shapes fit at none of the sizes tried")
 
