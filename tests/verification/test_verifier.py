@@ -695,6 +695,23 @@ def test_a_file_that_is_read_as_another_model_is_named(text: str, warning: str) 
     assert (finding.rule, finding.severity, finding.message) == ("reading", "warning", warning)
 
 
+BESIDE = """net ({kind}[1,4,8,8] x) => ({kind}[1,8,8,8] y) {{
+    by = Constant <value = {kind}[1] {{640}}> ()
+    large = Mul (x, by)
+    small = Sigmoid (x)
+    {turn}
+    y = Concat <axis = 1> (large, {name}) }}"""
+
+
+@pytest.mark.parametrize("kind", ["float", "float16"])
+def test_large_channels_do_not_hide_a_fault_in_small_ones(kind: str) -> None:
+    original = model_of(BESIDE.format(kind=kind, turn="", name="small"))
+    turn = "turned = Transpose <perm = [0,1,3,2]> (small)"
+    model = model_of(BESIDE.format(kind=kind, turn=turn, name="turned"))
+    assert verify(original, "onnx", against=original).passed
+    assert not verify(model, "onnx", against=original).passed
+
+
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
     model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
     assert verify(model, "onnx", against=model).passed

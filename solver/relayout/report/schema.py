@@ -296,8 +296,11 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     maximum of `max_rel` for this element type. `sensitivity` is the change of the original's output, on the same scale,
     for other random inputs: if it is 0, comparing this output proves nothing.
 
-    If `max_rel` exceeds `tolerance`, both models are run in float64, and the difference there decides (`in_float64`,
-    with its own maximum). None: it was not needed, or could not be run.
+    `in_slice` is the largest difference in a slice along an axis, relative to that slice alone, where it is more than
+    rounding is expected to make: a channel of small numbers beside large ones. 0: there is none.
+
+    If `max_rel` exceeds `tolerance`, or a slice differs, both models are run in float64, and the difference there
+    decides (`in_float64`, with its own maximum). None: it was not needed, or could not be run.
     """
 
     name: str
@@ -306,6 +309,7 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     tolerance: float
     sensitivity: float
     passed: bool
+    in_slice: float = 0.0
     in_float64: float | None = None
     tolerance_in_float64: float | None = None
 

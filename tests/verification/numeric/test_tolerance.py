@@ -41,3 +41,29 @@ def test_a_result_with_numbers_or_text_can_be_compared(value: np.ndarray) -> Non
 @pytest.mark.parametrize("value", [np.array([np.nan]), np.zeros(0)])
 def test_a_result_of_nan_alone_cannot(value: np.ndarray) -> None:
     assert not has_numbers([[value]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_large_numbers_do_not_hide_a_slice_of_small_ones(dtype: type, axis: int) -> None:
+    draw = np.random.default_rng(0).normal
+    large, small, other = draw(size=(3, 6, 6)) * 1e4, draw(size=(3, 6, 6)), draw(size=(3, 6, 6))
+    right, near, far = (np.concatenate([large, part], axis).astype(dtype) for part in (small, small * 1.01, other))
+    assert difference("y", [[right]], [[near]], quantized=False).passed
+    found = difference("y", [[right]], [[far]], quantized=False)
+    assert not found.passed
+    assert found.in_slice > 0.5
+    assert found.max_rel <= found.tolerance or dtype is np.float32
+
+
+def test_a_slice_that_noise_changes_as_much_is_not_compared() -> None:
+    draw = np.random.default_rng(0).normal
+    large = draw(size=(3, 36)) * 1e4
+    right, far, noisy = (np.concatenate([large, draw(size=(3, 36))]).astype(np.float32) for _ in range(3))
+    assert not difference("y", [[right]], [[far]], quantized=False).passed
+    assert difference("y", [[right]], [[far]], [[noisy]], quantized=False).passed
+
+
+def test_a_slice_of_few_numbers_may_be_rounding_alone() -> None:
+    right, far = (np.array([[1e4] * 20, [part] * 15 + [0.0] * 5], np.float32) for part in (1e-2, 2e-2))
+    assert difference("y", [[right]], [[far]], quantized=False).passed

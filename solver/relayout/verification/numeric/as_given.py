@@ -86,7 +86,7 @@ def _differences(
             )
             for name in names
         }
-        return {name: apart for name, apart in each.items() if not apart.passed}
+        return {name: apart for name, apart in each.items() if apart.max_rel > apart.tolerance}
 
     doubtful = failed(unread.read, names)
     for name, apart in failed(unread.again(), doubtful).items() if doubtful else ():

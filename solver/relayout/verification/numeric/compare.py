@@ -83,7 +83,9 @@ def compare(
         runtime=prepared.baseline.runtime,
         samples=sampling.samples,
         seed=sampling.seed,
-        outputs=tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance),
+        outputs=tuple(
+            each for each in telling if each.name in outputs or each.max_rel > each.tolerance or each.in_slice
+        ),
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
         untried=(*prepared.baseline.untried, *not_run),
         float64=float64,

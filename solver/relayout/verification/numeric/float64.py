@@ -97,5 +97,6 @@ def _as_results(samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Arrays
 
 def _settled(narrow: OutputDifference, wider: OutputDifference) -> OutputDifference:
     tolerance = max(wider.tolerance, _SHRINKS * narrow.max_rel)
-    facts = {"passed": wider.max_rel <= tolerance, "in_float64": wider.max_rel, "tolerance_in_float64": tolerance}
+    passed = wider.max_rel <= tolerance and not wider.in_slice
+    facts = {"passed": passed, "in_float64": max(wider.max_rel, wider.in_slice), "tolerance_in_float64": tolerance}
     return narrow.model_copy(update=facts)
