@@ -695,6 +695,28 @@ def test_a_file_that_is_read_as_another_model_is_named(text: str, warning: str) 
     assert (finding.rule, finding.severity, finding.message) == ("reading", "warning", warning)
 
 
+@pytest.mark.parametrize(
+    ("backend", "operators"),
+    [("nhwc", {"BatchNormalization, 2 nodes"}), ("canonical", {"BatchNormalization, 2 nodes"}), ("onnx", set())],
+)
+def test_operands_of_unknown_rank_are_named_where_a_backend_may_require_a_layout(
+    backend: str, operators: set[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 20, "com.acme" : 1]>
+        net (float[1,4,8,8] x, float[4] s) => (float y, float z) {
+            a = com.acme.Unknown (x)
+            b = Relu (a)
+            y = BatchNormalization (b, s, s, s, s)
+            z = BatchNormalization (a, s, s, s, s) }"""
+    )
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    warned = [each for each in verify(model, backend).findings if each.severity == "warning"]
+    assert {each.found for each in warned} == operators
+    assert all(each.rule == "layout-requirement" and "not checked" in each.message for each in warned)
+
+
 BESIDE = """net ({kind}[1,4,8,8] x) => ({kind}[1,8,8,8] y) {{
     by = Constant <value = {kind}[1] {{640}}> ()
     large = Mul (x, by)

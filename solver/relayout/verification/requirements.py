@@ -156,6 +156,7 @@ def check_requirements(
         if least or most:
             charges[node] = least, most
     yield from _check_outputs(graph, boxes)
+    yield from _unchecked(index, backend, asked_as_assumed=is_shared)
 
 
 def _may_be_no_operator(node: ir.Node, index: ModelIndex) -> bool:
@@ -175,6 +176,49 @@ def _implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation
         placed = [each for each in ask(backend, node) if each.device == device] if supported_by(backend, node) else []
         return tuple(placed) or ask(backend.at(device), node)
     return ask(backend, node) if supported_by(backend, node) else ()
+
+
+_ASSUMED_RANK = 4
+
+
+def _unchecked(index: ModelIndex, backend: Backend, *, asked_as_assumed: bool) -> Iterator[Finding]:
+    """Yield a warning for each kind of ONNX's operators with an operand of unknown rank that may have a requirement.
+
+    A backend often states none at rank 0. One that answers by type is asked about operands of a usual rank instead.
+    """
+    kinds: dict[str, list[ir.Node]] = {}
+    for node in index.nodes:
+        values = (*node.inputs, *node.outputs)
+        unknown = [n for n, value in enumerate(values) if value is not None and _is_of_unknown_rank(value)]
+        if not unknown or node.domain != "" or node in index.ahead or node in index.nesting:
+            continue
+        stated = ask(backend, _with_ranks(node) if asked_as_assumed else node)
+        if any(not (*each.inputs, *each.results)[n].is_any for each in stated for n in unknown):
+            kinds.setdefault(node.op_type, []).append(node)
+    for kind, nodes in kinds.items():
+        yield Finding(
+            rule="layout-requirement",
+            severity="warning",
+            node=node_label(nodes[0]),
+            expected="operands of known rank",
+            found=kind if len(nodes) == 1 else f"{kind}, {len(nodes)} nodes",
+            message=f"an operand of unknown rank: the requirements of backend {backend.name} are not checked there",
+        )
+
+
+def _is_of_unknown_rank(value: ir.Value) -> bool:
+    return value.shape is None and isinstance(value.type, ir.TensorType | None)
+
+
+def _with_ranks(node: ir.Node) -> ir.Node:
+    """A node of no graph with the types of this one, and with a rank for each tensor that has none."""
+
+    def like(value: ir.Value) -> ir.Value:
+        shape = ir.Shape([None] * _ASSUMED_RANK) if _is_of_unknown_rank(value) else value.shape
+        return ir.Value(name=value.name, shape=shape, type=value.type, const_value=value.const_value)
+
+    inputs = [value and like(value) for value in node.inputs]
+    return ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[like(value) for value in node.outputs])
 
 
 def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
