@@ -215,3 +215,17 @@ def test_the_report_names_the_extents_of_an_output_as_the_legal_model_does(view:
     legal, report = legalize(source, "onnx")
     assert report.after.transposes == 1
     assert verify(legal, "onnx", report=report, static=True).passed
+
+
+@pytest.mark.parametrize(
+    ("maker", "kind"), [("SequenceConstruct", "seq(float[4,8])"), ("Optional", "optional(float[4,8])")]
+)
+def test_a_sequence_or_an_optional_is_no_tensor(maker: str, kind: str) -> None:
+    """With one element each has the same numbers."""
+    header = '<ir_version: 8, opset_import: ["": 17]> net (float[4,8] x)'
+    tensor = onnx.parser.parse_model(f"{header} => (float[4,8] y) {{ y = Relu (x) }}")
+    other = onnx.parser.parse_model(f"{header} => ({kind} y) {{ r = Relu (x)  y = {maker} (r) }}")
+    for model, original in ((tensor, other), (other, tensor)):
+        found = verify(model, "onnx", against=original).findings
+        assert "output y has another type" in {each.message for each in found if each.rule == "boundary"}
+    assert verify(other, "onnx", against=other).passed

@@ -62,6 +62,8 @@ def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) 
     for value, source in zip(mine, theirs, strict=True):
         if value.dtype != source.dtype:
             yield _boundary(kind, value, str(source.dtype), str(value.dtype), "another type of element")
+        elif None not in (value.type, source.type) and value.type != source.type:
+            yield _boundary(kind, value, str(source.type), str(value.type), "another type")
         elif not _same_shape(value, source):
             expected = _in_format(source, memory_format_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")

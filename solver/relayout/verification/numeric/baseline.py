@@ -151,7 +151,8 @@ def _in_runtime(
                 trials.append(_changed(original, runtime, inner, keeping, feeds[0]))
             except Exception as error:  # the operators behind a filter may not take these elements
                 untried.append(f"the model does not run with filters that keep some elements: {first_line(error)}")
-        return Baseline(runtime, tuple(trials), tuple(inner), tuple(untried))
+        # Several ways to force branches may end at one fault.
+        return Baseline(runtime, tuple(trials), tuple(inner), tuple(dict.fromkeys(untried)))
     return _Fault(fault, has_run)
 
 
