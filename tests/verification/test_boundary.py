@@ -229,3 +229,24 @@ def test_a_sequence_or_an_optional_is_no_tensor(maker: str, kind: str) -> None:
         found = verify(model, "onnx", against=original).findings
         assert "output y has another type" in {each.message for each in found if each.rule == "boundary"}
     assert verify(other, "onnx", against=other).passed
+
+
+def test_inputs_and_outputs_in_another_layout_are_named() -> None:
+    """The numbers are the original's, but a caller who does not know feeds others."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (float[1,4,8,6] x) => (float[1,{}] y) {{ r = Relu (x)  y = {} (r) }}"""
+    original = onnx.parser.parse_model(text.format("4,8,6", "Identity"))
+    model = onnx.parser.parse_model(text.format("8,6,4", "Transpose <perm = [0,2,3,1]>"))
+    model.graph.output[0].metadata_props.add(key="relayout.order", value="0,2,3,1")
+    (found,) = verify(model, "onnx", against=original).findings
+    assert (found.rule, found.severity, found.node) == ("boundary", "note", "y")
+    assert (found.expected, found.found) == ("as in the source", "axes 0,2,3,1")
+    assert verify(model, "onnx", against=model).findings == ()
+
+
+def test_an_input_in_a_black_box_of_the_backend_is_named() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[1,4,8,6] x) => (float[1,4,8,6] y) { y = Relu (x) }"""
+    original, model = onnx.parser.parse_model(text), onnx.parser.parse_model(text)
+    model.graph.input[0].metadata_props.add(key="relayout.boundary_layout", value="NC[acme:swizzled]HW")
+    found = [each for each in verify(model, "onnx", against=original).findings if each.rule == "boundary"]
+    assert [(each.severity, each.node, each.found) for each in found] == [("note", "x", "NC[acme:swizzled]HW")]

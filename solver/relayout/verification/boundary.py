@@ -13,8 +13,9 @@ from relayout.layout.terms import is_given
 from relayout.model.io import Declared, declared_extents, read_without_outputs
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
+from relayout.verification.axis_names import declared_layout
 from relayout.verification.counterparts import source_name
-from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
+from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
 
@@ -53,7 +54,7 @@ def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -
 
 def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each input, or output, by `kind`, that is not the original's in its format, as far as the
-    extents of both are known."""
+    extents of both are known, and a note for each in another format. Callers may have asked for it, or not."""
     names, wanted = [str(value.name) for value in mine], [str(value.name) for value in theirs]
     if names != wanted:
         message = f"the graph's {kind}s are not the original's"
@@ -67,6 +68,17 @@ def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) 
         elif not _same_shape(value, source):
             expected = _in_format(source, memory_format_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
+        elif (own := _layout_text(value)) != (given := _layout_text(source)):
+            finding = _boundary(kind, value, given, own, "another layout than in the original")
+            yield finding.model_copy(update={"severity": "note"})
+
+
+def _layout_text(value: ir.Value) -> str:
+    """The memory format of an input or output, and its layout where that has black boxes, as a text."""
+    format_, layout = memory_format_of(value), declared_layout(value)
+    is_plain = format_ is None or format_ == whole(range(len(format_.dims)))
+    boxes = layout is not None and any(layout.boxes(i) for i in range(layout.rank))
+    return " ".join([f"axes {format_}"] * (not is_plain) + [str(layout)] * boxes) or "as in the source"
 
 
 def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
