@@ -717,6 +717,13 @@ def test_operands_of_unknown_rank_are_named_where_a_backend_may_require_a_layout
     assert all(each.rule == "layout-requirement" and "not checked" in each.message for each in warned)
 
 
+def test_text_made_of_other_numbers_is_another_text() -> None:
+    text = "net (float[4,8,8] x) => (string[4,8,8] y) {{ {0} = Transpose <perm = [{1}]> (x)  y = Cast <to = 8> ({0}) }}"
+    original, model = model_of(text.format("s", "0,1,2")), model_of(text.format("t", "0,2,1"))
+    assert verify(original, "onnx", against=original).passed
+    assert not verify(model, "onnx", against=original).passed
+
+
 BESIDE = """net ({kind}[1,4,8,8] x) => ({kind}[1,8,8,8] y) {{
     by = Constant <value = {kind}[1] {{640}}> ()
     large = Mul (x, by)

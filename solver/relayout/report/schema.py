@@ -293,8 +293,8 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     """One output of two models on the same inputs.
 
     `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance` the
-    maximum of `max_rel` for this element type. `sensitivity` is the change of the original's output, on the same scale,
-    for other random inputs: if it is 0, comparing this output proves nothing.
+    maximum of `max_rel` for this element type, in the sample that comes nearest to it. `sensitivity` is the change of
+    the original's output, on the same scale, for other random inputs: if it is 0, comparing this output proves nothing.
 
     `in_slice` is the largest difference in a slice along an axis, relative to that slice alone, where it is more than
     rounding is expected to make: a channel of small numbers beside large ones. 0: there is none.

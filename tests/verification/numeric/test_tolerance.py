@@ -67,3 +67,38 @@ def test_a_slice_that_noise_changes_as_much_is_not_compared() -> None:
 def test_a_slice_of_few_numbers_may_be_rounding_alone() -> None:
     right, far = (np.array([[1e4] * 20, [part] * 15 + [0.0] * 5], np.float32) for part in (1e-2, 2e-2))
     assert difference("y", [[right]], [[far]], quantized=False).passed
+
+
+def test_noise_in_one_sample_allows_nothing_in_another() -> None:
+    """The sensitivity is 1, so that noise of 1 % may explain a difference where it is."""
+    first, second = np.array([1.0, 2.0], np.float32), np.array([2.0, -1.0], np.float32)
+    noisy = [[first * np.float32(1.01)], [second]]
+    for wrong in (0, 1):
+        found = [[first], [second]]
+        found[wrong] = [found[wrong][0] * np.float32(1.05)]
+        difference_ = difference("y", [[first], [second]], found, noisy, quantized=False)
+        assert difference_.passed is (wrong == 0)
+        assert (difference_.max_rel <= difference_.tolerance) is (wrong == 0)
+
+
+def test_noise_that_moves_a_result_as_much_as_other_inputs_do_explains_nothing() -> None:
+    right = [[np.array([[1.0, 2.0]], np.float32)], [np.array([[2.0, 1.0]], np.float32)]]
+    noisy = [[np.array([[1.0, 1.9]], np.float32)], right[1]]
+    wrong = [[np.array([[2.0, 1.0]], np.float32)], right[1]]
+    assert difference("y", right, right, noisy, quantized=False).passed
+    found = difference("y", right, wrong, noisy, quantized=False)
+    assert found.max_rel < found.tolerance
+    assert not found.passed
+
+
+def test_no_noise_explains_another_text() -> None:
+    right, wrong = np.array(["1.25", "2.5"]), np.array(["2.5", "1.25"])
+    assert not difference("y", [[right]], [[wrong]], [[np.array(["1.2500001", "2.5"])]], quantized=False).passed
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_figures_of_integers_are_those_of_the_sample_that_is_wrong(order: int) -> None:
+    right, wrong = np.array([1, 2]), np.array([1, 3])
+    samples = [[right], [wrong]][::order]
+    found = difference("y", [[right], [right]], samples, quantized=False)
+    assert (found.passed, found.max_rel, found.tolerance) == (False, 0.5, 0.0)

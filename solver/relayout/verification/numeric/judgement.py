@@ -92,9 +92,9 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
 
 
 def _is_decided(difference: OutputDifference) -> bool:
-    """Whether it is known if a difference is a fault. That of a slice alone may be rounding where sums cancel: only
-    float64 tells."""
-    return difference.max_rel > difference.tolerance or difference.in_float64 is not None or not difference.in_slice
+    """Whether it is known if a difference is a fault. That of a slice alone may be rounding where sums cancel, and
+    noise may move a result as much as other inputs do: only float64 tells."""
+    return difference.passed or difference.max_rel > difference.tolerance or difference.in_float64 is not None
 
 
 def undecided_behind_filters(runs: Runs, differences: Sequence[OutputDifference]) -> set[str]:
@@ -148,7 +148,7 @@ def _differences(
 
 def findings_of(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:
     for each in differences:
-        if each.max_rel > each.tolerance:
+        if each.max_rel > each.tolerance or not (each.passed or each.in_slice):
             place = f"{'output' if each.name in outputs else 'value'} {each.name}"
             verdict = "differs from the original's by rounding alone" if each.passed else "differs from the original's"
             yield Finding(
