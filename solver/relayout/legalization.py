@@ -279,6 +279,8 @@ def finish(
             # The report has the settings that fit nothing among its warnings.
             left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}
             others = [finding for finding in verification.findings if finding.rule not in left_out]
+            # It also lists the layouts of inputs and outputs.
+            others = [each for each in others if (each.rule, each.severity) != ("boundary", "note")]
             verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
     if name_overloads(model):

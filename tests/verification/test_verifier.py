@@ -614,6 +614,20 @@ def test_an_output_that_is_itself_drawn_without_a_seed_is_not_compared() -> None
     ]
 
 
+def test_an_output_that_only_the_model_draws_is_an_error() -> None:
+    text = """net (float[2,3] x) => (float[2,3] y, float[2,3] z) {{
+        r = RandomNormalLike (x)
+        z = Add (x, r)
+        {} }}"""
+    original, model = (model_of(text.format(y)) for y in ("y = Relu (x)", "s = RandomNormalLike (x)  y = Relu (s)"))
+    found = verify(model, "onnx", against=original)
+    assert not found.passed
+    assert found.numeric is not None
+    assert [(each.name, each.reason) for each in found.numeric.not_compared] == [
+        ("y", "it depends on RandomNormalLike")
+    ]
+
+
 def test_numbers_that_no_others_may_replace_stay_as_they_are_drawn() -> None:
     """Others than those between 0 and 1 lead to indices of no row."""
     model = model_of(
@@ -722,6 +736,14 @@ def test_text_made_of_other_numbers_is_another_text() -> None:
     original, model = model_of(text.format("s", "0,1,2")), model_of(text.format("t", "0,2,1"))
     assert verify(original, "onnx", against=original).passed
     assert not verify(model, "onnx", against=original).passed
+
+
+def test_a_report_for_another_backend_is_named() -> None:
+    model = model_of("net (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Relu (x) }")
+    legal, report = legalize(model, "nhwc")
+    assert verify(legal, "nhwc", report=report).findings == ()
+    (found,) = verify(legal, "onnx", report=report).findings
+    assert (found.rule, found.severity, found.expected, found.found) == ("status", "warning", "onnx", "nhwc")
 
 
 BESIDE = """net ({kind}[1,4,8,8] x) => ({kind}[1,8,8,8] y) {{

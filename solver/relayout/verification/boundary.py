@@ -19,7 +19,7 @@ from relayout.verification.memory_format import Extent, MemoryFormat, memory_for
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["check_boundary", "check_declared", "check_inner_shapes", "check_side"]
+__all__ = ["check_boundary", "check_declared", "check_inner_shapes", "check_side", "note_layouts"]
 
 
 def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -
 
 def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each input, or output, by `kind`, that is not the original's in its format, as far as the
-    extents of both are known, and a note for each in another format. Callers may have asked for it, or not."""
+    extents of both are known."""
     names, wanted = [str(value.name) for value in mine], [str(value.name) for value in theirs]
     if names != wanted:
         message = f"the graph's {kind}s are not the original's"
@@ -68,9 +68,21 @@ def check_side(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) 
         elif not _same_shape(value, source):
             expected = _in_format(source, memory_format_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
-        elif (own := _layout_text(value)) != (given := _layout_text(source)):
-            finding = _boundary(kind, value, given, own, "another layout than in the original")
-            yield finding.model_copy(update={"severity": "note"})
+
+
+def note_layouts(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a note for each input and output in another layout than in the original. Callers may have asked for it, or
+    not: only a report says."""
+    for kind, mine, theirs in (
+        ("input", model.graph.inputs, original.graph.inputs),
+        ("output", model.graph.outputs, original.graph.outputs),
+    ):
+        sources = {value.name: value for value in theirs}
+        for value in mine:
+            own, given = _layout_text(value), _layout_text(sources.get(value.name, value))
+            if own != given:
+                finding = _boundary(kind, value, given, own, "another layout than in the original")
+                yield finding.model_copy(update={"severity": "note"})
 
 
 def _layout_text(value: ir.Value) -> str:

@@ -30,7 +30,7 @@ from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Ve
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
-from relayout.verification.boundary import check_boundary
+from relayout.verification.boundary import check_boundary, note_layouts
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report
 from relayout.verification.cost.price import check_price, check_recorded_price
@@ -112,12 +112,14 @@ def verify(
         findings += _static(index, chosen, charges)
         if theirs is not None:
             findings += check_against(index, theirs, chosen, run=run)
+            findings += note_layouts(subject, theirs.model) if report is None else ()
     except RelayoutError:
         raise
     except Exception:
         if not faults:
             raise  # else a check may fail on a model that contradicts itself
     if report is not None:
+        findings += _other_backend(report, chosen)
         findings += check_boundary(report, subject)
         sizes = sizes_of(report, dims)
         findings += check_sizes(report, subject)
@@ -186,6 +188,12 @@ def verification_of(
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric, price=price)
+
+
+def _other_backend(report: Report, backend: Backend) -> Iterator[Finding]:
+    if report.backend != backend.name:
+        message = "the report is for another backend: its cost and its proof say nothing of this one"
+        yield Finding(rule="status", severity="warning", expected=backend.name, found=report.backend, message=message)
 
 
 def _proof(model: ir.Model, report: Report | None, path: str | os.PathLike[str]) -> Iterator[Finding]:

@@ -129,9 +129,11 @@ def _prepared(
             inner = {name: other for name, other in inner.items() if other in asked}
             notes = (*cut_notes(theirs, own, len(inner)), *_random_notes(filter(is_drawn, original.graph.all_nodes())))
             lost, outputs = {*right.left_out, *left.left_out}, [str(value.name) for value in original.graph.outputs]
-            on_unknown = behind(original, _either(unknown))
+            # An output is random where the original's is, and nothing else keeps it from being compared.
+            random = behind(original, draws_anew) - behind(original, _either(unknown)) - behind(model, _either(unknown))
+            gone = shown(frozenset(node.op_identifier()[:2] for node in model.graph.all_nodes() if is_gone(node)))
             left_out = {
-                name: f"it depends on {shown(unknown)}" if name in on_unknown & lost else RANDOM_RESULT
+                name: RANDOM_RESULT if name in random else f"it depends on {gone or shown(unknown)}"
                 for name in outputs
                 if name in lost | drawn
             }
