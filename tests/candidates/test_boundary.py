@@ -310,5 +310,5 @@ def test_an_inlined_model_records_the_layouts_of_its_outputs() -> None:
     assert {node.domain for node in legal.graph.node} == {""}
     assert {e.key: e.value for e in legal.graph.output[0].metadata_props}["relayout.order"] == "0,2,3,1"
     checked = relayout.verify(legal, "onnx", against=model)
-    assert checked.findings == ()
+    assert [(each.rule, each.severity) for each in checked.findings] == [("boundary", "note")] * 2
     assert checked.numeric is not None
