@@ -118,3 +118,18 @@ def test_a_large_inner_value_that_is_an_output_too_is_kept() -> None:
     assert isinstance(found, Baseline)
     assert found.inner == ()
     assert [list(sample) for trial in found.trials for sample in trial.results] == [[name]]
+
+
+@pytest.mark.parametrize("kind", ["int64", "float"])
+@pytest.mark.parametrize(("extent", "is_large"), [(4, False), (32, True)])
+def test_a_few_numbers_are_never_drawn_large(extent: int, is_large: bool, kind: str) -> None:
+    """They may be a shape, or the scales of one, which would fill the memory."""
+    source = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        net ({kind}[{extent}] i) => (bool[{extent}] y) {{
+            far = Constant <value = {kind}[1] {{100}}> ()
+            y = Greater (i, far) }}"""
+    )
+    found = baseline_of(read_model(source), (), Sampling(2, 0, None))
+    assert isinstance(found, Baseline)
+    assert any(feed["i"].max() > 100 for feed in found.trials[0].feeds) is is_large

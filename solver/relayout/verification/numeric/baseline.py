@@ -54,8 +54,8 @@ Results = list[dict[str, Arrays]]
 # Floats from here on, tried where the usual draw gives an output no finite number.
 _LIFTS = (0.5, 100.0, 0.001)
 
-# Integers up to here, tried where the usual draws never change an output.
-_WIDE = 1000
+# Integers up to here, tried where the usual draws never change an output, for inputs of more than a few elements.
+_WIDE, _FEW = 1 << 12, 16
 
 INNER_BYTES = 1 << 26
 """Inner values are compared up to this many bytes in all, so that a large model stays within memory."""
@@ -175,13 +175,13 @@ def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple
     that have to fit each other."""
     tried = list(plans(original, dims))
     yield from ((plan, 0) for plan in tried)
-    if _has_integers(fed(original)):
+    if any(map(_is_integer, fed(original))):
         extents = light_plan(original, tried).extents
         yield from ((Plan(extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
 
 
-def _has_integers(inputs: Iterable[ir.Value]) -> bool:
-    return any(value.dtype is not None and value.dtype.is_integer() for value in inputs)
+def _is_integer(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_integer()
 
 
 def _forcing(forcing: Forcing) -> Callable[[ir.Model], ir.Model]:
@@ -228,15 +228,18 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
         names = [str(value.name) for value in floats]
         yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
     # A mask has integers of 0 and 1; with others, scores of attention overflow.
-    masks, wide = Plan(plan.extents, 2), Plan(plan.extents, _WIDE)
+    masks = Plan(plan.extents, 2)
     for drawn, lift in ((masks, None), *((plan, lift) for lift in _LIFTS)):
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
         add([partial(draw_inputs, inputs, drawn, seed + 3, lift)])
     moved = moved_by_inputs(original) & {str(value.name) for value in original.graph.outputs}
     if any(is_still([sample[name] for sample in trial.results]) for name in moved):
-        add(partial(draw_inputs, inputs, each, seed + 4) for each in (wide,) if _has_integers(inputs))
-        add([lambda: spread(draw_inputs(inputs, plan, seed + 5))])
+        # A few numbers may be a shape, or the scales of one.
+        usual, wide = trial.feeds[0], Plan(plan.extents, _WIDE)
+        many = [value for value in inputs if usual[str(value.name)].size > _FEW]
+        add([lambda: {**usual, **draw_inputs([each for each in many if _is_integer(each)], wide, seed + 4)}])
+        add([lambda: {**usual, **spread(draw_inputs(many, plan, seed + 5))}])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
