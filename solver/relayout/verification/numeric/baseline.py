@@ -238,8 +238,9 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
         # A few numbers may be a shape, or the scales of one.
         usual, wide = trial.feeds[0], Plan(plan.extents, _WIDE)
         many = [value for value in inputs if usual[str(value.name)].size > _FEW]
-        add([lambda: {**usual, **draw_inputs([each for each in many if _is_integer(each)], wide, seed + 4)}])
-        add([lambda: {**usual, **spread(draw_inputs(many, plan, seed + 5))}])
+        integers = [value for value in many if _is_integer(value)]
+        add([lambda: {**usual, **draw_inputs(integers, wide, seed + 4)}] if integers else [])
+        add([lambda: {**usual, **spread(draw_inputs(many, plan, seed + 5))}] if many else [])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
