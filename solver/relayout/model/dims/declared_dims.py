@@ -15,6 +15,8 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import VERSION_KEY
+from relayout.layout.terms import term_of
+from relayout.model.dims.forced_dims import RESHAPES
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, subgraphs_of
 
 __all__ = ["correct_declared_dims", "open_declared_scalars"]
@@ -149,10 +151,13 @@ def _fixed_names(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of open dims that a Reshape to a known shape lets have one extent alone: an exporter may have written
     the batch of its example there, and the model runs with no other."""
     shapes = {value.name: _dims(value) for value in declared_values(graph)}
+    sources: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type == "Reshape" and node.domain in STANDARD_DOMAINS:
-            before, after = shapes.get(node.input[0], []), shapes.get(node.output[0], [])
-            names = [dim.dim_param for dim in before if not dim.HasField("dim_value")]
+        if node.op_type in RESHAPES and node.domain in STANDARD_DOMAINS:
+            # All reshapes one after the other have as many elements.
+            source = sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+            before, after = shapes.get(source, []), shapes.get(node.output[0], [])
+            names = [n for dim in before if not dim.HasField("dim_value") for n in term_of(dim.dim_param).names]
             if len(names) == 1 and all(dim.HasField("dim_value") for dim in after):
                 yield names[0]
 

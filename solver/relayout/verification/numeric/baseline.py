@@ -142,13 +142,14 @@ def _in_runtime(
         trials = [first]
         for forcing in forcings(original):
             try:
-                trials.append(_changed(original, runtime, inner, _forcing(forcing), feeds[0]))
+                trials.append(_changed(original, runtime, inner, _forcing(forcing), feeds[:1]))
             except Exception as error:  # the branch may not fit these inputs
                 untried.append(f"{forcing}: {first_line(error)}")
         samples = [sample for trial in trials for sample in trial.results]
         if has_filters(original) and not all(has_numbers([each[name] for each in samples]) for name in samples[0]):
             try:
-                trials.append(_changed(original, runtime, inner, keeping, feeds[0]))
+                # Two samples show whether the inputs change what is kept.
+                trials.append(_changed(original, runtime, inner, keeping, feeds[: max(2, sampling.samples)]))
             except Exception as error:  # the operators behind a filter may not take these elements
                 untried.append(f"the model does not run with filters that keep some elements: {first_line(error)}")
         # Several ways to force branches may end at one fault.
@@ -193,10 +194,9 @@ def _changed(
     runtime: str,
     inner: Sequence[str],
     change: Callable[[ir.Model], ir.Model],
-    feed: dict[str, Array],
+    feeds: Feeds,
 ) -> Trial:
-    session = Session(change(original), runtime, inner)
-    return Trial(change, [feed], _results(session, [feed]))
+    return Trial(change, feeds, _results(Session(change(original), runtime, inner), feeds))
 
 
 def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan, sampling: Sampling) -> Iterator[str]:

@@ -8,7 +8,7 @@ Equal NaNs are no evidence: a result with nothing else was not compared (`has_nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -149,14 +149,20 @@ def _gap(a: Array, b: Array | None) -> Array:
 
 
 def is_shape_shared(samples: Sequence[Arrays]) -> bool:
-    """Whether two samples have the same shapes."""
-    return any(_fit(*pair) for pair in combinations(samples, 2))
+    """Whether two samples have the same shapes, and some elements."""
+    return any(_alike(samples))
 
 
 def is_still(samples: Sequence[Arrays]) -> bool:
     """Whether samples of the same shapes, of which there are two or more, are all equal."""
-    pairs = [pair for pair in combinations(samples, 2) if _fit(*pair)]
+    pairs = [*_alike(samples)]
     return bool(pairs) and all(_worst(*pair, quantized=False)[1] == 0 for pair in pairs)
+
+
+def _alike(samples: Sequence[Arrays]) -> Iterator[tuple[Arrays, Arrays]]:
+    """The pairs of samples with the same shapes, and some elements."""
+    filled = [sample for sample in samples if any(part.size for part in sample)]
+    return (pair for pair in combinations(filled, 2) if _fit(*pair))
 
 
 def _is_exact(array: Array) -> bool:
