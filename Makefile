@@ -15,7 +15,7 @@ imports:
 
 # The tests for the inner loop; `make test` runs all of them.
 quick:
-	uv run --all-extras pytest -n 2 --dist worksteal -m "not slow"
+	uv run --all-extras pytest -n 3 --dist worksteal -m "not slow"
 
 test:
-	uv run --all-extras pytest -n 2 --dist worksteal
+	uv run --all-extras pytest -n 3 --dist worksteal
