@@ -14,7 +14,7 @@ from fractions import Fraction
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.terms import NAME, Term, extent_term, product, term_of
+from relayout.layout.terms import GENERATED, NAME, Term, extent_term, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import extents_of, graphs_of
@@ -64,7 +64,9 @@ def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool 
     """
     found: dict[str, int] = {}
     for names, size in sorted(set(_asked(model, of_operands=True)), key=lambda each: (len(each[0]), each)):
-        found |= _fitting(names, size, {**known, **found}, are_apart) or {}
+        # A name that inference makes up is another one in the legal model.
+        if not any(GENERATED in name for name in names):
+            found |= _fitting(names, size, {**known, **found}, are_apart) or {}
     return found
 
 
