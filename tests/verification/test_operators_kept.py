@@ -256,3 +256,34 @@ def test_what_stands_for_an_operator_that_no_run_compares_it_with_is_named() -> 
     found = verify(model, "onnx", against=original, run=False).findings
     assert [(each.rule, each.severity, each.found) for each in found] == [("operator", "note", "Sigmoid")]
     assert not verify(model, "onnx", against=original).passed
+
+
+def test_texts_and_types_in_attributes_are_compared() -> None:
+    keys = onnx.helper.make_tensor("keys", onnx.TensorProto.STRING, [2], [b"cat", b"dog"])
+    places = onnx.helper.make_tensor("places", onnx.TensorProto.INT64, [2], [0, 1])
+    tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [2])
+    nodes = [
+        onnx.helper.make_node(
+            "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_tensor=keys, values_tensor=places
+        ),
+        onnx.helper.make_node("Optional", [], ["o"], type=tensor),
+        onnx.helper.make_node("OptionalHasElement", ["o"], ["has"]),
+    ]
+    original = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            nodes,
+            "texts",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, [2])],
+            [
+                onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [2]),
+                onnx.helper.make_tensor_value_info("has", onnx.TensorProto.BOOL, []),
+            ],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 4)],
+        ir_version=9,
+    )
+    legal, _ = relayout.legalize(original, "onnx")
+    assert verify(legal, "onnx", against=original, static=True).passed
+    legal.graph.node[0].attribute[0].t.string_data[0] = b"cow"
+    found = verify(legal, "onnx", against=original, run=False, static=True)
+    assert "attribute" in {each.rule for each in found.findings if each.severity == "error"}

@@ -28,7 +28,8 @@ from relayout.ops.rule import Rule
 __all__ = ["OperatorClass", "OperatorClasses"]
 
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-_MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS)
+_TYPES = (ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS)
+_MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS, *_TYPES)
 
 
 class OperatorClass(Struct, frozen=True, eq=False):
@@ -134,7 +135,7 @@ class OperatorClasses:
 
 
 def _told(attribute: ir.Attr) -> tuple[object, ...]:
-    """An attribute in a signature; data and graphs, which may change, by identity."""
+    """An attribute in a signature; data, graphs and types, which may change, by identity."""
     kind, given = attribute.type, attribute.value
     if kind in _MUTABLE:
         given = id(given)
