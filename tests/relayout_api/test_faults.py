@@ -253,7 +253,10 @@ class Postgres:
     def _is_ready(self) -> bool:
         """By the file in which the server writes its process and its state; one that was killed leaves it behind."""
         file = self._folder / "data" / "postmaster.pid"
-        words = file.read_text().split() if file.exists() else []
+        words: list[str] = []
+        # A new server removes the file of one that was killed.
+        with contextlib.suppress(FileNotFoundError):
+            words = file.read_text().split()
         assert self._server.poll() is None, (self._folder / "log").read_text()
         return str(self._server.pid) in words and "ready" in words
 
