@@ -9,6 +9,7 @@ from equivalence import assert_close, run
 from onnx import parser
 
 from relayout import legalize, read_model, verify
+from relayout.model.dims import forced_dims
 from relayout.model.dims.forced_dims import fitting_sizes, forced_sizes, sizes_of_all_runs
 
 HEADER = '<ir_version: 9, opset_import: ["":17]>'
@@ -99,6 +100,31 @@ def test_dims_whose_product_is_forced_have_sizes_that_fit(
     model = read_model(parsed(f"g (float[4,h,w] x) => (float y) <int64[2] s = {{{target}}}> {{ y = Reshape (x, s) }}"))
     assert fitting_sizes(model, known) == sizes
     assert fitting_sizes(model, known, are_apart=True) == apart
+
+
+def test_a_size_that_fits_is_no_zero() -> None:
+    model = read_model(
+        parsed(
+            """g (float[4,h,w] x) => (float y) <int64[6] p = {0,1,0,0,0,0}, int64[2] s = {4,7}> {
+                 a = Pad (x, p)  y = Reshape (a, s) }"""
+        )
+    )
+    assert str(model.graph[0].outputs[0].shape) == "[4,h + 1,w]"
+    assert fitting_sizes(model, {}) == {"h": 6, "w": 1}
+
+
+def test_a_product_that_no_sizes_have_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ways to share a large number among five dims are very many. Its last factor is none that a size gives."""
+    model = read_model(
+        parsed(
+            """g (float[a,b,c,d,e] x) => (float y) <int64[10] p = {0,0,0,0,1000000,0,0,0,0,0}, int64[1] s = {720720}> {
+                 f = Pad (x, p)  y = Reshape (f, s) }"""
+        )
+    )
+    solve, tried = forced_dims._solution, []
+    monkeypatch.setattr(forced_dims, "_solution", lambda *given: tried.append(given) or solve(*given))
+    assert fitting_sizes(model, {}) == {}
+    assert 0 < len(tried) < 2000
 
 
 @pytest.mark.parametrize(

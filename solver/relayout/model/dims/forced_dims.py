@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import islice
+from math import isqrt
 
 import onnx
 import onnx_ir as ir
@@ -34,6 +36,9 @@ _PRODUCTS = frozenset({"Gemm", "MatMul"})
 
 _LARGEST = 1 << 14
 """No larger size is tried for a dim."""
+
+_TRIES = 256
+"""So many ways to share a product among its dims are tried."""
 
 
 def forced_sizes(model: ir.Model) -> dict[str, int]:
@@ -65,24 +70,50 @@ def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool 
     found: dict[str, int] = {}
     for names, size in sorted(set(_asked(model, of_operands=True)), key=lambda each: (len(each[0]), each)):
         # A name that inference makes up is another one in the legal model.
-        if not any(GENERATED in name for name in names):
-            found |= _fitting(names, size, {**known, **found}, are_apart) or {}
+        if size > 0 and not any(GENERATED in name for name in names):
+            found |= _fitting(names, size, {**known, **found}, are_apart)
     return found
 
 
-def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_apart: bool) -> dict[str, int] | None:
-    """Sizes with which the product of `names`, which are formulas, is `size`; None where none are found."""
-    if not names:
-        return {} if size == 1 else None
-    first, *rest = names
-    middle = size ** (1 / len(names))
-    divisors = [each for each in range(1, min(size, _LARGEST) + 1) if size % each == 0]
-    for each in sorted(divisors, key=lambda divisor: (are_apart and divisor == middle, abs(divisor - middle))):
-        own = _solution(first, each, known)
-        others = None if own is None else _fitting((*rest,), size // each, {**known, **own}, are_apart)
-        if own is not None and others is not None:
-            return {**own, **others}
-    return None
+def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_apart: bool) -> dict[str, int]:
+    """Sizes with which the product of `names`, which are formulas, is `size`; none where they are not found soon."""
+    open_ = []
+    for name in names:
+        own = formula_size(name, known)
+        if own is None:
+            open_.append(name)
+        elif own < 1 or size % own:
+            return {}
+        else:
+            size //= own
+    for shares in islice(_factorizations(size, len(open_), are_apart), _TRIES):
+        found: dict[str, int] = {}
+        for name, share in zip(open_, shares, strict=True):
+            solution = _solution(name, share, {**known, **found})
+            if solution is None:
+                break
+            found |= solution
+        else:
+            return found
+    return {}
+
+
+def _factorizations(size: int, count: int, are_apart: bool) -> Iterator[tuple[int, ...]]:
+    """The ways to write a number as so many factors, nearly equal ones first. If they are to be apart, a first factor
+    that is the root of the number comes last.
+
+    >>> [*_factorizations(6, 2, False)], next(_factorizations(36, 2, False)), next(_factorizations(36, 2, True))
+    ([(2, 3), (3, 2), (1, 6), (6, 1)], (6, 6), (4, 9))
+    """
+    if count < 2:
+        yield (size,) * count
+        return
+    middle = size ** (1 / count)
+    small = [each for each in range(1, min(isqrt(size), _LARGEST) + 1) if size % each == 0]
+    divisors = {*small, *(size // each for each in small)}
+    for first in sorted(divisors, key=lambda each: (are_apart and each == middle, abs(each - middle), each)):
+        for rest in _factorizations(size // first, count - 1, are_apart):
+            yield (first, *rest)
 
 
 def _solution(formula: str, size: int, known: Mapping[str, int]) -> dict[str, int] | None:
@@ -98,7 +129,7 @@ def _solution(formula: str, size: int, known: Mapping[str, int]) -> dict[str, in
         return formula_size(formula, {**known, name: each}) or 0
 
     # The extents behind windows grow with the extent in front of them.
-    least = bisect_left(range(_LARGEST), size, key=at)
+    least = bisect_left(range(_LARGEST), size, lo=1, key=at)
     return {name: least} if at(least) == size else None
 
 
@@ -262,4 +293,3 @@ def _by_axis(
         elif of_operands:
             found += [(dim, number) for number in read if isinstance(number, int) for dim in read]
     return found
-

@@ -59,8 +59,8 @@ def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:
     the model itself mentions: a dim may be symbolic in a graph that runs with one size alone. Those that make a value
     large come last, the largest at the end.
 
-    The first dim of an input is a batch. A dim that a Reshape to known extents determines has that size alone. Those
-    whose product one determines have sizes with that product first.
+    The first dim of an input is a batch. A dim that a Reshape to known extents determines has that size alone. The
+    sizes that fit its product of dims, and operands, come first.
     """
     dims = {**forced_sizes(model), **(dims or {})}
     heavy: list[tuple[int, Plan]] = []
