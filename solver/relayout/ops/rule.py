@@ -52,9 +52,9 @@ class Edit(Struct, frozen=True):
     """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `reordered`: vectors that are
-    computed while the model runs, by index of the input; its entries are taken from these positions. `gather`: the
-    result is a vector with an entry per dimension, of which those of these axes must be gathered, in this order. The
-    extent of an axis that is tiled or padded must be known.
+    computed while the model runs, by index of the input, with the positions of the old entries in the new order.
+    `gather`: the result is a vector with an entry per dimension, of which those of these axes must be gathered, in this
+    order. The extent of an axis that is tiled or padded must be known.
     """
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)

@@ -189,7 +189,9 @@ def _shown(attribute: ir.Attr | None, exact: bool) -> str | None:
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        data = tuple(tensor.string_data()) if isinstance(tensor, ir.StringTensor) else tensor.tobytes()
+        # Texts have no bytes of their own.
+        is_text = tensor.dtype == ir.DataType.STRING
+        data = tuple(tensor.numpy().flat) if is_text else tensor.tobytes()
         return f"{tensor.dtype} {list(tensor.shape)} {hash(data)}"
     is_by_axis = not exact and attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS)
     return repr(sorted(attribute.value) if is_by_axis else attribute.value)
