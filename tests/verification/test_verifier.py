@@ -5,100 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from subprocess import run
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net, random_feeds
+from verified_models import annotate, kernel, legal, model_of, node_of, raw, rules
 
 from relayout import legalize
-from relayout.backend import Backend, load_backend
+from relayout.backend import Backend
 from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
-from relayout.layout.relaid_constant import AbsentTensor
-from relayout.model.io import read_model
-from relayout.report.schema import Account, Charge, Conversion, Entry, Report, Totals, Verification
-from relayout.verification.numeric.runtimes import Session
-from relayout.verification.numeric.symbolic_sizes import plans
+from relayout.report.schema import Account, Charge, Conversion, Entry, Report, Totals
 from relayout.verification.verifier import check_report, verify
-
-HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
-
-RAW = """net (float[1,3,8,9] x, float[4,3,3,3] w) => (float[1,4,4,4] y) {
-    [conv] a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
-    [relu] b = Relu (a)
-    [pool] c = MaxPool <kernel_shape = [2,2], strides = [2,2]> (b)
-    [soft] y = Softmax <axis = 1> (c) }"""
-
-LEGAL = """net (float[1,3,8,9] x, float[3,3,3,4] w) => (float[1,4,4,4] y) {
-    [to_nhwc] x_laid = Transpose <perm = [0,2,3,1]> (x)
-    [conv] a = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1],
-                              data_layout = "NHWC", kernel_layout = "HWIO"> (x_laid, w)
-    [relu] b = Relu (a)
-    [pool] c = relayout.MaxPool <kernel_shape = [2,2], strides = [2,2], data_layout = "NHWC"> (b)
-    [soft] d = Softmax <axis = 3> (c)
-    [to_nchw] y = Transpose <perm = [0,3,1,2]> (d) }
-<domain: "relayout", opset_import: ["" : 20]>
-Conv <kernel_shape, pads, data_layout, kernel_layout> (X, W) => (Y) {
-    Xn = Transpose <perm = [0,3,1,2]> (X)
-    Wn = Transpose <perm = [3,2,0,1]> (W)
-    Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, Wn)
-    Y = Transpose <perm = [0,2,3,1]> (Yn) }
-<domain: "relayout", opset_import: ["" : 20]>
-MaxPool <kernel_shape, strides, data_layout> (X) => (Y) {
-    Xn = Transpose <perm = [0,3,1,2]> (X)
-    Yn = MaxPool <kernel_shape: ints = @kernel_shape, strides: ints = @strides> (Xn)
-    Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
-
-
-def table_of(operator: str, layout: str) -> Backend:
-    """A backend that requires this layout of the first operand of an operator, and nothing else."""
-    return load_backend({"name": "drawn", "rule": [{"op": operator, "implementation": [{"data": layout, "cost": 0}]}]})
-
-
-def model_of(text: str, weights: dict[str, np.ndarray] | None = None, *, opset: int = 20) -> ir.Model:
-    """The model that `text` writes; weights are inputs in the text and become constants."""
-    proto = onnx.parser.parse_model(f"{HEADER} {text}")
-    proto.opset_import[0].version = opset
-    for name, data in (weights or {}).items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
-        (entry,) = [entry for entry in proto.graph.input if entry.name == name]
-        proto.graph.input.remove(entry)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
-
-
-def kernel(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
-
-
-def raw() -> ir.Model:
-    return model_of(RAW, {"w": kernel(4, 3, 3, 3)})
-
-
-def legal() -> ir.Model:
-    model = model_of(LEGAL, {"w": np.ascontiguousarray(kernel(4, 3, 3, 3).transpose(2, 3, 1, 0))})
-    for name in ("x_laid", "a", "b", "c", "d"):
-        annotate(model, name, layout="NHWC", order="0,2,3,1")
-    return model
-
-
-def value_of(model: ir.Model, name: str) -> ir.Value:
-    made = [value for node in model.graph for value in node.outputs]
-    return next(value for value in (*model.graph.inputs, *made) if value.name == name)
-
-
-def node_of(model: ir.Model, name: str) -> ir.Node:
-    return next(node for node in model.graph if node.name == name)
-
-
-def annotate(model: ir.Model, name: str, **facts: str) -> None:
-    value_of(model, name).metadata_props.update({f"relayout.{key}": text for key, text in facts.items()})
-
-
-def rules(verification: Verification, severity: str = "error") -> set[str]:
-    return {finding.rule for finding in verification.findings if finding.severity == severity}
 
 
 def test_a_legal_model_passes_and_computes_what_its_original_does() -> None:
@@ -213,12 +131,6 @@ def test_a_constant_in_place_of_an_attribute_that_the_call_does_not_have_is_foun
     assert "function-body" in rules(verify(model, "nhwc"))
 
 
-@pytest.mark.parametrize("samples", [0, -1, 1.5, "2"])
-def test_a_comparison_needs_a_sample(samples: Any) -> None:
-    with pytest.raises(UsageError, match="samples"):
-        verify(legal(), "nhwc", against=raw(), samples=samples)
-
-
 def test_a_model_that_contradicts_itself_is_compared_with_the_original_as_far_as_it_goes() -> None:
     proto = ir.to_proto(legal())
     for node in proto.graph.node:
@@ -245,29 +157,6 @@ def test_a_custom_operator_has_one_note_for_all_its_nodes() -> None:
     assert [(note.node, note.found) for note in notes] == [("a", "mine::Odd, 2 nodes"), ("Own of y", "mine::Own")]
 
 
-def test_a_model_that_takes_none_of_the_sizes_tried_says_how_to_set_them() -> None:
-    net = Net()
-    image, mask = net.input("image", (1, "past")), net.input("mask", (1, "total"))
-    net.output(net.node("Concat", net.node("Concat", image, image, net.weight(1, 131), axis=1), mask, axis=0))
-    model = net.model()
-    verification = verify(model, "onnx", against=model)
-    assert "--dim (options.dims) sets the sizes of past, total" in verification.findings[-1].message
-    assert verify(model, "onnx", against=model, dims={"past": 6, "total": 143}).passed
-
-
-def test_a_model_that_no_runtime_runs_passes_only_where_the_static_part_is_enough() -> None:
-    model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
-    verification = verify(model, "nhwc", against=model)
-    assert not verification.passed
-    assert rules(verification) == {"not-compared"}
-    assert rules(verification, "note") == {"function-missing"}
-    assert verification.numeric is not None
-    assert verification.numeric.status == "skipped"
-    verification = verify(model, "nhwc", against=model, static=True)
-    assert verification.passed
-    assert rules(verification, "note") == {"function-missing", "not-compared"}
-
-
 def test_without_a_backend_it_is_the_one_that_the_model_records() -> None:
     model, report = legalize(raw(), "convert-layout", backend_options={"desired_layouts": {"Conv": ["NHWC"]}})
     assert report.verification is not None
@@ -287,103 +176,6 @@ def test_nodes_without_a_name_are_no_pair() -> None:
     assert verify(model, "onnx", against=original).findings == ()
 
 
-def test_the_static_part_is_left_out_on_request() -> None:
-    assert legalize(raw(), "nhwc", verify=False)[1].verification is None
-
-
-def test_onnxruntime_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relayout.verification.verifier.find_spec", lambda name: None)
-    model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
-    (finding,) = (each for each in verify(model, "nhwc", against=model).findings if each.severity == "error")
-    assert "pip install 'relayout[check]'" in finding.found
-
-
-def test_a_comparison_without_evidence_is_reported() -> None:
-    constant = model_of("net (float[2,3] x) => (float[2,3] y) { z = Sub (x, x)  y = Exp (z) }")
-    verification = verify(constant, "onnx", against=constant)
-    assert verification.passed
-    assert rules(verification, "warning") == {"vacuous"}
-
-
-def test_inner_values_are_compared_where_the_output_is_saturated() -> None:
-    text = "net (float[2,3] x) => (float[2,3] y) {{ a = {} (x)  b = Relu (a)  c = Sub (b, b)  y = Exp (c) }}"
-    verification = verify(model_of(text.format("Sin")), "onnx", against=model_of(text.format("Cos")))
-    assert rules(verification) == {"numeric"}
-
-
-def test_nan_at_the_same_index_is_equal_and_elsewhere_is_not() -> None:
-    logarithm = model_of("net (float[4,5] x) => (float[4,5] y) { y = Log (x) }")
-    assert verify(logarithm, "onnx", against=logarithm).passed
-    other = model_of("net (float[4,5] x) => (float[4,5] y) { z = Abs (x)  y = Log (z) }")
-    assert "numeric" in rules(verify(other, "onnx", against=logarithm))
-
-
-def test_inputs_and_outputs_may_arrive_in_a_declared_order() -> None:
-    original = model_of("net (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }")
-    model = model_of("net (float[2,4,3] x) => (float[2,4,3] y) { y = Softmax <axis = 2> (x) }")
-    assert rules(verify(model, "onnx", against=original)) == {"boundary"}
-    annotate(model, "x", order="0,2,1")
-    annotate(model, "y", order="0,2,1")
-    assert verify(model, "onnx", against=original).passed
-
-
-def test_symbolic_dims_and_integers_are_given_small_sizes() -> None:
-    model = model_of(
-        """net (int64[N,L] ids, float[10,6] table) => (y) {
-            e = Gather (table, ids)
-            y = Transpose <perm = [0,2,1]> (e) }"""
-    )
-    verification = verify(model, "onnx", against=model)
-    assert verification.passed
-    assert verification.numeric is not None
-    assert verification.numeric.status == "compared"
-
-
-def test_absent_weights_are_drawn_for_both_models_with_the_transform_that_was_noted() -> None:
-    original, model = raw(), legal()
-    original.graph.initializers["w"].const_value = AbsentTensor(ir.DataType.FLOAT, [4, 3, 3, 3], "w")
-    moved = AbsentTensor(ir.DataType.FLOAT, [4, 3, 3, 3], "w").relaid([{"op": "transpose", "perm": [2, 3, 1, 0]}])
-    model.graph.initializers["w"].const_value = moved
-    verification = verify(model, "nhwc", against=original)
-    assert verification.findings == ()
-    assert verification.numeric is not None
-    assert verification.numeric.status == "compared"
-
-
-class Aligned(Backend):
-    """Rows of data start at multiples of 32 bytes, and one operator wants a black box."""
-
-    name = "aligned"
-
-    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        if node.op_type == "Relu":
-            return "*[a=32]*"
-        return "**[acme:x]" if node.op_type == "Exp" else super().nth_input_layout_requirements(node, n)
-
-
-@pytest.mark.parametrize(("columns", "passed"), [(8, True), (6, False)])
-def test_alignment_is_a_property_of_the_strides(columns: int, passed: bool) -> None:
-    model = model_of(f"net (float[3,{columns}] x) => (float[3,{columns}] y) {{ [relu] y = Relu (x) }}")
-    verification = verify(model, Aligned())
-    assert verification.passed is passed
-    assert [finding.expected for finding in verification.findings] == ([] if passed else ["*[a=32]*"])
-
-
-def test_a_black_box_is_met_only_by_a_value_that_carries_it() -> None:
-    model = model_of("net (float[3,8] x) => (float[3,8] y) { [exp] y = Exp (x) }")
-    assert rules(verify(model, Aligned())) == {"layout-requirement"}
-    annotate(model, "x", boundary_layout="**[acme:x]")
-    assert verify(model, Aligned()).passed
-
-
-def test_a_black_box_that_the_operator_above_does_not_state_is_found_with_that_operator() -> None:
-    model = model_of("net (float[3,8] x) => (float[3,8] y) { a = Abs (x)  y = Exp (a) }")
-    [finding] = verify(model, Aligned()).findings
-    assert finding.expected == "**[acme:x]"
-    assert finding.found is not None
-    assert finding.found.endswith(", as the backend states no black box for the result of Abs")
-
-
 class Failing(Backend):
     name = "failing"
 
@@ -397,13 +189,6 @@ class Failing(Backend):
 def test_a_backend_that_fails_is_named() -> None:
     with pytest.raises(BackendError, match="is_satisfied_by"):
         verify(model_of("net (float[1,2,3,4] x) => (float[1,2,3,4] y) { y = Relu (x) }"), Failing())
-
-
-def test_names_travel_to_operators_that_have_none() -> None:
-    assert rules(verify(legal(), "canonical")) == {"layout-requirement"}, "kernels are OHWI there"
-    soft = [f for f in verify(legal(), "canonical").findings if f.node == "soft"]
-    assert soft == []
-    assert [f.found for f in verify(raw(), "canonical").findings if f.node == "soft"] == ["NCHW"]
 
 
 def report(**fields: object) -> Report:
@@ -463,14 +248,6 @@ def test_the_verifier_imports_no_stage_that_it_verifies() -> None:
     assert run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_reference_runs_what_onnxruntime_cannot() -> None:
-    model = model_of("net (bfloat16[2,3] x) => (bfloat16[2,3] y) { z = Mul (x, x)  y = Add (z, x) }")
-    verification = verify(model, "onnx", against=model)
-    assert verification.passed
-    assert verification.numeric is not None
-    assert verification.numeric.runtime == "onnx.reference"
-
-
 def test_bodies_of_branches_are_verified_too() -> None:
     model = model_of(
         """net (bool c, float[1,3,8,9] x, float[4,3,1,1] w) => (y) {
@@ -485,209 +262,12 @@ def test_bodies_of_branches_are_verified_too() -> None:
     assert verify(model, "nchw", against=model).passed
 
 
-def test_a_resize_of_rows_and_columns_is_in_the_alignments_of_its_layout() -> None:
-    model = model_of(
-        "net (float[1,3,5,5] x) => (float[1,3,10,10] y) <float[4] s = {1, 1, 2, 2}> { y = Resize (x, , s) }"
-    )
-    assert verify(model, table_of("Resize", "NC[a=20]HW"), static=True).passed
-    (found,) = verify(model, table_of("Resize", "NC[a=64]HW"), static=True).findings
-    assert (found.rule, found.expected) == ("layout-requirement", "NC[a=64]HW")
-
-
-def test_a_resize_to_extents_of_the_run_is_not_in_another_layout() -> None:
-    model = model_of(
-        """net (float[1,3,height,width] x, float[4,3,1,1] w) => (float[1,4,rows,columns] y)
-        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}> {
-            c = Conv (x, w)
-            extents = Shape (c)
-            kept = Slice (extents, zero, two)
-            places = Slice (extents, two, four)
-            larger = Mul (places, two)
-            sizes = Concat <axis = 0> (kept, larger)
-            [resize] y = Resize <mode = "nearest"> (c, , , sizes)
-        }""",
-        {"w": kernel(4, 3, 1, 1)},
-    )
-    assert verify(model, table_of("Resize", "NCHW"), static=True).passed
-    found = verify(model, table_of("Resize", "NHWC"), static=True).findings
-    assert [(finding.rule, finding.node, finding.operand) for finding in found] == [("layout-requirement", "resize", 0)]
-
-
 def test_the_same_model_gives_the_same_verification() -> None:
     assert verify(raw(), "nhwc", against=legal()) == verify(raw(), "nhwc", against=legal())
 
 
-# Sound models that were taken for faulty ones
-
-
-def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
-    one, other = "then () => (float[2] t) { t = Neg (x) }", "other () => (float[2] o) { o = Abs (x) }"
-    branches = f"<then_branch = {one}, else_branch = {other}>"
-    model = model_of(f"net (bool c, float[2] x) => (float[2] y) {{ y = If (c) {branches} }}")
-    verification = verify(model, "onnx", against=model)
-    assert verification.numeric is not None
-    assert verification.numeric.runtime == "onnxruntime"
-
-
-@pytest.mark.parametrize("columns", ["4", "columns"])
-def test_a_resize_of_channels_names_its_own_axes(columns: str) -> None:
-    """The pool behind the Transpose reads the resized channels as columns."""
-    model = model_of(
-        f"""net (float[2,3,{columns}] x) => (float[2,o,6] y) <float[3] s = {{1, 2, 0.5}}> {{
-            w = Relu (x)
-            r = Resize <mode = "linear"> (w, , s)
-            t = Transpose <perm = [0, 2, 1]> (r)
-            y = MaxPool <kernel_shape = [1]> (t)
-        }}"""
-    )
-    assert verify(model, table_of("Resize", "NCW"), static=True).passed
-    # The source has a Transpose between the Relu, whose axes this counts, and the Resize.
-    model.graph[0].outputs[0].metadata_props["relayout.order"] = "0,2,1"
-    assert verify(model, table_of("Resize", "NCW"), static=True).passed
-    # With these annotations, they are the columns of the source.
-    for value in (model.graph[0].outputs[0], model.graph[1].outputs[0]):
-        value.metadata_props["relayout.order"] = "0,2,1"
-    assert verify(model, table_of("Resize", "NWC"), static=True).passed
-    (found,) = verify(model, table_of("Resize", "NCW"), static=True).findings
-    assert (found.rule, found.expected) == ("layout-requirement", "NCW")
-
-
-def test_a_run_does_not_change_its_inputs() -> None:
-    """onnxruntime writes over the running mean and variance where the BatchNormalization comes out of a function."""
-    net = Net()
-    image = net.input("x", (2, 3, 4, 5))
-    vectors = [net.input(name, (3,)) for name in ("scale", "bias", "mean", "var")]
-    for result in net.node("BatchNormalization", image, *vectors, results=3, training_mode=1):
-        net.output(result)
-    legal, _ = legalize(net.model(), "nhwc")
-    session = Session(read_model(legal), "onnxruntime")
-    feeds = random_feeds(net.model())
-    kept = {name: array.copy() for name, array in feeds.items()}
-    session.run(feeds)
-    for name, array in feeds.items():
-        np.testing.assert_array_equal(array, kept[name])
-
-
-@pytest.mark.parametrize("is_seeded", [False, True])
-@pytest.mark.parametrize("operator", ["Bernoulli", "Dropout", "RandomNormalLike"])
-def test_what_is_behind_unseeded_random_operators_is_compared_on_the_same_numbers(
-    operator: str, is_seeded: bool
-) -> None:
-    """Two runs of the original itself give it differently."""
-    net = Net()
-    image = net.node("Sigmoid", net.input("x", (2, 3)))
-    training = [net.constant(np.array(0.5, np.float32)), net.constant(np.array(True))] if operator == "Dropout" else []
-    seed = {"seed": 1 if operator == "Dropout" else 1.0} if is_seeded else {}
-    drawn = net.node("Neg", net.node(operator, image, *training, **seed))
-    net.output(drawn)
-    net.output(image)
-    found = verify(net.model(), "onnx", against=net.model())
-    assert found.numeric is not None
-    assert [each.name for each in found.numeric.outputs] == [drawn, image]
-    assert [(each.rule, each.severity, each.found) for each in found.findings] == (
-        [] if is_seeded else [("random", "note", operator)]
-    )
-
-
-NOISY = """net (float[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] z) {{
-    r = {} (x)
-    a = Add (x, r)
-    t = Transpose <perm = [{}]> (a)
-    y = Sigmoid (t)
-    z = Relu (x) }}"""
-
-
-@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
-def test_a_fault_behind_numbers_drawn_without_a_seed_is_found(operator: str) -> None:
-    original, model = (model_of(NOISY.format(operator, perm)) for perm in ("0,1,2,3", "0,1,3,2"))
-    assert verify(original, "onnx", against=original).passed
-    found = verify(model, "onnx", against=original)
-    assert {each.node for each in found.findings if each.rule == "numeric"} == {"t", "y"}
-
-
-def test_an_output_that_is_itself_drawn_without_a_seed_is_not_compared() -> None:
-    model = model_of("net (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = RandomNormalLike (x)  z = Relu (x) }")
-    found = verify(model, "onnx", against=model)
-    assert found.numeric is not None
-    assert [(each.name, each.reason) for each in found.numeric.not_compared] == [
-        ("y", "it depends on numbers drawn without a seed")
-    ]
-
-
-def test_an_output_that_only_the_model_draws_is_an_error() -> None:
-    text = """net (float[2,3] x) => (float[2,3] y, float[2,3] z) {{
-        r = RandomNormalLike (x)
-        z = Add (x, r)
-        {} }}"""
-    original, model = (model_of(text.format(y)) for y in ("y = Relu (x)", "s = RandomNormalLike (x)  y = Relu (s)"))
-    found = verify(model, "onnx", against=original)
-    assert not found.passed
-    assert found.numeric is not None
-    assert [(each.name, each.reason) for each in found.numeric.not_compared] == [
-        ("y", "it depends on RandomNormalLike")
-    ]
-
-
-def test_numbers_that_no_others_may_replace_stay_as_they_are_drawn() -> None:
-    """Others than those between 0 and 1 lead to indices of no row."""
-    model = model_of(
-        """net (float[40] x, float[3,6] w) => (float[40,6] y, float[40] z) {
-            u = RandomUniformLike (x)
-            three = Constant <value_float = 3.0> ()
-            n = Mul (u, three)
-            k = Cast <to = 7> (n)
-            y = Gather (w, k)
-            z = Relu (x) }"""
-    )
-    found = verify(model, "onnx", against=model)
-    assert found.numeric is not None
-    assert [each.name for each in found.numeric.outputs] == ["z"]
-    assert [each.name for each in found.numeric.not_compared] == ["y"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "operator"),
-    [
-        ("float", "y = Clip (NAME, low, high)"),
-        ("float", "y = Greater (NAME, high)"),
-        ("int64", "y = Greater (NAME, high)"),
-    ],
-    ids=["saturated", "a threshold", "a threshold of integers"],
-)
-def test_inputs_are_drawn_that_change_an_output_which_others_leave_as_it_is(kind: str, operator: str) -> None:
-    text = f"""net ({kind}[4,8,8] x, {kind}[4,8,8] v) => (y, w) {{
-        low = Constant <value = {kind}[1] {{100}}> ()
-        high = Constant <value = {kind}[1] {{200}}> ()
-        NAME = Transpose <perm = [PERM]> (x)
-        {operator}
-        w = Neg (v) }}"""
-    # Under one name the two would be compared themselves.
-    original, model = (
-        model_of(text.replace("NAME", name).replace("PERM", perm)) for name, perm in (("s", "0,1,2"), ("t", "0,2,1"))
-    )
-    assert verify(original, "onnx", against=original).passed
-    found = verify(model, "onnx", against=original)
-    assert {each.node for each in found.findings if each.rule == "numeric"} == {"y"}
-
-
-def test_an_output_that_no_input_was_seen_to_change_is_named() -> None:
-    model = model_of(
-        """net (float[4,8] x, float[n] v) => (y, w, z, s, k) {
-            r = Relu (x)
-            k = NonZero (r)
-            far = Constant <value_float = 1e30> ()
-            two = Constant <value_float = 2.0> ()
-            n = Shape (v)
-            y = Greater (x, far)
-            w = Neg (x)
-            z = Mul (two, far)
-            s = ConstantOfShape (n) }"""
-    )
-    found = verify(model, "onnx", against=model)
-    assert [(each.rule, each.severity, each.found) for each in found.findings] == [("vacuous", "warning", "y")]
-
-
 UNSORTED = "net (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Relu (a)  a = Sigmoid (x) }"
+
 SHADOWED = """net (float[1,4,8,8] x, float[4,4,1,1] w) => (float[1,4,8,8] y) { y = Conv (x, w) }
     <domain: "", opset_import: ["" : 17]> Conv (a, b) => (c) { c = Relu (a) }"""
 
@@ -709,35 +289,6 @@ def test_a_file_that_is_read_as_another_model_is_named(text: str, warning: str) 
     assert (finding.rule, finding.severity, finding.message) == ("reading", "warning", warning)
 
 
-@pytest.mark.parametrize(
-    ("backend", "operators"),
-    [("nhwc", {"BatchNormalization, 2 nodes"}), ("canonical", {"BatchNormalization, 2 nodes"}), ("onnx", set())],
-)
-def test_operands_of_unknown_rank_are_named_where_a_backend_may_require_a_layout(
-    backend: str, operators: set[str]
-) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20, "com.acme" : 1]>
-        net (float[1,4,8,8] x, float[4] s) => (float y, float z) {
-            a = com.acme.Unknown (x)
-            b = Relu (a)
-            y = BatchNormalization (b, s, s, s, s)
-            z = BatchNormalization (a, s, s, s, s) }"""
-    )
-    for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    warned = [each for each in verify(model, backend).findings if each.severity == "warning"]
-    assert {each.found for each in warned} == operators
-    assert all(each.rule == "layout-requirement" and "not checked" in each.message for each in warned)
-
-
-def test_text_made_of_other_numbers_is_another_text() -> None:
-    text = "net (float[4,8,8] x) => (string[4,8,8] y) {{ {0} = Transpose <perm = [{1}]> (x)  y = Cast <to = 8> ({0}) }}"
-    original, model = model_of(text.format("s", "0,1,2")), model_of(text.format("t", "0,2,1"))
-    assert verify(original, "onnx", against=original).passed
-    assert not verify(model, "onnx", against=original).passed
-
-
 def test_a_report_for_another_backend_is_named() -> None:
     model = model_of("net (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Relu (x) }")
     legal, report = legalize(model, "nhwc")
@@ -746,84 +297,9 @@ def test_a_report_for_another_backend_is_named() -> None:
     assert (found.rule, found.severity, found.expected, found.found) == ("status", "warning", "onnx", "nhwc")
 
 
-BESIDE = """net ({kind}[1,4,8,8] x) => ({kind}[1,8,8,8] y) {{
-    by = Constant <value = {kind}[1] {{640}}> ()
-    large = Mul (x, by)
-    small = Sigmoid (x)
-    {turn}
-    y = Concat <axis = 1> (large, {name}) }}"""
-
-
-@pytest.mark.parametrize("kind", ["float", "float16"])
-def test_large_channels_do_not_hide_a_fault_in_small_ones(kind: str) -> None:
-    original = model_of(BESIDE.format(kind=kind, turn="", name="small"))
-    turn = "turned = Transpose <perm = [0,1,3,2]> (small)"
-    model = model_of(BESIDE.format(kind=kind, turn=turn, name="turned"))
-    assert verify(original, "onnx", against=original).passed
-    assert not verify(model, "onnx", against=original).passed
-
-
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
     model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
     assert verify(model, "onnx", against=model).passed
-
-
-def test_before_opset_13_softmax_works_on_all_axes_from_its_own_on() -> None:
-    text = "net (float[1,2,6,1] x, float[3,2,1,1] w) => (y) {{ c = Conv (x, w)  t = Transpose <perm = {}> (c)  {} }}"
-    whole = "[s] y = LogSoftmax <axis = 1> (t)"
-    parts = "[s] l = LogSoftmax <axis = {}> (t)  y = Transpose <perm = [0,2,1,3]> (l)"
-    original = model_of(text.format("[0,2,3,1]", whole), opset=9)
-    for axis, passed in ((2, True), (3, False)):
-        model = model_of(text.format("[0,3,2,1]", parts.format(axis)), opset=9)
-        annotate(model, "l", order="0,2,1,3")
-        assert verify(model, "onnx", against=original).passed == passed
-
-
-def test_the_name_of_an_axis_ends_where_it_is_reduced_to_extent_1() -> None:
-    model = model_of(
-        "net (float[5,4,6,4] x) => (y) { r = ReduceL1 <axes = [3,1]> (x)  y = LRN <size = 3> (r) }", opset=11
-    )
-    annotate(model, "x", order="0,3,2,1")
-    model.graph.inputs[0].metadata_props["relayout.layout"] = "NWHC"
-    assert verify(model, "onnx").passed
-
-
-def test_the_name_of_an_axis_ends_where_it_is_pooled_to_extent_1() -> None:
-    """Of the picture's own axes it says nothing that its average, read turned, has channels second."""
-    model = model_of(
-        """net (float[3,4,2,5] x, float[1] w) => (s, y) {
-            s = Softmax (x)
-            p = GlobalAveragePool (x)
-            t = Transpose <perm = [0,2,3,1]> (p)
-            y = BatchNormalization (t, w, w, w, w)
-        }"""
-    )
-    annotate(model, "s", order="0,2,3,1", layout="NHWC")
-    model.graph.inputs[0].metadata_props["relayout.layout"] = "NHWC"
-    assert verify(model, "onnx").passed
-
-
-def test_a_pool_of_the_whole_picture_does_not_say_which_axis_is_which() -> None:
-    text = """net (float[3,4,2,5] x) => (y) {{
-        r = Relu (x)
-        p = GlobalMaxPool (r)
-        t = Transpose <perm = [1,0,2,3]> (p)
-        y = AveragePool <kernel_shape = [1, 1]> ({})
-    }}"""
-    for layout, read, passed in (("CNWH", "t", True), ("NCWH", "p", True), ("NHCW", "p", False), ("CNWH", "p", True)):
-        model = model_of(text.format(read))
-        annotate(model, "r", layout=layout)
-        assert verify(model, "onnx").passed == passed, (layout, read)
-
-
-def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_memory() -> None:
-    net = Net()
-    net.output(net.node("Relu", net.input("x", ("a", "b", "c", "d"))))
-    net.output(net.node("Relu", net.input("y", (4096, 3))))
-    model = read_model(net.model())
-    extents = [plan.extents for plan in plans(model, None)]
-    assert dict.fromkeys("abcd", 3) in extents
-    assert all(np.prod(list(each.values())) <= 1 << 20 for each in extents)
 
 
 @pytest.mark.parametrize(
