@@ -7,18 +7,28 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from relayout.errors import UsageError, check_known, option_text
+from relayout.layout.terms import is_name
+from relayout.model.dims.forced_dims import sizes_of_all_runs
+from relayout.model.dims.formula import formula_size
 from relayout.ops import all_nodes, extents_of
 
 __all__ = ["check_dims", "sizes_in"]
 
 
 def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
-    """Raise UsageError if a size is given for a symbolic dim that none of the models has, or is no size."""
+    """Raise UsageError if a size is given for a symbolic dim that none of the models has, or is no size, and where
+    sizes of several dims have another product than a Reshape asks for: no run has them, and a tensor would have two
+    sizes."""
     for name, size in (dims or {}).items():
         if not isinstance(size, int) or size < 1:
             raise UsageError("not a size", where=option_text("dims", name), expected="1 or more", found=repr(size))
     if dims:
         check_known(option_text("dims", "{}"), dims, set[str]().union(*map(_dim_names, models)), "symbolic dim")
+    for formula, size in (each for model in models if dims for each in sizes_of_all_runs(model).items()):
+        found = None if is_name(formula) else formula_size(formula, dims or {})
+        if found is not None and found != size:
+            expected, given = f"{formula} = {size}, with which alone the model runs", f"{formula} = {found}"
+            raise UsageError("the sizes fit no run", where=option_text("dims"), expected=expected, found=given)
 
 
 def sizes_in(dims: Mapping[str, int] | None, *models: ir.Model) -> dict[str, int]:
