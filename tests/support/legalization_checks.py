@@ -27,8 +27,12 @@ def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.
 
 def findings_about(verification: Verification) -> list[Finding]:
     """The findings about the model: all but the warnings about the backend's own settings, such as prices of 0, and
-    about results that no input changes, such as a Softmax over one element."""
-    return [finding for finding in verification.findings if finding.rule not in ("backend-settings", "vacuous")]
+    about some results that no input changes, such as a Softmax over one element. That none changes is a finding."""
+    return [
+        finding
+        for finding in verification.findings
+        if finding.rule != "backend-settings" and (finding.rule != "vacuous" or finding.found == "none")
+    ]
 
 
 def operators(model: onnx.ModelProto) -> list[str]:
