@@ -139,6 +139,32 @@ def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
     assert not verify(kept(branch, "1.0000002"), "onnx", against=lossy(branch)).passed
 
 
+@pytest.mark.parametrize("condition", ["1", "0"])
+def test_the_nodes_of_a_branch_without_a_kernel_for_float64_run_one_by_one(condition: str) -> None:
+    def boxes(p: str, factor: str) -> str:
+        # ONNX has NonMaxSuppression in float32 alone, so no runtime runs the whole branch in float64.
+        return f"""<int64[3] {p}0 = {{1, 36, 4}}, int64[1] {p}1 = {{2}}, int64[1] {p}2 = {{1}}, int64[1] {p}3 = {{5}},
+                    float {p}4 = {{{factor}}}> {{
+            {p}boxes = Reshape (c, {p}0)
+            {p}mean = ReduceMean <keepdims = 0> ({p}boxes, {p}1)
+            {p}scores = Unsqueeze ({p}mean, {p}2)
+            {p}found = NonMaxSuppression ({p}boxes, {p}scores, {p}3)
+            {p}cast = Cast <to = 1> ({p}found)
+            {p}least = ReduceMin <keepdims = 0> ({p}cast)
+            {p}scaled = Mul (c, {p}4)
+            {p} = Add ({p}scaled, {p}least) }}"""
+
+    def before(factor: str = "1.0") -> str:
+        return f"""{CONV.replace("a =", "c =")} yes = Constant <value = bool {{{condition}}}> ()
+            a = If (yes) <then_branch = t () => (float[1,4,6,6] p) {boxes("p", factor)},
+                          else_branch = e () => (float[1,4,6,6] q) {boxes("q", factor)}>"""
+
+    verification = verify(kept(before()), "onnx", against=lossy(before()))
+    assert verification.passed
+    assert "agree" in float64_of(verification)
+    assert not verify(kept(before("1.0000002")), "onnx", against=lossy(before())).passed
+
+
 @pytest.mark.parametrize(
     ("operator", "reason"),
     [

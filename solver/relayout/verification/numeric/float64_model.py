@@ -8,15 +8,23 @@ their rounding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.model.proto_graphs import copied, declared_values, graphs_in, graphs_inside, nodes_inside, replace_entries
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    copied,
+    declared_values,
+    graphs_in,
+    graphs_inside,
+    nodes_inside,
+    replace_entries,
+)
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 
@@ -37,11 +45,24 @@ class UndecidedError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One node, in float32 and in float64, and all outer values that it reads, bodies included."""
+    """One node, in float32 and in float64, and all outer values that it reads, bodies included.
+
+    `branches`: the bodies of an If by its condition.
+    """
 
     narrow: onnx.NodeProto
     wide: onnx.NodeProto
     reads: tuple[str, ...]
+    branches: Mapping[bool, Branch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The nodes of a body in order, its constants as they are, and the names of its results."""
+
+    steps: tuple[Step, ...]
+    constants: dict[str, Array]
+    results: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,10 +91,7 @@ def steps_of(model: ir.Model, wanted: Iterable[str]) -> Steps:
     flat.graph.initializers.clear()
     proto = ir.to_proto(flat)
     _keep_nodes_of(proto.graph, wanted)
-    steps = tuple(
-        Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)))
-        for node in proto.graph.node
-    )
+    steps = tuple(map(_step, proto.graph.node))
     nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
@@ -94,6 +112,18 @@ def wide(array: Array) -> Array:
 def narrow(array: Array) -> Array:
     """The numbers in float32, if they are floats of 16 bits or more."""
     return array.astype(np.float32) if array.dtype == np.float64 else _of_type(array, TensorProto.FLOAT)
+
+
+def _step(node: onnx.NodeProto) -> Step:
+    branches = {}
+    if node.domain in STANDARD_DOMAINS and node.op_type == "If":
+        branches = {attribute.name == "then_branch": _branch(attribute.g) for attribute in node.attribute}
+    return Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)), branches)
+
+
+def _branch(graph: onnx.GraphProto) -> Branch:
+    constants = {tensor.name: _array(tensor) for tensor in graph.initializer}
+    return Branch(tuple(map(_step, graph.node)), constants, tuple(entry.name for entry in graph.output))
 
 
 def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:
@@ -159,9 +189,13 @@ def _constant(data: float | Sequence[float], dtype: int, shape: tuple[int, ...])
 def _tensor(tensor: onnx.TensorProto, dtype: int) -> onnx.TensorProto:
     if tensor.data_type not in _WIDENED:
         return tensor
+    return numpy_helper.from_array(_of_type(_array(tensor), dtype), tensor.name)
+
+
+def _array(tensor: onnx.TensorProto) -> Array:
     if tensor.data_location == TensorProto.EXTERNAL:
         raise UndecidedError(f"the data of {tensor.name} is in a file")
-    return numpy_helper.from_array(_of_type(numpy_helper.to_array(tensor), dtype), tensor.name)
+    return numpy_helper.to_array(tensor)
 
 
 def _graph(graph: onnx.GraphProto, dtype: int) -> onnx.GraphProto:

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from relayout.model.proto_graphs import copied
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, narrow, wide
@@ -70,10 +70,22 @@ def run_wide(
     Raises UndecidedError for a node that cannot be run so, where its results cannot be trusted, and after the deadline.
     """
     constants = {name: wide(array) for name, array in model.constants.items()}
-    known: list[Operands] = [{**constants, **{name: wide(array) for name, array in feed.items()}} for feed in feeds]
-    left = Counter(name for step in model.steps for name in step.reads)
+    known = [{**constants, **{name: wide(array) for name, array in feed.items()}} for feed in feeds]
+    return _run(model, model.steps, known, constants, wanted, deadline)
+
+
+def _run(
+    model: Steps,
+    steps: Sequence[Step],
+    known: Sequence[Operands],
+    constants: Operands,
+    wanted: Sequence[str],
+    deadline: Deadline,
+) -> list[Operands]:
+    """The `wanted` values after these steps. The values in `known` are removed after their last use."""
+    left = Counter(name for step in steps for name in step.reads)
     left.update(wanted)
-    for step in model.steps:
+    for step in steps:
         deadline.check()
         for place, results in zip(known, _results(model, step, known, constants, deadline), strict=True):
             place.update(results)
@@ -93,8 +105,13 @@ def _results(
     try:
         results = _by_onnxruntime(model, step.wide, operands, constants)
     except Exception:  # it has no such kernel, and may raise anything
-        results = _by_reference(model, step.wide, operands, constants, deadline)
-        _hold_against_float32(model, step, operands, constants, results)
+        if step.branches:
+            return [_by_branch(model, step, each, constants, deadline) for each in operands]
+        if _selects_in_float32(model, step.wide):
+            results = _in_float32(model, step, operands, constants)
+        else:
+            results = _by_reference(model, step.wide, operands, constants, deadline)
+            _hold_against_float32(model, step, operands, constants, results)
     for each in results:
         for name, array in each.items():
             if not isinstance(array, np.ndarray):
@@ -102,6 +119,14 @@ def _results(
             if _is_beyond(model.largest, array):
                 raise UndecidedError(f"{name} has values beyond the range of the model's floats, {model.largest:.5g}")
     return results
+
+
+def _by_branch(model: Steps, step: Step, operands: Operands, constants: Operands, deadline: Deadline) -> Operands:
+    """The results of an If: of the nodes of the branch that runs, one after the other."""
+    branch = step.branches[bool(operands[step.wide.input[0]].item())]
+    own = {name: wide(array) for name, array in branch.constants.items()}
+    [found] = _run(model, branch.steps, [{**operands, **own}], {**constants, **own}, branch.results, deadline)
+    return {name: found[result] for name, result in zip(step.wide.output, branch.results, strict=True) if name}
 
 
 def _is_beyond(largest: float, array: Array) -> bool:
@@ -149,17 +174,33 @@ def _in_words_of_opset_20(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
+def _selects_in_float32(model: Steps, node: onnx.NodeProto) -> bool:
+    """Whether ONNX defines the operator for float32 and not for float64, with indices alone as its results."""
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    version = next((each.version for each in model.opsets if each.domain in STANDARD_DOMAINS), 1)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        return False
+    inputs = {name for operand in schema.inputs for name in operand.types}
+    results = {name for operand in schema.outputs for name in operand.types}
+    return "tensor(double)" not in inputs and "tensor(float)" in inputs and results == {"tensor(int64)"}
+
+
+def _in_float32(model: Steps, step: Step, operands: Sequence[Operands], constants: Operands) -> list[Operands]:
+    inputs = [{name: narrow(array) for name, array in each.items()} for each in operands]
+    held = {name: inputs[0].get(name, array) for name, array in constants.items()}
+    try:
+        return _by_onnxruntime(model, step.narrow, inputs, held)
+    except Exception as error:  # it may raise anything
+        raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
+
+
 def _hold_against_float32(
     model: Steps, step: Step, operands: Sequence[Operands], constants: Operands, results: Sequence[Operands]
 ) -> None:
-    inputs = [{name: narrow(array) for name, array in each.items()} for each in operands]
-    try:
-        found = _by_onnxruntime(
-            model, step.narrow, inputs, {name: inputs[0].get(name, a) for name, a in constants.items()}
-        )
-    except Exception as error:  # it may raise anything
-        raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
-    for expected, other in zip(found, results, strict=True):
+    for expected, other in zip(_in_float32(model, step, operands, constants), results, strict=True):
         for name, array in expected.items():
             if not _is_near(array, other[name]):
                 raise UndecidedError(f"{step.narrow.op_type} in float64 differs from onnxruntime's result ({name})")
