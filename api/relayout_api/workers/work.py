@@ -73,9 +73,10 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     progress = _progress(events, _LEGALIZE_STAGES)
     progress("read")
     source, _, parameters = _read(task, parts[0], LegalizeParameters)
-    backend = _backend(parameters)
+    options = _options(parameters)
+    backend = _backend(parameters.backend, options.backend_options)
     model = _model(task, source)
-    options, warnings = _within(task, started, _options(parameters))
+    options, warnings = _within(task, started, options)
     outcome = legalize_model(
         model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
     )
@@ -116,9 +117,10 @@ def _explain(task: Task, parts: Parts, events: Events) -> Answer:
     progress = _progress(events, _EXPLAIN_STAGES)
     progress("read")
     source, _, parameters = _read(task, parts[0], ExplainParameters)
-    backend = _backend(parameters)
+    options = _options(parameters)
+    backend = _backend(parameters.backend, options.backend_options)
     model = _model(task, source)
-    options, warnings = _within(task, started, _options(parameters))
+    options, warnings = _within(task, started, options)
     report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
     report = _warned(report, warnings)
     return _of_report(task, report, _repeats(backend, report))
@@ -135,7 +137,7 @@ def _graph(task: Task, parts: Parts, events: Events) -> Answer:
     drawn = draw(model, options.dims or {})
     if parameters.backend is None:
         return _drawn(GraphResponse(source=drawn))
-    backend = _backend(parameters)
+    backend = _backend(parameters.backend, options.backend_options)
     outcome = legalize_model(_model(task, source), backend, options, draws_choices=True)
     outcome = finish(outcome, backend, options, source)
     report = _warned(outcome.report, warnings)
@@ -187,7 +189,7 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     model = _model(task, source)
     with _of_the_original():
         original = None if against is None else read_model(against, external_data=False)
-    backend = _verified_for(parameters, model)
+    backend = _verified_for(parameters.backend, options, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
@@ -266,24 +268,17 @@ def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     raise InputError("not graph JSON", where=f"body.{field}", expected="graph JSON, version 1", found=json_kind(graph))
 
 
-def _backend(parameters: LegalizeParameters | ExplainParameters | GraphParameters) -> Backend:
-    # A string is the name of an installed backend, never a file.
-    assert parameters.backend is not None
-    return _loaded(parameters.backend, _options(parameters).backend_options)
-
-
-def _verified_for(parameters: VerifyParameters, model: ir.Model) -> Backend:
+def _verified_for(spec: str | Mapping[str, Any] | None, options: Options, model: ir.Model) -> Backend:
     """The backend of the request; without one, that which the model records. Raises UsageError."""
-    name, options = parameters.backend, _options(parameters).backend_options
-    if name is None:
-        name, options = recorded_backend(model, options)
-    return _loaded(name, options)
+    if spec is None:
+        return _backend(*recorded_backend(model, options.backend_options))
+    return _backend(spec, options.backend_options)
 
 
-def _loaded(spec: str | Mapping[str, Any], options: Mapping[str, Any] | None) -> Backend:
+def _backend(spec: str | Mapping[str, Any], options: Mapping[str, Any] | None) -> Backend:
     """The backend of a request. A pure one serves all requests of this process, for which the library keeps its answers
     about operator classes."""
-    # In Python's JSON, which has NaN, unlike msgspec's.
+    # A string is the name of an installed backend, never a file. In Python's JSON, which has NaN, unlike msgspec's.
     key = json.dumps([spec, options])
     backend = _pure.pop(key, None) or load_backend(spec, options=options, allow_files=False)
     if is_pure(backend):
