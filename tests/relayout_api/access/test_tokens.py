@@ -199,17 +199,20 @@ def test_tokens_that_are_nobodys_take_no_memory() -> None:
 
     guard = Guard(served, key=lambda text: None, token=lambda text: None, required=True)
 
-    async def ask() -> int:
+    async def ask(first: int) -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
             await client.get("/v1/backends", headers={"X-API-Key": "first"})
             tracemalloc.start()
-            for number in range(50):
+            for number in range(first, first + 50):
                 answer = await client.get("/v1/backends", headers={"X-API-Key": f"{number} {'x' * 60_000}"})
                 assert answer.status_code == 401
             gc.collect()
-            return tracemalloc.get_traced_memory()[0]
+            memory = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+            return memory
 
     try:
-        assert anyio.run(ask) < 1_000_000
+        # Another thread of this process may take memory in one of the rounds.
+        assert min(anyio.run(ask, first) for first in (0, 50, 100)) < 1_000_000
     finally:
         tracemalloc.stop()
