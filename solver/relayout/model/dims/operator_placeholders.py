@@ -87,6 +87,8 @@ def _extents_before_resizes(proto: onnx.ModelProto, opset: int) -> Mapping[str, 
     """The extents of the operands of Resizes with rounded scales in the main graph, where not all are declared."""
     constants = _vectors(proto.graph)
     resized = [node.input[0] for node in proto.graph.node if rounded_scales(node, constants) is not None]
+    if not resized:
+        return {}
     declared = _extents(proto.graph)
     if not any(None in declared.get(name, [None]) for name in resized):
         return {}
@@ -146,7 +148,9 @@ def _replace(
     """`resized`: extents of operands of Resizes, of which a declared shape may lack some."""
     for inner in graphs_inside(graph.node):
         _replace(inner, opset, numbers, replaced, {})
-    if not any(_needs_one(node, opset) for node in graph.node):
+    vectors = _vectors(graph)
+    needs_one = {index for index, node in enumerate(graph.node) if _needs_one(node, opset, vectors)}
+    if not needs_one:
         return
     values = (*graph.input, *graph.value_info)
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -155,11 +159,11 @@ def _replace(
         {**_extents(graph), **stored, **resized},
         {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
         stored,
-        _vectors(graph),
+        vectors,
     )
     nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        written = _Writer(node, opset, numbers).written(declared) if _needs_one(node, opset) else ()
+    for index, node in enumerate(graph.node):
+        written = _Writer(node, opset, numbers).written(declared) if index in needs_one else ()
         if written:
             replaced[written[0].name] = node
         nodes += written or [node]
@@ -331,9 +335,9 @@ class _Writer:
         return result or unique
 
 
-def _needs_one(node: onnx.NodeProto, opset: int) -> bool:
+def _needs_one(node: onnx.NodeProto, opset: int, vectors: Mapping[str, onnx.TensorProto]) -> bool:
     if node.op_type == _RESIZE:
-        return len(node.input) > 2
+        return rounded_scales(node, vectors) is not None
     if node.op_type == _UNPOOL and node.domain == "":
         return len(node.input) > 2
     if node.op_type in _STANDARD and node.domain == "":
