@@ -335,3 +335,29 @@ def test_a_convolution_of_an_unknown_rank_stays_and_one_gives_no_other_operator_
     read = read_model(model, bodies=False)
     assert [node.op_type for node in read.graph][:2] == ["NhwcConv", "NhwcConv" if other else "Conv"]
     assert len(read.functions) == (not other)
+
+
+@pytest.mark.parametrize("opset", [7, 8])
+def test_a_constant_of_integers_before_opset_9_is_stored_in_the_graph(opset: int) -> None:
+    # PyTorch's exporter wrote them, and onnxruntime runs them.
+    model = parse(
+        """g (float[1,4,3,3] x, bool c) => (float[2,2,9] y) {
+            s = Constant <value = int64[3] {2, 2, 9}> ()
+            r = Reshape (x, s)
+            k = Constant <value = float {2.0}> ()
+            m = Mul (r, k)
+            y = If (c) <then_branch = t () => (float[2,2,9] a) {
+                            i = Constant <value = int64[3] {2, 2, 9}> ()
+                            a = Reshape (m, i) },
+                        else_branch = e () => (float[2,2,9] b) { b = Neg (m) }>
+        }"""
+    )
+    model.opset_import[0].version = opset
+    model.ir_version = 3
+    legal, _ = legalize(model, "nhwc")
+    assert sum(node.op_type == "Constant" for node in nodes_inside(legal.graph.node)) == 1
+    [note] = [each for each in warnings_of(read_model(model)) if "Constant" in each]
+    assert "2 of others" in note
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 4, 3, 3)).astype(np.float32), "c": np.array(True)}
+    assert_same_numbers(model, legal, feeds)
+    assert verify(legal, "nhwc", against=model).passed

@@ -41,6 +41,10 @@ RESIZE_WITHOUT_SCALES = 13
 CLIP_WITH_OPERANDS = 11
 # Since then the third operand of a Gemm may be absent.
 GEMM_WITHOUT_SUMMAND = 11
+# Since then a Constant may have any type. Before, it has floats, but PyTorch's exporter wrote integers too, and
+# onnxruntime takes them.
+CONSTANT_OF_ANY_TYPE = 9
+FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 # onnxruntime's operators with an activation behind, and ONNX's operator before it.
 FUSED = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 # onnxruntime's convolution of channels last, with a kernel of input channels last too.
@@ -58,6 +62,8 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
     `notes`."""
     _name_opsets(proto)
+    if next(opset.version for opset in proto.opset_import if not opset.domain) < CONSTANT_OF_ANY_TYPE:
+        _store_constants(proto, notes)
     used = {domain for domain, *_ in structure.kinds}
     operators = {operator for _, operator, *_ in structure.kinds}
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
@@ -118,6 +124,30 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
         owner.ClearField("opset_import")
         for domain, version in versions.items():
             owner.opset_import.add(domain=domain, version=version)
+
+
+def _store_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
+    """Make a constant of the graph of each Constant whose type its opset does not allow."""
+    stored = 0
+    for graph in subgraphs_of(proto.graph):
+        results = {value.name for value in graph.output}
+        tensors = {index: _tensor_of(node) for index, node in enumerate(graph.node) if results.isdisjoint(node.output)}
+        wrong = {index: tensor for index, tensor in tensors.items() if tensor and tensor.data_type not in FLOATS}
+        for index, tensor in wrong.items():
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = graph.node[index].output[0]
+        if wrong:
+            stored += len(wrong)
+            replace_entries(graph.node, [node for index, node in enumerate(graph.node) if index not in wrong])
+    if stored:
+        notes.append(
+            f"before opset {CONSTANT_OF_ANY_TYPE} a Constant has floats: {stored} of others became initializers"
+        )
+
+
+def _tensor_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    is_constant = node.op_type == "Constant" and node.domain in STANDARD_DOMAINS
+    return next((each.t for each in node.attribute if is_constant and each.name == "value"), None)
 
 
 def _align_opsets(proto: onnx.ModelProto) -> None:
