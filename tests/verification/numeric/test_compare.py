@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, random_feeds
@@ -295,3 +296,26 @@ def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_mem
     extents = [plan.extents for plan in plans(model, None)]
     assert dict.fromkeys("abcd", 3) in extents
     assert all(np.prod(list(each.values())) <= 1 << 20 for each in extents)
+
+
+@pytest.mark.parametrize(("factor", "passed"), [("100.0", True), ("100.01", False)])
+def test_where_no_input_is_a_float_noise_in_the_constants_shows_rounding(factor: str, passed: bool) -> None:
+    # The sine of large numbers amplifies the last bits, and no runtime has this Gelu in float64.
+    def scaled_by(scaled: str) -> ir.Model:
+        text = f"""<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+            net (int64[2,5] ids) => (float[2,5,8] y) <float[10,8] table> {{
+                words = Gather (table, ids)
+                a = com.microsoft.Gelu (words)
+                {scaled} }}"""
+        proto = onnx.parser.parse_model(text)
+        table = np.random.default_rng(0).uniform(1, 2, size=(10, 8)).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+    hundred = "h = Constant <value = float {100.0}> ()"
+    original = scaled_by("t = Constant <value = float {10000.0}> () c = Mul (a, t) y = Sin (c)")
+    model = scaled_by(
+        f"{hundred} k = Constant <value = float {{{factor}}}> () b = Mul (a, h) d = Mul (b, k) y = Sin (d)"
+    )
+    verification = verify(model, "onnx", against=original)
+    assert ("numeric" not in rules(verification)) is passed

@@ -19,7 +19,7 @@ from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shap
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 
-__all__ = ["Array", "divides", "draw_inputs", "spread", "with_noise", "with_weights"]
+__all__ = ["Array", "divides", "draw_inputs", "spread", "with_noise", "with_noisy_constants", "with_weights"]
 
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, however small its share of the model."""
@@ -129,6 +129,17 @@ def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataTy
 def with_noise(feed: Mapping[str, Array]) -> dict[str, Array]:
     """Return the inputs with the last bits of each float changed, now up and now down; integers as they are."""
     return {name: _disturbed(array) for name, array in feed.items()}
+
+
+def with_noisy_constants(model: ir.Model) -> ir.Model:
+    """A copy of the model with the last bits of its constants' floats changed, as those of inputs in `with_noise`."""
+    copy = model.clone()
+    for graph in all_graphs(copy):
+        for name, value in graph.initializers.items():
+            constant = value.const_value
+            if constant is not None and constant.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+                value.const_value = ir.Tensor(_disturbed(constant.numpy()), name=name)
+    return copy
 
 
 def _disturbed(array: Array) -> Array:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference, Severity
 from relayout.verification.numeric.baseline import Feeds, behind, run, variant
 from relayout.verification.numeric.filters import keeping
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
-from relayout.verification.numeric.inputs import with_noise
+from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
+from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
 from relayout.verification.numeric.tolerance import Arrays, difference
 
 __all__ = [
@@ -73,12 +75,11 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
     differences = list(judge(runs.sources, runs.expected, runs.found, quantized=runs.quantized))
     if all(each.passed for each in differences):
         return differences, None
-    noisy: list[dict[str, Arrays]] = []
-    for trial in baseline.trials:
-        disturbed = [with_noise(feed) for feed in trial.feeds]
-        noisy += run(variant(prepared.original, trial), baseline.runtime, prepared.asked, disturbed)
-    differences = list(judge(runs.sources, runs.expected, runs.found, noisy, quantized=runs.quantized))
-    failed = {each.name: runs.sources[each.name] for each in differences if not each.passed}
+    for noisy in _noisy(prepared):
+        differences = list(judge(runs.sources, runs.expected, runs.found, noisy, quantized=runs.quantized))
+        failed = {each.name: runs.sources[each.name] for each in differences if not each.passed}
+        if not failed or any(_is_moved(source, runs.expected, noisy) for source in failed.values()):
+            break
     if not failed:
         return differences, None
     pairs = [
@@ -89,6 +90,31 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
         differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True)
     )
     return [each if _is_decided(each) else each.model_copy(update={"passed": True}) for each in differences], verdict
+
+
+def _noisy(prepared: Prepared) -> Iterator[list[dict[str, Arrays]]]:
+    """The original's results in all trials with noise in its inputs; then those with noise in its constants, where the
+    noise in its inputs is lost, such as in indices, and the constants are not too large to be copied."""
+    yield _disturbed(prepared, prepared.original, with_noise)
+    if weights_size(prepared.original) <= LARGEST_COPY:
+        yield _disturbed(prepared, with_noisy_constants(prepared.original), dict)
+
+
+def _disturbed(
+    prepared: Prepared, original: ir.Model, disturb: Callable[[Mapping[str, Array]], dict[str, Array]]
+) -> list[dict[str, Arrays]]:
+    found = []
+    for trial in prepared.baseline.trials:
+        feeds = [disturb(feed) for feed in trial.feeds]
+        found += run(variant(original, trial), prepared.baseline.runtime, prepared.asked, feeds)
+    return found
+
+
+def _is_moved(name: str, right: Samples, noisy: Samples) -> bool:
+    pairs = [
+        pair for one, other in zip(right, noisy, strict=True) for pair in zip(one[name], other[name], strict=False)
+    ]
+    return any(not np.array_equal(one, other) for one, other in pairs)
 
 
 def _is_decided(difference: OutputDifference) -> bool:
