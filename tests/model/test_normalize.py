@@ -361,3 +361,15 @@ def test_a_constant_of_integers_before_opset_9_is_stored_in_the_graph(opset: int
     feeds = {"x": np.random.default_rng(0).normal(size=(1, 4, 3, 3)).astype(np.float32), "c": np.array(True)}
     assert_same_numbers(model, legal, feeds)
     assert verify(legal, "nhwc", against=model).passed
+
+
+def test_a_name_without_a_letter_is_no_name() -> None:
+    # PaddlePaddle's exporter writes `?` for each unknown extent: height and width are not equal.
+    model = parse("g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }")
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim[2:]:
+            dim.dim_param = "?"
+    read = read_model(model)
+    assert shapes(read)["y"] == ["n", 3, "x_dim_2", "x_dim_3"]
+    legal, _ = legalize(model, "nhwc")
+    assert verify(legal, "nhwc", against=model).passed

@@ -339,10 +339,11 @@ def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
 
 
 def _clear_invalid_extents(proto: onnx.TypeProto) -> None:
-    """Clear extents of -1 and symbols without a name: exporters write unknown extents so."""
+    """Clear extents of -1 and names without a letter or digit, such as `?`: exporters write unknown extents so."""
     if proto.HasField("tensor_type"):
         for dim in proto.tensor_type.shape.dim[:]:
-            if dim.dim_value == -1 or (dim.HasField("dim_param") and not dim.dim_param):
+            is_unnamed = dim.HasField("dim_param") and not any(map(str.isalnum, dim.dim_param))
+            if is_unnamed or dim.dim_value == -1:
                 dim.ClearField("value")
 
 

@@ -3,10 +3,10 @@
 A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
 Reshape to known extents forces to a size has it, and the first dim of a graph input (in the source's order) is a batch
 and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one that an
-operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Dims whose product a Reshape to
-known extents forces to a number have sizes with that product; so have those that operands ask for, such as a matrix of
-that many rows. Any other counts 64, or the first usual size with which no formula is 0: an image of 64 x 64 has no
-window of 7 x 7 behind five strides of 2.
+operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Dims in a formula or a product
+for which a Reshape, a Squeeze, another operand (such as a matrix of so many rows) or a declared output asks for a
+number have sizes with which it is that number. Any other counts 64, or the first usual size with which no formula is
+0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
 """
 
 from __future__ import annotations

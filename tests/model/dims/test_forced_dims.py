@@ -130,10 +130,11 @@ def test_a_product_that_no_sizes_have_is_given_up_soon(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("nodes", "sizes"),
     [
-        ("a = MaxPool <kernel_shape = [3,3], strides = [2,2]> (x)  f = Flatten (a)  y = MatMul (f, m)", (7, 13)),
+        ("a = MaxPool <kernel_shape = [3,3], strides = [2,2]> (x)  f = Flatten (a)  y = MatMul (f, m)", (8, 14)),
         ("f = Flatten (x)  y = Gemm <transB = 1> (f, t)", (3, 6)),
         ("f = Flatten (x)  y = Gemm (f, t)", (1, 1)),
         ("f = Flatten (x)  y = Add (t, f)", (3, 6)),
+        ("a = MaxPool <kernel_shape = [3,3], strides = [2,2]> (x) f = Relu (a) y = Squeeze (f, two)", (4, None)),
         ("y = MatMul (x, m)", (None, 72)),
         ("y = MatMul (t, x)", (72, None)),
         ("y = Add (x, x)", (None, None)),
@@ -141,10 +142,18 @@ def test_a_product_that_no_sizes_have_is_given_up_soon(monkeypatch: pytest.Monke
 )
 def test_operands_ask_for_sizes_that_fit(nodes: str, sizes: tuple[int | None, int | None]) -> None:
     constants = f"float[72,4] m = {{{','.join(['0'] * 288)}}}, float[4,72] t = {{{','.join(['0'] * 288)}}}"
+    constants += ", int64[1] two = {2}"
     text = f"g (float[n,{'4,h,w' if 'f = ' in nodes else 'h,w'}] x) => (float y) <{constants}> {{ {nodes} }}"
     model = read_model(parsed(text))
     found = fitting_sizes(model, {"n": 1})
     assert (found.get("h"), found.get("w")) == sizes
+
+
+@pytest.mark.parametrize("operator", ["Identity", "Softmax"])
+def test_an_output_asks_for_the_extents_that_it_declares(operator: str) -> None:
+    text = f"""g (float[n,4,w] x) => (float[n,4,50] y) {{
+        a = MaxPool <kernel_shape = [2], strides = [2]> (x)  y = {operator} (a) }}"""
+    assert fitting_sizes(read_model(parsed(text)), {"n": 1}) == {"w": 100}
 
 
 @pytest.mark.parametrize("inputs", ["1,3,h,w", "n,3,h,w", "n,3,h,h"])

@@ -6,7 +6,7 @@ There the operators that read an input show it: their results have the number wh
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -33,6 +33,8 @@ _BY_BATCH = frozenset(
 """Operators that keep the first axis of their first operand."""
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
+_LIKE = frozenset({"Identity", "LogSoftmax", "Softmax"})
+"""Further operators whose result has the shape of the operand."""
 
 _LARGEST = 1 << 14
 """No larger size is tried for a dim."""
@@ -117,7 +119,12 @@ def _factorizations(size: int, count: int, are_apart: bool) -> Iterator[tuple[in
 
 
 def _solution(formula: str, size: int, known: Mapping[str, int]) -> dict[str, int] | None:
-    """The least size of the only name in a formula that is not known with which it has this size."""
+    """A size of the only name in a formula that is not known with which it has this size: of several, one that windows
+    divide most often, as sizes of images are.
+
+    >>> _solution("(((h - 1)//2)//2)//2 + 1", 28, {}), _solution("h//16", 14, {}), _solution("2*h", 7, {})
+    ({'h': 224}, {'h': 224}, None)
+    """
     unknown = sorted(_names_in(formula) - known.keys())
     if len(unknown) > 1:
         return None
@@ -129,8 +136,9 @@ def _solution(formula: str, size: int, known: Mapping[str, int]) -> dict[str, in
         return formula_size(formula, {**known, name: each}) or 0
 
     # The extents behind windows grow with the extent in front of them.
-    least = bisect_left(range(_LARGEST), size, lo=1, key=at)
-    return {name: least} if at(least) == size else None
+    first = bisect_left(range(_LARGEST), size, lo=1, key=at)
+    end = bisect_right(range(_LARGEST), size, lo=1, key=at)
+    return {name: max(range(first, end), key=lambda each: each & -each)} if first < end else None
 
 
 def enter_sizes(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> bool:
@@ -229,7 +237,7 @@ def _asked(
         if node.op_type in RESHAPES:
             found = _by_elements(read, made)
             # An extent of 1 may come and go beside other open ones: what reads the input leaves it open.
-            if not made.shape.is_static() and node.op_type != "Transpose":
+            if not (made.shape.is_static() or node.op_type == "Transpose" or of_operands):
                 found = [(dim, size) for dim, size in found if size != 1]
         elif node.op_type in _ELEMENTWISE:
             found = _by_axis(node, made.shape, of_operands)
@@ -237,6 +245,9 @@ def _asked(
             found = [(read.shape[0], made.shape[0])]
         elif of_operands and node.op_type in _PRODUCTS:
             found = _by_contraction(node)
+        elif of_operands and node.op_type in _LIKE:
+            # A model may declare the sizes of its example for an output.
+            found = [*zip(read.shape, made.shape, strict=False)]
         else:
             continue
         for dim, size in found:
