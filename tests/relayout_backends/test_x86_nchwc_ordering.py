@@ -87,3 +87,14 @@ def test_a_softmax_over_channels_first_data_is_transposed_by_its_kernel_or_by_tr
     assert Counter(node.op_type for node in legal.graph.node) == {"Relu": 1, "Softmax": 1}
     assert report.cost == (4 * 4 * 4 * 6 * 6 if opset == 17 else 0)
     assert_same_numbers(net.model(), legal, {"x": np.ones((1, 4, 6, 6), np.float32)})
+
+
+def test_a_softmax_of_an_open_batch_costs_as_much_in_the_legal_model() -> None:
+    # Its batch is the last axis there: the charge for an axis that is not innermost counts it once as before.
+    net = Net()
+    soft = net.node("Softmax", net.transpose(net.input("x", (21, 3, "n")), 2, 0, 1), axis=1)
+    net.output(net.transpose(soft, 1, 2, 0))
+    legal, report = relayout.legalize(net.model(), X86Nchwc(block=16))
+    assert [node.op_type for node in legal.graph.node] == ["Softmax"]
+    again, second = relayout.legalize(legal, X86Nchwc(block=16))
+    assert (second.cost, again) == (report.cost, legal)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.constants import hangs_on_constants
 from relayout.model.dims.formula import formula_size
@@ -108,15 +109,20 @@ def extents(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def volume(value: ir.Value, axes: Iterable[int]) -> int:
-    """The product of these extents; an unknown name counts 64, also in a formula such as `h*w`, an unknown batch 1."""
+    """The product of these extents; an unknown name counts 64, also in a formula such as `h*w`, an unknown batch 1.
+
+    The batch is the first axis in the source's order, so that it is the same one when a legal model is read again.
+    """
     shape = value.shape
     assert shape is not None
+    order = value.metadata_props.get(ORDER_KEY, "").split(",")
+    batch = order.index("0") if len(order) == len(shape) and "0" in order else 0
 
     def extent(axis: int) -> int:
         dim = shape[axis]
         if isinstance(dim, int):
             return dim
-        return 1 if axis == 0 else formula_size(dim.value or "", {}, UNKNOWN) or UNKNOWN
+        return 1 if axis == batch else formula_size(dim.value or "", {}, UNKNOWN) or UNKNOWN
 
     return prod(extent(axis) for axis in axes)
 
