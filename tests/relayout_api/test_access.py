@@ -16,11 +16,11 @@ import httpx
 import pytest
 from chromium import browsing
 from command_line import Run
-from http_bodies import GRAPH
 from http_server import Server, client_of, serving, wait_for
 from playwright.sync_api import expect
 
 from relayout.cli import main
+from relayout_api.examples import GRAPH
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
 

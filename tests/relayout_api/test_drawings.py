@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import httpx
-from http_bodies import GRAPH, onnx_bytes
+from http_bodies import onnx_bytes
+
+from relayout_api.examples import GRAPH
 
 ONNX = {"Content-Type": "application/octet-stream"}
 

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import onnx
 import pytest
-from http_bodies import GRAPH, onnx_bytes, onnx_model
+from http_bodies import onnx_bytes, onnx_model
 from http_server import Server
 
-from relayout_api.examples import BACKEND
+from relayout_api.examples import BACKEND, GRAPH
 
 ONNX = {"Content-Type": "application/octet-stream"}
 

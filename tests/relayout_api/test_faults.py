@@ -16,11 +16,11 @@ from time import monotonic, sleep
 
 import httpx
 import pytest
-from http_bodies import GRAPH
 from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
 from http_server import Server, children, client_of, has_ended, is_running, serving, wait_for, workers_of
 
 from relayout_api.access.keys import Keys
+from relayout_api.examples import GRAPH
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 

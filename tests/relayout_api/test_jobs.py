@@ -9,9 +9,11 @@ from typing import Any
 import httpx
 import onnx
 import pytest
-from http_bodies import GRAPH, onnx_bytes
+from http_bodies import onnx_bytes
 from http_jobs import events_of, state_of, submit, submit_loop, wait_until_ended
 from http_server import Server, is_running, wait_for, workers_of
+
+from relayout_api.examples import GRAPH
 
 ONNX = {"Content-Type": "application/octet-stream"}
 BODY = {"graph": GRAPH, "backend": "nhwc"}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_bodies import GRAPH, endless_loop, swelling_functions
+from http_bodies import endless_loop, swelling_functions
 from http_server import (
     MAX_BODY,
     QUEUE,
@@ -30,6 +30,8 @@ from http_server import (
     wait_for,
     workers_of,
 )
+
+from relayout_api.examples import GRAPH
 
 JSON = {"Content-Type": "application/json"}
 MOST_LAYOUT = 64 << 10

@@ -11,10 +11,10 @@ import httpx
 import onnx
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST
-from http_bodies import GRAPH
 from http_jobs import wait_until_ended
 
 from relayout.report.schema import Report
+from relayout_api.examples import GRAPH
 
 BODY = json.dumps({"graph": GRAPH, "backend": "nhwc"}).encode()
 GZIP = {"Content-Type": "application/json", "Content-Encoding": "gzip"}

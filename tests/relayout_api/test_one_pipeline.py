@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import onnx
 import pytest
-from http_bodies import GRAPH, onnx_model
+from http_bodies import onnx_model
 
 import relayout
 from relayout.backend import load_backend
 from relayout.cli import main
 from relayout.model.io import read_model, to_json
 from relayout.report.totals import totals
+from relayout_api.examples import GRAPH
 
 BACKENDS = ["onnx", "nhwc", "convert-layout", "x86-nchwc"]
 OPTIONS: dict[str, dict[str, Any]] = {"convert-layout": {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4i4o"]}}}

@@ -15,9 +15,11 @@ import httpx
 import onnx
 import pytest
 from chromium import browsing
-from http_bodies import GRAPH, endless_loop, onnx_bytes, onnx_model
+from http_bodies import endless_loop, onnx_bytes, onnx_model
 from http_server import MAX_BODY, Server
 from playwright.sync_api import Browser, Locator, Page, Request, expect
+
+from relayout_api.examples import GRAPH
 
 _AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 _PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}

@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from http_bodies import GRAPH, onnx_bytes
+from http_bodies import onnx_bytes
 
 from relayout.errors import InfeasibleError, InternalError, LayoutSyntaxError, OutOfTimeError, RelayoutError
 from relayout_api.app import create_app
+from relayout_api.examples import GRAPH
 from relayout_api.problems import KINDS, RefusedError, problem_of
 from relayout_api.settings import Settings
 

@@ -21,10 +21,11 @@ import httpx
 import onnx
 import pytest
 from anyio import to_thread
-from http_bodies import GRAPH, onnx_bytes
+from http_bodies import onnx_bytes
 from http_server import Server, children, replaced, wait_for, workers_of
 
 from relayout.backend import Backend, load_backend
+from relayout_api.examples import GRAPH
 from relayout_api.problems import RefusedError
 from relayout_api.schemas import LegalizeParameters
 from relayout_api.settings import Settings

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-__all__ = ["browsing"]
-
 
 @contextmanager
 def browsing() -> Iterator[Browser]:

@@ -15,18 +15,6 @@ from graphs import assert_close, run
 from relayout import legalize, verify
 from relayout.model.proto_graphs import subgraphs_of
 
-__all__ = [
-    "Failure",
-    "Feeds",
-    "assert_legal_and_equivalent",
-    "drawn",
-    "first_difference",
-    "node_texts",
-    "one_line",
-    "raised_at",
-    "refused_by_checker",
-]
-
 Feeds = Mapping[str, np.ndarray]
 
 

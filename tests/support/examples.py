@@ -11,8 +11,6 @@ import numpy as np
 from relayout.ops import Row, rows
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = ["EXAMPLES", "Constant", "Example", "Input", "row_of"]
-
 F, D, I64, I32, I8, U8, B = (np.float32, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_)
 
 

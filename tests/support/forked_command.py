@@ -19,8 +19,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["forked_command"]
-
 _CLIENT = """#!{python} -IS
 import marshal, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:

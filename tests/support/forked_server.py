@@ -15,8 +15,6 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-__all__ = ["forked_server"]
-
 _IMPORTS = [
     "relayout.cli.commands",
     "relayout.cli.serve",

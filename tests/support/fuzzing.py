@@ -26,8 +26,6 @@ from relayout.report.totals import totals
 from relayout.verification.memory_format import parse_atoms
 from relayout.verification.verifier import verify
 
-__all__ = ["Failure", "check", "in_boundary_format", "runs"]
-
 # Backends that require a layout only of operators that can take it. Glow's require it of GatherND too, for example.
 _ALWAYS_FEASIBLE = frozenset(["auto-nhwc", "convert-layout", "nchw", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
 # Backends whose conversions are all Transposes.

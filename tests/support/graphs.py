@@ -12,8 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from relayout.model.runtime import plain_session
 
-__all__ = ["Net", "assert_close", "assert_same_numbers", "random_feeds", "run", "session"]
-
 
 class Net:
     """A graph under construction: each call adds a node and returns the name of its result."""

@@ -7,10 +7,6 @@ from typing import Any
 import onnx
 import onnx.parser
 
-from relayout_api.examples import GRAPH
-
-__all__ = ["GRAPH", "endless_loop", "onnx_bytes", "onnx_model", "swelling_functions"]
-
 _TEXT = """
 <ir_version: 10, opset_import: ["" : 20]>
 wrapped (float[1,8,8,4] image) => (float[1,8,8,4] features) <float[4,4,1,1] weight = {WEIGHT}> {

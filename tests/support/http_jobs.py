@@ -9,8 +9,6 @@ import httpx
 from http_bodies import endless_loop
 from http_server import wait_for
 
-__all__ = ["events_of", "loop_body", "state_of", "submit", "submit_loop", "wait_until_ended"]
-
 ENDED = ("succeeded", "failed", "cancelled")
 
 

@@ -15,22 +15,6 @@ from time import monotonic, sleep
 import httpx
 from forked_server import forked_server
 
-__all__ = [
-    "MAX_BODY",
-    "QUEUE",
-    "TIME_LIMIT",
-    "WORKERS",
-    "Server",
-    "children",
-    "client_of",
-    "has_ended",
-    "is_running",
-    "replaced",
-    "serving",
-    "wait_for",
-    "workers_of",
-]
-
 MAX_BODY = 1 << 20
 TIME_LIMIT = 5.0
 WORKERS = 2

@@ -11,8 +11,6 @@ from relayout import Report, Verification
 from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.report.schema import Finding
 
-__all__ = ["TO_NCHW", "TO_NHWC", "checked", "findings_about", "operator", "operators"]
-
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 

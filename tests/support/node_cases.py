@@ -31,8 +31,6 @@ from relayout.errors import InfeasibleError, InputError, RelayoutError
 from relayout.report.schema import Report
 from relayout.verification.constants import RANDOM
 
-__all__ = ["KINDS", "Case", "Outcome", "backends", "cases", "check", "operators", "sample", "wrapped"]
-
 KINDS = ("crash", "checker", "numbers", "verify", "second run", "cost")
 """The kinds of failures in the result of one test and backend."""
 RUNTIMES = ("onnxruntime", "onnx.reference")

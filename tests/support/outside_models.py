@@ -6,8 +6,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["CASES", "model_of"]
-
 OPEN = """net (float[batch,6,8,8] x, float[6,6,3,3] w, float[6] bias, float[6,1,3,3] d, float[10,24] m)
              => (float[batch,10] y) {
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w, bias)

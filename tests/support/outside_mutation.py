@@ -18,8 +18,6 @@ import onnx
 from graphs import session
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["KINDS", "Mutant", "differs", "mutants"]
-
 SIZES = (2, 3, 5, 7)
 """Sizes of open dims. A mutant writes down one of the first two; the oracle draws all."""
 

@@ -14,8 +14,6 @@ from random_graphs import Builder, Rejected, Val
 from random_operands import element_type
 from random_operators import PROPOSALS, adapted, propose
 
-__all__ = ["computed", "parameters"]
-
 Shape = tuple[int, ...]
 I64, I8 = np.int64, np.int8
 LARGE = 1024

@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 from graphs import Net
 
-__all__ = ["draw_network"]
-
 _CHANNELS = (1, 3, 4, 6, 8, 12, 16, 17, 20, 24, 32, 40, 48)
 _ACTIVATIONS = tuple("Relu Sigmoid Tanh LeakyRelu HardSwish HardSigmoid Elu Softplus Abs Exp Cos".split())
 

@@ -36,8 +36,6 @@ from random_values import (
     tolerance,
 )
 
-__all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
-
 NEWEST_OPSET = 26
 """The newest opset that onnxruntime runs."""
 

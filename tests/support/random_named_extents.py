@@ -14,8 +14,6 @@ from relayout.errors import RelayoutError
 from relayout.legalization import legalize
 from relayout.verification.verifier import verify
 
-__all__ = ["BACKENDS", "EVEN_SIZES", "SIZES", "NamedNet", "draw_named", "faults_of_named"]
-
 BACKENDS = ("nhwc", "onnx", "tpu", "auto-nhwc", "x86-nchwc", "nchw", "xla-cpu")
 SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 3, "w": 5}, {"n": 3, "h": 1, "w": 2})
 EVEN_SIZES = ({"n": 1, "h": 6, "w": 4}, {"n": 2, "h": 2, "w": 8}, {"n": 3, "h": 4, "w": 2})

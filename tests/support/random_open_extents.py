@@ -19,8 +19,6 @@ from onnx import TensorProto, helper
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 
-__all__ = ["draw_open", "worse_sizes"]
-
 PERMS = [(0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2)]
 I64 = TensorProto.INT64
 LONG = 9

@@ -8,29 +8,6 @@ from typing import Any
 import numpy as np
 from random_graphs import Builder, Rejected, Val
 
-__all__ = [
-    "PROPOSALS",
-    "adapted",
-    "axis_of",
-    "back",
-    "booleans",
-    "element_type",
-    "fits",
-    "floats",
-    "image",
-    "indices",
-    "insert_units",
-    "integers",
-    "kernel",
-    "masked",
-    "partner",
-    "positive",
-    "propose",
-    "proposes",
-    "unit",
-    "unsqueezed",
-]
-
 Proposal = Callable[[Builder, str], Any]
 PROPOSALS: dict[str, Proposal] = {}
 I64, I32, I8, B = np.int64, np.int32, np.int8, np.bool_

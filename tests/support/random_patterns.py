@@ -17,8 +17,6 @@ from random_subgraphs import branches, loop, scan
 
 from relayout.ops import Row, rows
 
-__all__ = ["draw_graph", "forced_row"]
-
 I64, B = np.int64, np.bool_
 PATTERNS: list[Callable[[Builder], Any]] = []
 
@@ -332,10 +330,6 @@ def _onnx_rows() -> list[Row]:
     return [row for row in rows() if not row.domain and onnx.defs.has(row.operator)]
 
 
-def _opset_for(b: Builder, row: Row) -> int:
-    return b.draw.randint(*_opsets(row.operator, row.since))
-
-
 @cache
 def _opsets(operator: str, since: int) -> tuple[int, int]:
     """The first and the last opset to which this row of the op table applies."""
@@ -361,7 +355,7 @@ def draw_graph(seed: int) -> RandomGraph:
     """The graph for this seed, the same on every machine. Raises Rejected, rarely, if no graph results."""
     row = forced_row(seed)
     b = Builder(seed, NEWEST_OPSET)
-    b.opset = _opset_for(b, row)
+    b.opset = b.draw.randint(*_opsets(row.operator, row.since))
     b.symbolic = b.chance(0.3)
     b.real = b.draw.choices([np.float32, np.float64, np.float16], [88, 8, 4])[0]
     b.computes = computed

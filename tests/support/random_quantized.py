@@ -10,8 +10,6 @@ import onnx
 from graphs import Net, run
 from onnx import helper
 
-__all__ = ["draw_quantized"]
-
 _DOMAIN = "com.microsoft"
 _OPERATORS = (
     "QLinearAdd QLinearAveragePool QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere"

@@ -15,8 +15,6 @@ from relayout.backend import Backend, load_backend
 from relayout.backend.registry import find_backends
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
-__all__ = ["SPATIAL", "Settings", "draw_options", "draw_settings", "mixed", "shipped"]
-
 # Weights of the shipped backends in the draw; the default is 1.
 _OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
 SPATIAL = ("W", "HW", "DHW")

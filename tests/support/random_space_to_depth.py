@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from graphs import Net
 
-__all__ = ["BlockChain", "block_chain", "space_to_channels"]
-
 Shape = tuple[int, int, int, int]
 
 TO_CHANNELS = ((0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4), (0, 5, 3, 1, 2, 4))

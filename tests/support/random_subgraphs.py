@@ -12,8 +12,6 @@ from random_graphs import Builder, Rejected, Val
 from random_operands import element_type
 from random_operators import floats
 
-__all__ = ["branches", "loop", "scan"]
-
 Shape = tuple[int, ...]
 B, I64 = np.bool_, np.int64
 KIND = helper.make_tensor_value_info

@@ -11,8 +11,6 @@ from random_settings import SPATIAL, Settings, draw_options, draw_settings, mixe
 
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
-__all__ = ["KINDS", "draw_specified"]
-
 KINDS = ("table", "devices")
 _CONDITIONS: Sequence[dict[str, Any]] = (
     {"rank": 4},

@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "BLOWN_UP", "EXACT", "HIGHEST", "JUMPING", "LARGEST", "NOISE", "NORMALIZING", "SUMMING", "Rejected", "Val",
-    "is_near", "tolerance",
-]  # fmt: skip
-
 LARGEST = 6000
 HIGHEST = 2000.0
 F, F16, D, I64, I32, I8, U8, B = np.float32, np.float16, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_

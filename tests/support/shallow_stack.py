@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["shallow_stack"]
-
 
 @contextmanager
 def shallow_stack(room: int) -> Iterator[None]:

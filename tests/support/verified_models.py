@@ -8,20 +8,6 @@ import onnx_ir as ir
 
 from relayout.report.schema import Verification
 
-__all__ = [
-    "HEADER",
-    "LEGAL",
-    "RAW",
-    "annotate",
-    "kernel",
-    "legal",
-    "model_of",
-    "node_of",
-    "raw",
-    "rules",
-    "value_of",
-]
-
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
 
 RAW = """net (float[1,3,8,9] x, float[4,3,3,3] w) => (float[1,4,4,4] y) {

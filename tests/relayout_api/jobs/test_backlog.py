@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from http_bodies import GRAPH
 from http_jobs import state_of, submit, submit_loop
 from http_server import client_of, serving, wait_for
 
+from relayout_api.examples import GRAPH
 from relayout_api.jobs.backlog import Backlog, Unfinished
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
