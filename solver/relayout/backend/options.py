@@ -75,7 +75,7 @@ def options_of(found: Any) -> tuple[BackendOption, ...]:
     return tuple(
         BackendOption(
             each.name,
-            hints.get(each.name, _type_of(each.default)),
+            hints.get(each.name, type(each.default) if isinstance(each.default, bool | int | float | str) else None),
             None if each.default is each.empty else each.default,
             about.get(each.name, ""),
         )
@@ -129,10 +129,6 @@ def _hints(found: type[Any]) -> dict[str, Any]:
     except (NameError, TypeError, AttributeError):
         # Names that are imported for type checkers alone are undefined here: the defaults give the types then.
         return {}
-
-
-def _type_of(default: Any) -> Any:
-    return type(default) if isinstance(default, bool | int | float | str) else None
 
 
 def _about(found: type[Any], names: Iterable[str]) -> dict[str, str]:

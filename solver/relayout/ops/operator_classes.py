@@ -82,7 +82,7 @@ class OperatorClasses:
             node.op_type,
             tuple(attributes),
             tuple([values[value] for value in inputs]),
-            tuple([(values[value], _is_used(value)) for value in outputs]),
+            tuple([(values[value], bool(value.name) and is_read(value)) for value in outputs]),
         )
         known = self._known.get(signature)
         if known is None:
@@ -140,10 +140,6 @@ def _told(attribute: ir.Attr) -> tuple[object, ...]:
     if kind in _MUTABLE:
         given = id(given)
     return attribute.name, kind, tuple(given) if isinstance(given, list) else given, attribute.ref_attr_name
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.name) and is_read(value)
 
 
 def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:

@@ -43,7 +43,7 @@ def instance_normalization(node: Reading) -> Free:
     """Decomposed, it reads and writes the data 10 times in place of 2, or 12 times without a sum of squares."""
     known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
     plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
-    if not plain or not all(_is_vector(node, index) for index in (1, 2)):
+    if not plain or not all(node.has(index) and node.rank(index) == 1 for index in (1, 2)):
         return named(node, (0,), "exact")
 
     def write(writing: DecompositionWriter, channel: int, spatial: Axes, *, plainly: bool = False) -> None:
@@ -52,10 +52,6 @@ def instance_normalization(node: Reading) -> Free:
     rule = named(node, (0,), "exact", written=[(write, 8), (partial(write, plainly=True), 10)])
     channel = rule.axis_names.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
-
-
-def _is_vector(node: Reading, index: int) -> bool:
-    return node.has(index) and node.rank(index) == 1
 
 
 @row("fixed", "LRN", "AveragePool", "LpPool")

@@ -77,7 +77,7 @@ class _Artist:
 
     def _node(self, node: ir.Node, within: int | None) -> DrawnNode:
         return DrawnNode(
-            name=_name_of(node),
+            name=node.name or (node.outputs[0].name if node.outputs else None) or "",
             operator=node.op_type,
             domain=node.domain,
             attributes={name: _attribute(each) for name, each in node.attributes.items()},
@@ -119,10 +119,6 @@ class _Artist:
             constant=self._tensors.is_constant(value),
             data=_data(value.const_value),
         )
-
-
-def _name_of(node: ir.Node) -> str:
-    return node.name or (node.outputs[0].name if node.outputs else None) or ""
 
 
 def _attribute(attribute: ir.Attr) -> str:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from relayout.ops import graphs_of
 from relayout.verification.axis_names import fed
-from relayout.verification.numeric.branches import Forcing, forced, forcings
+from relayout.verification.numeric.branches import forced, forcings
 from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.inputs import Array, draw_inputs, spread
@@ -142,7 +142,7 @@ def _in_runtime(
         trials = [first]
         for forcing in forcings(original):
             try:
-                trials.append(_changed(original, runtime, inner, _forcing(forcing), feeds[:1]))
+                trials.append(_changed(original, runtime, inner, partial(forced, forcing=forcing), feeds[:1]))
             except Exception as error:  # the branch may not fit these inputs
                 untried.append(f"{forcing}: {first_line(error)}")
         samples = [sample for trial in trials for sample in trial.results]
@@ -183,10 +183,6 @@ def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple
 
 def _is_integer(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.is_integer()
-
-
-def _forcing(forcing: Forcing) -> Callable[[ir.Model], ir.Model]:
-    return lambda model: forced(model, forcing)
 
 
 def _changed(
