@@ -32,11 +32,18 @@ from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import Axes, Free, OperatorClass, extents_of
+from relayout.ops import Axes, Free, OperatorClass, RegionEdge, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import operand_letters
 
-__all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
+__all__ = [
+    "Requirement",
+    "RequirementChecker",
+    "crossing_requirements",
+    "has_no_rewrite",
+    "has_requirement",
+    "unmet_packed",
+]
 
 _kept: Kept[tuple[Implementation, ...]] = Kept()
 
@@ -395,3 +402,26 @@ def _placeholder(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | N
     if value is None:
         return None
     return ir.Value(name=value.name, shape=shape or value.shape, type=value.type, const_value=value.const_value)
+
+
+_ANY = Layout.any(0)
+
+
+def has_no_rewrite(stated: Sequence[Implementation]) -> bool:
+    """Whether a node may have several choices, coupled by its implementation: each region edge has one then. If the
+    backend rewrites the node, all its values are as in the source."""
+    return all(each.rewrite is None for each in stated)
+
+
+def crossing_requirements(
+    choice: NodePorts, region_edge: RegionEdge, stated: Sequence[Implementation]
+) -> tuple[Requirement, ...]:
+    """The backend's requirements of the node's own operands among the ports of a region edge, by implementation."""
+    found = []
+    for implementation_index, each in enumerate(stated):
+        reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in region_edge.reads])
+        gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in region_edge.gives])
+        # The implementation's cost is charged for the node.
+        own = Implementation(reads, gives, device=each.device)
+        found.append(Requirement(own, choice, implementation_index))
+    return tuple(found)

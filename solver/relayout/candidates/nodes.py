@@ -37,7 +37,12 @@ from relayout.candidates.alternatives import (
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle, permuted_together
 from relayout.candidates.backend_conversions import most_stated_cost
-from relayout.candidates.backend_requirements import Requirement, RequirementChecker
+from relayout.candidates.backend_requirements import (
+    Requirement,
+    RequirementChecker,
+    crossing_requirements,
+    has_no_rewrite,
+)
 from relayout.candidates.black_boxes import (
     lacking_conversions,
     produced_formats,
@@ -59,7 +64,6 @@ from relayout.candidates.iteration_space import indexing_maps
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.representative import RepresentativeNames, representative_key, representative_of
-from relayout.candidates.subgraph_values import crossing_requirements, has_no_rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims, one_each

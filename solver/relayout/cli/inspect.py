@@ -90,7 +90,7 @@ def inspect(
         subject = _inspected(read[0], model, sizes)
         if second is not None:
             other = _inspected(read[1], second, sizes)
-    from relayout.report.inspection.difference import difference
+    from relayout.report.inspection.inspect import difference
     from relayout.report.inspection.pictures import neighbourhood, to_dot, to_svg
     from relayout.report.inspection.text import difference_text, inspection_text
 

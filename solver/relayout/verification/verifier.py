@@ -32,9 +32,8 @@ from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.boundary import check_boundary, note_layouts
 from relayout.verification.constants import constants_of
-from relayout.verification.cost.accounting import check_report
+from relayout.verification.cost.accounting import check_report, check_sizes, sizes_of
 from relayout.verification.cost.price import check_price, check_recorded_price
-from relayout.verification.cost.sizes import check_sizes, sizes_of
 from relayout.verification.counterparts import Original
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement

@@ -15,10 +15,18 @@ from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import DimSizes, elements_of, tensor_bytes
 from relayout.ops import all_nodes, extents_of
-from relayout.report.inspection.schema import Inspection, NodeFacts, OperatorCount, TransposeFacts, ValueFacts
+from relayout.report.inspection.schema import (
+    Difference,
+    Inspection,
+    LayoutChange,
+    NodeFacts,
+    OperatorCount,
+    TransposeFacts,
+    ValueFacts,
+)
 from relayout.report.totals import is_transpose, moved_bytes, totals
 
-__all__ = ["inspected"]
+__all__ = ["difference", "inspected"]
 
 # The newer exporter of PyTorch writes the stack trace to the metadata, the older one to the documentation of the node.
 _TRACE_KEY = "pkg.torch.onnx.stack_trace"
@@ -153,3 +161,41 @@ def _origin(node: ir.Node) -> str | None:
         return f"{file or older_file}:{line or older_line}{f' in {function}' if function else ''}"
     scope, slash, _ = (node.name or "").rpartition("/")
     return scope if slash and scope else None
+
+
+def difference(first: Inspection, second: Inspection) -> Difference:
+    """The differences of the second model from the first. Conversions are the same if they change the value of the same
+    name in the same way; the value may be their operand or their result."""
+    ours, theirs = ({_key(each): each for each in one.transposes} for one in (first, second))
+    before, after = ({value.name: value for value in one.values} for one in (first, second))
+    counts = {each.operator: each.count for each in first.operators}
+    counted = {each.operator: each.count for each in second.operators}
+    return Difference(
+        first=first.model,
+        second=second.model,
+        before=first.totals,
+        after=second.totals,
+        operators=tuple(
+            OperatorCount(operator=operator, count=counted.get(operator, 0), before=counts.get(operator, 0))
+            for operator in sorted({*counts, *counted})
+            if counts.get(operator, 0) != counted.get(operator, 0)
+        ),
+        removed=tuple(each for key, each in ours.items() if key not in theirs),
+        added=tuple(each for key, each in theirs.items() if key not in ours),
+        layouts=tuple(
+            LayoutChange(value=name, before=_text(value), after=_text(after[name]))
+            for name, value in before.items()
+            if name in after and _text(value) != _text(after[name])
+        ),
+    )
+
+
+def _key(transpose: TransposeFacts) -> tuple[object, ...]:
+    return transpose.operator, transpose.input, transpose.output, transpose.perm
+
+
+def _text(value: ValueFacts) -> str:
+    # Inference numbers the symbols that it makes up anew in each model.
+    dims = ["?" if dim is None or str(dim).startswith("unk__") else str(dim) for dim in value.shape or ()]
+    shape = "?" if value.shape is None else ",".join(dims)
+    return f"{value.layout or '-'} [{shape}]"

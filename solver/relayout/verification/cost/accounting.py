@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Set
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import INLINED_KEY
-from relayout.report.schema import Finding, Report
-from relayout.verification.counting import count
+from relayout.model.dims.formula import formula_size
+from relayout.report.schema import Finding, Report, Severity
+from relayout.verification.counting import count, determined_sizes
 
-__all__ = ["check_report"]
+__all__ = ["check_report", "check_sizes", "sizes_of"]
 
 _PART_OF_CHARGE = {"operator": "operators", "decomposition": "operators", "reorder": "reorders", "pad": "pads"}
 
@@ -112,3 +113,31 @@ def _unaccounted(message: str, expected: str, found: str) -> Finding:
 
 def _off(message: str, expected: str, found: str) -> Finding:
     return Finding(rule="status", expected=expected, found=found, message=message)
+
+
+def sizes_of(report: Report, dims: Mapping[str, int] | None) -> dict[str, int]:
+    """The sizes with which a report is checked: those that it states, and `dims` for names that it does not have."""
+    return {**(dims or {}), **report.sizes}
+
+
+def check_sizes(report: Report, model: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each size of `report`, of a dim whose extent is not known before the run, that is none, that
+    another size contradicts, or that is not the only one with which the model runs.
+
+    The totals and prices of a report are those at these sizes, so the verifier counts with them too: the caller may
+    have given some, and a model that is read anew may show others. A size with which the model does not run is allowed,
+    as it is an assumption, and said.
+    """
+    known = determined_sizes(model.graph.inputs, list(model.graph.all_nodes()))
+    for name, size in report.sizes.items():
+        if size < 0:
+            yield _finding("error", name, "at least 0", size)
+        elif (result := formula_size(name, report.sizes)) is not None and result >= 0 and result != size:
+            yield _finding("error", name, f"{result}, by the sizes of its names", size)
+        elif known.get(name, size) != size:
+            yield _finding("warning", name, f"{known[name]}, the only size with which the model runs", size)
+
+
+def _finding(severity: Severity, name: str, expected: str, size: int) -> Finding:
+    message = f"the report counts with another size of {name}"
+    return Finding(rule="cost-accounting", severity=severity, expected=expected, found=str(size), message=message)
