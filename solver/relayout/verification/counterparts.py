@@ -27,6 +27,7 @@ __all__ = [
     "OriginalIndex",
     "ancestors",
     "behind_views",
+    "bodies_of",
     "counterpart",
     "first_result",
     "paired_graphs",
@@ -138,8 +139,8 @@ def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.
         if other is None or other.op_type != node.op_type:
             other = original.by_name.get(node.name or "")
         if other is not None and other.op_type == node.op_type:
-            theirs = _bodies(other)
-            pairs.update((body, theirs[name]) for name, body in _bodies(node).items() if name in theirs)
+            theirs = bodies_of(other)
+            pairs.update((body, theirs[name]) for name, body in bodies_of(node).items() if name in theirs)
     return pairs
 
 
@@ -157,7 +158,7 @@ def _maker(original: ModelIndex, graph: ir.Graph | None, name: str) -> ir.Node |
     return None if value is None else value.producer()
 
 
-def _bodies(node: ir.Node) -> dict[str, ir.Graph]:
+def bodies_of(node: ir.Node) -> dict[str, ir.Graph]:
     """The graphs inside a node by the names of its attributes."""
     graphs = [each for each in node.attributes.values() if each.type is ir.AttributeType.GRAPH and not each.is_ref()]
     return {each.name: each.as_graph() for each in graphs}

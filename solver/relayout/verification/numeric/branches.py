@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constants import constants_of
+from relayout.verification.counterparts import bodies_of
 
 __all__ = ["Forcing", "forced", "forcings"]
 
@@ -51,7 +52,7 @@ def _paths(graph: ir.Graph, constants: Set[ir.Value], path: tuple[bool, ...]) ->
     """For each branch of an If whose condition is not a constant, the branches that lead to it, and itself."""
     for node in graph:
         is_open = _is_open(node, constants)
-        for name, inner in _bodies(node):
+        for name, inner in bodies_of(node).items():
             longer = (*path, name == "then_branch") if is_open else path
             if is_open:
                 yield longer
@@ -73,7 +74,7 @@ def forced(model: ir.Model, forcing: Forcing) -> ir.Model:
     for n, node in enumerate(loops):
         node.replace_input_with(0, rounds)
         node.replace_input_with(1, goes)
-        for _, body in _bodies(node):
+        for body in bodies_of(node).values():
             again = ir.node("Identity", [goes])
             body.append(again)
             body.outputs[0] = again.outputs[0]
@@ -95,7 +96,7 @@ def _open_in(graph: ir.Graph, constants: Set[ir.Value], depth: int) -> Iterator[
         is_open = _is_open(node, constants)
         if is_open:
             yield node, depth
-        for _, inner in _bodies(node):
+        for inner in bodies_of(node).values():
             yield from _open_in(inner, constants, depth + is_open)
 
 
@@ -124,10 +125,3 @@ def _count(node: ir.Node, constants: Set[ir.Value]) -> int | None:
 def _number(value: ir.Value) -> int | None:
     tensor = constant_tensor(value)
     return int(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
-
-
-def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """The graphs inside a node, by the names of its attributes."""
-    for attribute in node.attributes.values():
-        if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.name, attribute.as_graph()
