@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops.node_reader import constant_tensor
 
 __all__ = ["FOLDABLE", "folded_value"]
@@ -93,27 +95,16 @@ def _is_foldable(node: ir.Node) -> bool:
 
 def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:
     """`nodes` in topological order."""
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-
     if not nodes:
         return ir.Tensor(leaves[value.name or ""])
     graph = nodes[-1].graph
     assert graph is not None
-    protos = [ir.serde.serialize_node(node) for node in nodes]
-    inputs = [
-        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in leaves.items()
-    ]
-    output = onnx.helper.make_value_info(value.name or "", onnx.TypeProto())
-    body = onnx.helper.make_graph(protos, "constants", inputs, [output])
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     try:
         with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
+            (array,) = evaluated_alone(map(ir.serde.serialize_node, nodes), leaves, [value.name or ""], opsets)
     except Exception:  # the reference implementation lacks operators and types; the node then stays in the model
         return None
-    array = np.asarray(result)
     return ir.Tensor(array) if _is_sure(array, value.dtype) else None
 
 
