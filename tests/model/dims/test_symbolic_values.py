@@ -254,15 +254,21 @@ def test_names_with_dots_are_names() -> None:
     assert str(node.outputs[0].shape) == "[1,3,ids.2//2,4]"
 
 
-def test_a_broadcast_of_equal_extents_keeps_their_formula() -> None:
+@pytest.mark.parametrize(
+    ("size", "pads", "half", "quarter"),
+    [(2, 0, "{0}//2", "({0}//2)//2"), (3, 1, "({0} - 1)//2 + 1", "(({0} - 1)//2)//2 + 1")],
+    ids=["quotients", "sums"],
+)
+def test_a_broadcast_of_equal_extents_keeps_their_formula(size: int, pads: int, half: str, quarter: str) -> None:
     net = Net()
     image = net.input("x", ("n", 3, "h", "w"))
-    one, other = (net.node("Conv", image, net.weight(3, 3, 2, 2), strides=[2, 2]) for _ in range(2))
+    window = {"strides": [2, 2], "pads": [pads] * 4}
+    one, other = (net.node("Conv", image, net.weight(3, 3, size, size), **window) for _ in range(2))
     added = net.node("Add", one, other)
-    net.output(net.node("MaxPool", added, kernel_shape=[2, 2], strides=[2, 2]))
+    net.output(net.node("MaxPool", added, kernel_shape=[size, size], **window))
     shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
-    assert shapes[added] == shapes[one] == "[n,3,h//2,w//2]"
-    assert list(shapes.values())[-1] == "[n,3,(h//2)//2,(w//2)//2]"
+    assert shapes[added] == shapes[one] == f"[n,3,{half.format('h')},{half.format('w')}]"
+    assert list(shapes.values())[-1] == f"[n,3,{quarter.format('h')},{quarter.format('w')}]"
 
 
 def test_a_sum_with_a_stored_constant_keeps_the_names_whatever_the_output_is_called() -> None:
