@@ -24,7 +24,7 @@ from relayout.layout.memory_format import Extent, normal_form
 from relayout.model.emit import Emitter, Physical
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, replace_entries, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, extents_by_name, replace_entries, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
@@ -150,10 +150,7 @@ def _shapes(inferred: onnx.ModelProto) -> dict[str, Extents]:
     found: dict[str, Extents] = {}
     for graph in subgraphs_of(inferred.graph):
         found.update({tensor.name: list(tensor.dims) for tensor in graph.initializer})
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.HasField("shape"):
-                dims = value.type.tensor_type.shape.dim
-                found[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+        found.update(extents_by_name(graph))
     return found
 
 

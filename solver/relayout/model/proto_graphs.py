@@ -64,6 +64,19 @@ def dims_in(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]
             yield from value.type.tensor_type.shape.dim
 
 
+def extents_in(kind: onnx.TypeProto) -> tuple[int | None, ...] | None:
+    """The extents of a tensor's type, None for each that has no number; None where the rank is not known."""
+    if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):
+        return None
+    return tuple([dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim])
+
+
+def extents_by_name(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
+    """The extents of the values of a graph that have a declared rank, by name."""
+    found = ((value.name, extents_in(value.type)) for value in declared_values(graph))
+    return {name: extents for name, extents in found if extents is not None}
+
+
 def static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
     """The extents of a tensor's type; None where one is not known, or the rank."""
     if not (kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")):

@@ -14,7 +14,7 @@ from relayout.layout.layout import Layout
 from relayout.model.dims.inference_placeholders import hide
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.proto_graphs import graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import extents_in, graphs_inside, subgraphs_of
 from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -137,7 +137,7 @@ def _check_inference(hidden: onnx.ModelProto) -> Iterator[Finding]:
 def _check_shapes(model: ir.Model, inferred: Mapping[str, bytes]) -> Iterator[Finding]:
     """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
     # Networks repeat their types, and an encoded one is compared faster than it is read.
-    known = {written: _extents_of(onnx.TypeProto.FromString(written)) for written in set(inferred.values())}
+    known = {written: extents_in(onnx.TypeProto.FromString(written)) for written in set(inferred.values())}
     faults = []
     for node in model.graph:
         for value in node.outputs:
@@ -284,12 +284,6 @@ def _inferred(proto: onnx.ModelProto, *, strict: bool) -> dict[str, bytes] | Non
     types = {key: onnx.helper.make_tensor_type_proto(key[0], key[1:]).SerializeToString() for key in {*stored.values()}}
     named = {name: types[key] for name, key in stored.items()}
     return named | {info.name: info.type.SerializeToString() for info in (*found.value_info, *found.output)}
-
-
-def _extents_of(kind: onnx.TypeProto) -> Extents | None:
-    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)
 
 
 def _shown(shape: Extents) -> str:

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from relayout.model.dims.rounded_scales import Extents, rounded_scales, scales_that_infer
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import copied, declared_values, graphs_inside, replace_entries
+from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, replace_entries
 from relayout.model.tensor_types import is_absent
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
@@ -89,10 +89,10 @@ def _extents_before_resizes(proto: onnx.ModelProto, opset: int) -> Mapping[str, 
     resized = [node.input[0] for node in proto.graph.node if rounded_scales(node, constants) is not None]
     if not resized:
         return {}
-    declared = _extents(proto.graph)
+    declared = extents_by_name(proto.graph)
     if not any(None in declared.get(name, [None]) for name in resized):
         return {}
-    known: dict[str, Extents] = {}
+    known: Mapping[str, Extents] = {}
     # Where one Resize follows another, the extents of the second are right once those of the first are.
     for _ in resized:
         probe = copied(proto)
@@ -101,21 +101,12 @@ def _extents_before_resizes(proto: onnx.ModelProto, opset: int) -> Mapping[str, 
             inferred = onnx.shape_inference.infer_shapes(probe, data_prop=True)
         except Exception:  # the inference that follows has the error and its location
             break
-        extents = _extents(inferred.graph)
+        extents = extents_by_name(inferred.graph)
         found = {name: extents[name] for name in resized if name in extents}
         if found == known:
             break
         known = found
     return known
-
-
-def _extents(graph: onnx.GraphProto) -> dict[str, Extents]:
-    """The extents of all values of a graph that have a declared shape, by name."""
-    return {
-        value.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim]
-        for value in declared_values(graph)
-        if value.type.tensor_type.HasField("shape")
-    }
 
 
 def _vectors(graph: onnx.GraphProto) -> Mapping[str, onnx.TensorProto]:
@@ -156,7 +147,7 @@ def _replace(
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     types = {v.name: v.type.tensor_type.elem_type for v in values}
     declared = _Declared(
-        {**_extents(graph), **stored, **resized},
+        {**extents_by_name(graph), **stored, **resized},
         {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
         stored,
         vectors,

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, nodes_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, nodes_inside
 from relayout.model.runtime import plain_session
 from relayout.model.serialization import proto_of
 from relayout.verification.numeric.divisors import can_be_watched, check, watch, watched
@@ -134,7 +134,7 @@ def _onnxruntime(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
 def _is_small(proto: onnx.ModelProto) -> bool:
     """Whether all values of the graph are known to be small."""
     graph = proto.graph
-    types = {each.name: each.type.tensor_type for each in (*graph.input, *graph.value_info, *graph.output)}
+    types = {each.name: each.type.tensor_type for each in declared_values(graph)}
     if not all(each.HasField("shape") for each in types.values()):
         return False
     if not all(name in types for node in graph.node for name in node.output if name):
