@@ -290,15 +290,18 @@ def _spatial() -> list[Example]:
 def _contractions() -> list[Example]:
     numbers = np.random.default_rng(2).standard_normal
     digits, matrix, small = Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8), scale(0.1)
+    by_column = Constant(np.arange(1, 7) / 10, F), Constant(np.arange(6), U8)
     return [
         Example("MatMul", (X, Constant(numbers((5, 6)), F))),
         Example("MatMul", (X, Input((2, 3, 5, 6)))),
         Example("MatMul", (X, Input((3, 5, 6)))),
         Example("MatMul", (Input((4, 5)), Input((2, 3, 5, 6)))),
         Example("MatMul", (Input((4, 5)), Input((5, 6))), moves=False),
+        Example("MatMul", (Input((5,)), Input((2, 3, 5, 6))), moves=False),
         Example("MatMulInteger", (digits, matrix), {}, 10),
         Example("MatMulInteger", (digits, matrix, Constant(np.array(3), U8), Constant(np.arange(6), U8)), {}, 10),
         Example("QLinearMatMul", (Input((2, 3, 4, 5), U8, 0, 255), *small, matrix, *small, *small), {}, 10),
+        Example("QLinearMatMul", (digits, *small, matrix, *by_column, *small), {}, 10, moves=False),
         Example("Gemm", (Input((4, 5)), Constant(numbers((5, 6)), F), Constant(numbers(6), F)), moves=False),
         Example(
             "Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False
@@ -404,6 +407,14 @@ def _contributed() -> list[Example]:
             Constant(np.arange(6), F),
         ),
         quantized("MatMulIntegerToFloat", data, Constant(np.full((3, 5, 6), 7), I8), *[scale()[0]] * 2),
+        quantized(
+            "MatMulIntegerToFloat",
+            data,
+            Constant(np.full((3, 5, 6), 7), I8),
+            scale()[0],
+            Constant(np.arange(1, 19).reshape(3, 1, 6), F),
+            moves=False,
+        ),
         quantized("DynamicQuantizeMatMul", X, matrix, *columns),
         quantized("MatMulNBits", Input((2, 3, 32)), packed, scales, bits=4, block_size=32, K=32, N=6),
         quantized("FusedMatMul", X, Input((2, 3, 6, 5)), alpha=0.5, transB=1, moves=False),
