@@ -140,6 +140,21 @@ def test_a_model_that_contradicts_itself_is_compared_with_the_original_as_far_as
     assert not verification.passed
 
 
+@pytest.mark.parametrize("lacks", ["operands", "results", "a dtype"])
+def test_a_model_that_contradicts_itself_is_checked_against_its_report_as_far_as_it_goes(lacks: str) -> None:
+    model, claimed = legalize(raw(), "nhwc")
+    proto = ir.to_proto(model)
+    (node,) = [node for node in proto.graph.node if node.op_type == "Transpose" and node.input[0] == "x"]
+    if lacks == "operands":
+        del node.input[:]
+    elif lacks == "results":
+        del node.output[:]
+    else:
+        proto.graph.initializer[0].ClearField("data_type")
+    verification = verify(proto, "nhwc", against=raw(), report=claimed, max_bytes=0)
+    assert "shape" in rules(verification)
+
+
 def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
     model = legal()
     node = node_of(model, "to_nhwc")

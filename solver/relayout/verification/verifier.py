@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -107,42 +108,42 @@ def verify(
         enter_backend_operators(index.nodes, chosen)
     charges: Charges = {}
     price: Price | None = None
-    try:
+    numeric: Numeric | None = None
+    with _as_far_as_it_goes(faults):
         findings += _static(index, chosen, charges)
+    with _as_far_as_it_goes(faults):
         if theirs is not None:
             findings += check_against(index, theirs, chosen, run=run)
             findings += note_layouts(subject, theirs.model) if report is None else ()
-    except RelayoutError:
-        raise
-    except Exception:
-        if not faults:
-            raise  # else a check may fail on a model that contradicts itself
-    if report is not None:
-        findings += _other_backend(report, chosen)
-        findings += check_boundary(report, subject)
-        sizes = sizes_of(report, dims)
-        findings += check_sizes(report, subject)
-        findings += check_report(report, subject, original, sizes, conversion_operators_of(chosen))
-        found, price = check_price(report, index, chosen, charges, sizes)
-        findings += found
-    elif not faults:
-        found, price = check_recorded_price(index, chosen, charges, dims)
-        findings += found
+    with _as_far_as_it_goes(faults):
+        if report is not None:
+            findings += _other_backend(report, chosen)
+            findings += check_boundary(report, subject)
+            sizes = sizes_of(report, dims)
+            findings += check_sizes(report, subject)
+            findings += check_report(report, subject, original, sizes, conversion_operators_of(chosen))
+            found, price = check_price(report, index, chosen, charges, sizes)
+            findings += found
+        elif not faults:
+            found, price = check_recorded_price(index, chosen, charges, dims)
+            findings += found
     if certificate is not None:
         findings += _proof(subject, report, certificate)
     limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
-    if any(limit is not None for limit in limits.values()):
-        findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
-    numeric: Numeric | None = None
-    if shared is not None and original is not None and run:
-        given = model, shared.source
-        found, numeric = _numeric(subject, original, chosen, findings, Sampling(samples, seed, dims), given)
-        severity: Severity = "note" if static else "error"
-        findings += [
-            each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each for each in found
-        ]
-        if not any(finding.severity == "error" for finding in findings):
-            findings += _not_compared(numeric, severity, open_dims(original, dims))
+    with _as_far_as_it_goes(faults):
+        if any(limit is not None for limit in limits.values()):
+            findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
+    with _as_far_as_it_goes(faults):
+        if shared is not None and original is not None and run:
+            given = model, shared.source
+            found, numeric = _numeric(subject, original, chosen, findings, Sampling(samples, seed, dims), given)
+            severity: Severity = "note" if static else "error"
+            findings += [
+                each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each
+                for each in found
+            ]
+            if not any(finding.severity == "error" for finding in findings):
+                findings += _not_compared(numeric, severity, open_dims(original, dims))
     in_pieces = numeric is not None and numeric.pieces is not None
     if theirs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
@@ -239,6 +240,18 @@ def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
         text = f"{error.where}: {error.problem}" if error.where else error.problem
         finding = Finding(rule="shape", expected=error.expected, found=error.found, message=text)
         return raw, [finding]
+
+
+@contextmanager
+def _as_far_as_it_goes(faults: Sequence[Finding]) -> Iterator[None]:
+    """A check of a model that could not be read may fail in any way: its parts contradict each other."""
+    try:
+        yield
+    except RelayoutError:
+        raise
+    except Exception:
+        if not faults:
+            raise
 
 
 def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
