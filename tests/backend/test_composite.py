@@ -374,6 +374,52 @@ def test_the_verifier_finds_a_node_on_a_device_that_does_not_support_it() -> Non
     assert any("no such device" in f.message for f in verify(legal, table()).findings)
 
 
+def spoil(change: str, model: onnx.ModelProto) -> None:
+    """Put one fault into the devices of a legal model of `network()`, and take away the cost, which may show it too."""
+    del model.metadata_props[:]
+    softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
+    if change == "a node is noted as written for a device that does not take it":
+        del softmax.metadata_props[:]
+        for key in ("relayout.device", "relayout.written_at"):
+            softmax.metadata_props.add(key=key, value="npu")
+    elif change == "a node names no device":
+        del softmax.metadata_props[:]
+    elif change == "an input is not on the host":
+        model.graph.input[0].metadata_props[0].value = "npu"
+    else:
+        del model.graph.output[0].metadata_props[:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "a node is noted as written for a device that does not take it",
+        "a node names no device",
+        "an input is not on the host",
+        "an output names no device",
+    ],
+)
+def test_the_verifier_finds_a_device_that_is_edited(change: str) -> None:
+    model = network()
+    legal, _ = legalize(model, table())
+    assert verify(legal, table(), model).passed
+    spoil(change, legal)
+    errors = [finding.rule for finding in verify(legal, table(), model).findings if finding.severity == "error"]
+    assert errors == ["placement"]
+
+
+def test_the_verifier_finds_a_vector_of_integers_on_a_device_that_does_not_make_it() -> None:
+    net = Net(18)
+    value = net.node("Reshape", net.conv(net.input("x", (1, 3, 8, 8)), 3, 4), net.constant([1, -1]))
+    net.output(net.node("ArgMax", value, axis=1, keepdims=0), dtype=onnx.TensorProto.INT64)
+    model = net.model()
+    legal, _ = legalize(model, table())
+    assert verify(legal, table(), model).passed
+    (node,) = [node for node in legal.graph.node if node.op_type == "ArgMax"]
+    node.metadata_props[0].value = "npu"
+    assert "placement" in {finding.rule for finding in verify(legal, table(), model).findings}
+
+
 def test_the_verifier_counts_transfers() -> None:
     legal, report = legalize(network(), table())
     fewer = report.model_copy(update={"transfers": report.transfers[1:]})

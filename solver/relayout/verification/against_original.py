@@ -15,7 +15,7 @@ from relayout.verification.constant_data import check_constants
 from relayout.verification.cost.stated_prices import extended
 from relayout.verification.counterparts import OriginalIndex
 from relayout.verification.dataflow import check_dataflow
-from relayout.verification.devices import check_shardings
+from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operators_kept import check_operators
 
@@ -24,7 +24,8 @@ __all__ = ["check_against"]
 
 def check_against(index: ModelIndex, original: OriginalIndex, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, in the axes that they
-    read, in constants, and in shardings. Without `run`, an operator that computes must be one of the original's."""
+    read, in constants, in shardings, and in devices. Without `run`, an operator that computes must be one of the
+    original's."""
     model, source = index.model, original.model
     recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
     if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):
@@ -44,3 +45,4 @@ def check_against(index: ModelIndex, original: OriginalIndex, backend: Backend, 
     yield from check_operators(index, original, conversion_operators_of(backend), fuses=fuses, run=run)
     yield from check_constants(index, original)
     yield from check_shardings(index, original)
+    yield from check_written(index, original, backend)

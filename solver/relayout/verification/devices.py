@@ -3,7 +3,7 @@ they name in the original."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec import Struct
 from relayout.backend.calls import ask, supported_by
 from relayout.backend.interface import Backend
 from relayout.errors import BackendError
-from relayout.layout.metadata_keys import DEVICE_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 from relayout.ops import graphs_of
 from relayout.report.schema import Finding, Severity
 from relayout.verification.counterparts import VIEWS, behind_views, counterpart, paired_graphs, paired_nodes, scopes_of
@@ -19,26 +19,51 @@ from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_placement", "check_shardings", "transferred"]
+__all__ = ["check_placement", "check_shardings", "check_written", "transferred"]
 
 # They move data, and run where the conversion is made.
 _MOVES = VIEWS | {"Pad", "Slice"}
 
 
 def check_placement(index: ModelIndex, backend: Backend) -> Iterator[Finding]:
-    """Yield a finding for each node on an unknown device, or on one that does not take it."""
+    """Yield a finding for each node, input and output that is no constant and names no device, or one where the backend
+    does not have it."""
     devices = backend.devices()
     if not devices:
         return
+    graph, host = index.model.graph, backend.host()
+    for side, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            device = value.metadata_props.get(DEVICE_KEY)
+            if value not in index.constants and device not in ((host,) if host is not None else devices):
+                message = f"{side} '{value.name}' is not where the backend has it"
+                yield _finding(None, host or _one_of(devices), device or "no device", message)
     for node in index.nodes:
         device = node.metadata_props.get(DEVICE_KEY)
         if device is not None and device not in devices:
-            yield _finding(node, f"one of {', '.join(devices)}", device, "there is no such device")
-        elif not all(value in index.constants for value in node.outputs) and not _moves_data(node):
-            taking = _taking(node, backend)
-            if device not in taking and (device is not None or not taking):
-                expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} can run"
-                yield _finding(node, expected, device or node.op_type, "the node is not where the backend runs it")
+            yield _finding(node, _one_of(devices), device, "there is no such device")
+        elif not all(value in index.constants for value in node.outputs):
+            taking = devices if node.op_type in _MOVES else _taking(node, backend)
+            if device not in taking:
+                expected = " or ".join(taking) or f"a node that {_one_of(devices)} can run"
+                found = device or ("no device" if taking else node.op_type)
+                yield _finding(node, expected, found, "the node is not where the backend runs it")
+
+
+def check_written(index: ModelIndex, original: ModelIndex, backend: Backend) -> Iterator[Finding]:
+    """Yield a finding for each node that is noted as written for its device, is one of the original's, and is on a
+    device that does not take that one."""
+    if not backend.devices():
+        return
+    noted = [node for node in index.nodes if WRITTEN_KEY in node.metadata_props and node.op_type not in _MOVES]
+    pairs = paired_nodes(index, original, paired_graphs(index, original)) if noted else {}
+    for node in noted:
+        other, device = pairs.get(node), node.metadata_props.get(DEVICE_KEY)
+        if other is not None and other.op_identifier() == node.op_identifier():
+            taking = _taking(other, backend)
+            if taking and device not in taking:
+                message = "the node is not where the backend runs the original's"
+                yield _finding(node, " or ".join(taking), device or "no device", message)
 
 
 def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
@@ -50,10 +75,8 @@ def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
         return ()
 
 
-def _moves_data(node: ir.Node) -> bool:
-    """Whether a node moves data, or computes extents to do so."""
-    vectors = all(v.dtype == ir.DataType.INT64 and v.shape is not None and len(v.shape) < 2 for v in node.outputs)
-    return node.op_type in _MOVES or vectors
+def _one_of(devices: Sequence[str]) -> str:
+    return f"one of {', '.join(devices)}"
 
 
 def transferred(model: ir.Model, constants: Set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
@@ -86,8 +109,9 @@ def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]
             yield from _graphs(inner, node.metadata_props.get(DEVICE_KEY, ""))
 
 
-def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:
-    return Finding(rule="placement", node=node_label(node), expected=expected, found=found, message=message)
+def _finding(node: ir.Node | None, expected: str, found: str, message: str) -> Finding:
+    label = node_label(node) if node is not None else None
+    return Finding(rule="placement", node=label, expected=expected, found=found, message=message)
 
 
 def check_shardings(index: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
