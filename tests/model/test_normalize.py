@@ -373,3 +373,19 @@ def test_a_name_without_a_letter_is_no_name() -> None:
     assert shapes(read)["y"] == ["n", 3, "x_dim_2", "x_dim_3"]
     legal, _ = legalize(model, "nhwc")
     assert verify(legal, "nhwc", against=model).passed
+
+
+def test_a_domain_that_is_not_imported_is_named() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = mine.F (x)  b = your.F (a)  y = mine.G (b) }")
+    model.opset_import.add(domain="your", version=1)
+    assert warnings_of(read_model(model)) == ()
+    del model.opset_import[1:]
+    wanted = ("the model imports no version of mine, your, and has nodes of it: version 1 is used",)
+    assert warnings_of(read_model(model)) == wanted
+    assert warnings_of(read_model(to_json(read_model(model)))) == ()
+
+
+def test_graph_json_need_not_name_the_versions_of_other_domains() -> None:
+    graph = to_json(read_model(parse("g (float[2,3] x) => (float[2,3] y) { y = mine.F (x) }")))
+    del graph["opsets"]
+    assert warnings_of(read_model(graph)) == ()

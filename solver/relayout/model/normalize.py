@@ -85,7 +85,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
             notes.append(f"a function has the name of ONNX's {function.name}: it is used here, and not in all runtimes")
         if function.domain == OWN_DOMAIN and not function.overload:
             function.name, _, function.overload = function.name.partition("_")
-    _import_domains(proto, used)
+    _import_domains(proto, used, notes)
     if CONTRIBUTED in used and not operators.isdisjoint({*FUSED, LAST}):
         made = _read_last(proto, notes)
         if _split_fused(proto, notes) or made:
@@ -320,11 +320,16 @@ def _leave_out(graph: onnx.GraphProto, around: Set[str] | None) -> None:
             _leave_out(inner, empty)
 
 
-def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:
+def _import_domains(proto: onnx.ModelProto, used: Set[str], notes: list[str]) -> None:
     """Set a missing version of a domain that ONNX does not define to 1; such versions have no meaning."""
     imported = {opset.domain for opset in proto.opset_import}
-    for domain in sorted(domain for domain in used - imported if not domain.startswith("ai.onnx")):
+    missing = sorted(domain for domain in used - imported if not domain.startswith("ai.onnx"))
+    for domain in missing:
         proto.opset_import.add(domain=domain, version=1)
+    # A function imports the domains of its own nodes.
+    of_nodes = {node.domain for node in nodes_inside(proto.graph.node)} if missing else set()
+    if unknown := ", ".join(domain for domain in missing if domain in of_nodes):
+        notes.append(f"the model imports no version of {unknown}, and has nodes of it: version 1 is used")
 
 
 def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:

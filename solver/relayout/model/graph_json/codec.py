@@ -15,6 +15,7 @@ from relayout.model.graph_json.attributes import attribute_to_json, attribute_to
 from relayout.model.graph_json.schema import FunctionJson, GraphBody, GraphJson, NodeJson, ValueJson, validate
 from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json, type_name, type_proto
 from relayout.model.operator_schema import attribute_type
+from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 
 __all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
 
@@ -50,6 +51,10 @@ def _model(graph: GraphJson) -> onnx.ModelProto:
         setattr(proto, name, text)
     _put(proto, graph.properties)
     proto.graph.CopyFrom(_graph(graph, _Made(versions), "graph JSON", 0))
+    # JSON need not name the versions of domains that ONNX does not define: they have no meaning.
+    others = {node.domain for node in nodes_inside(proto.graph.node)} - {*versions, *STANDARD_DOMAINS}
+    for domain in sorted(domain for domain in others if not domain.startswith("ai.onnx")):
+        proto.opset_import.add(domain=domain, version=1)
     for function in graph.functions:
         proto.functions.append(_function(function, versions))
     return proto
