@@ -54,6 +54,20 @@ def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str)
     assert "of 'y'" in caught.value.where
 
 
+@pytest.mark.parametrize("perm", ["0,2,3,2", "0,1,2", "0,1,2,4"])
+def test_a_perm_is_one_of_axes_where_only_the_result_has_a_shape(perm: str) -> None:
+    """The state of the Loop, which the Transpose reads, loses its shape on reading: that of the result is wrong."""
+    model = parse(
+        f"""g (float[1,4,6,6] x, int64 n, bool b) => (float[1,4,6,6] y) {{
+            z = Loop (n, b, x) <body = l (int64 i, bool c, float[1,4,6,6] s) => (bool d, float[1,4,6,6] t) {{
+                d = Identity (c)  t = Relu (s) }}>
+            y = Transpose <perm = [{perm}]> (z) }}"""
+    )
+    with pytest.raises(InputError, match="shapes contradict each other") as caught:
+        read_model(model)
+    assert caught.value.expected == "a permutation of 4 axes"
+
+
 def test_an_error_in_a_body_names_the_node_in_it() -> None:
     branches = [
         "then_branch = t () => (float[1,4,?,?] p) { a = Relu (x)  [inner] p = Conv <dilations = [1]> (a, k) }",

@@ -35,7 +35,8 @@ def check_shapes(graphs: Iterable[ir.Graph]) -> None:
                 continue
             checked.add(key)
             shapes = [_shape(value) for value in node.inputs]
-            fault = _CHECKS[operator](node, shapes) if shapes and shapes[0] is not None else None
+            is_known = bool(shapes) and (shapes[0] is not None or operator == "Transpose")
+            fault = _CHECKS[operator](node, shapes) if is_known else None
             if fault is not None:
                 raise InputError(
                     "shapes contradict each other",
@@ -46,10 +47,14 @@ def check_shapes(graphs: Iterable[ir.Graph]) -> None:
 
 
 def _transpose(node: ir.Node, shapes: list[Shape | None]) -> Fault:
-    perm, x = node.attributes.get_ints("perm"), shapes[0] or []
-    if perm is None or sorted(perm) == list(range(len(x))):
+    """A perm is that of axes also where no shape is known, or that of the result alone."""
+    perm, result = node.attributes.get_ints("perm"), _shape(node.outputs[0])
+    if perm is None:
         return None
-    return f"a permutation of {len(x)} axes", f"perm {list(perm)}"
+    for shape in (shapes[0], result, perm):
+        if shape is not None and sorted(perm) != list(range(len(shape))):
+            return f"a permutation of {len(shape)} axes", f"perm {list(perm)}"
+    return None
 
 
 def _convolution(node: ir.Node, shapes: list[Shape | None]) -> Fault:
