@@ -197,6 +197,15 @@ def unblocked_twice(model: Model) -> None:
     model.outputs = {"w": [1, 64, 6, 5], "z": [1, 24, 6, 5]}
 
 
+def kernel_left_out(model: Model) -> None:
+    del model.nodes["c"].input[1]
+
+
+def data_left_out(model: Model) -> None:
+    model.constants["bias"] = np.zeros(32, np.float32)
+    model.nodes["c"].input[:] = ["k", "bias"]
+
+
 def another_block(model: Model) -> None:
     model.note("c", 8)
 
@@ -252,6 +261,8 @@ def sliced_along_width(model: Model) -> None:
 
 
 MUTATIONS: list[Mutation] = [
+    kernel_left_out,
+    data_left_out,
     vector_added,
     plane_multiplied,
     slopes_for_each_channel,

@@ -90,6 +90,9 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
                 node, 0, f"a multiple of {_GRAIN} channels", str(channels), "onnxruntime refuses these channels"
             )
         return
+    if node.op_type == "Conv" and (fault := _operand_that_is_missing(node)) is not None:
+        yield fault
+        return
     yield from _check_extents(node)
     wants_blocks = node.op_type != "Conv" or not reads_plain(node, size)
     places = (0, 3) if node.op_type == "Conv" else (0,)
@@ -107,6 +110,17 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
         yield from _check_kernel(node, operands[0], size, wants_blocks)
     if node.op_type == "ReorderOutput":
         yield from _check_crop(node, operands[0], size)
+
+
+def _operand_that_is_missing(node: ir.Node) -> Violation | None:
+    """The first of a convolution's data and kernel that is no tensor of four dims, as where an operand is left out."""
+    for n in range(2):
+        value = node.inputs[n] if n < len(node.inputs) else None
+        rank = None if value is None or value.shape is None else len(value.shape)
+        if value is None or rank not in (None, 4):
+            found = "none" if value is None else f"{rank} dims"
+            return _fault(node, n, "a tensor of 4 dims", found, f"operand {n} is not a convolution's")
+    return None
 
 
 def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_blocks: bool) -> Iterator[Violation]:
