@@ -17,6 +17,7 @@ from relayout import legalize
 from relayout.errors import InputError
 from relayout.model.external_data import FileTensor
 from relayout.model.io import read_model, to_proto, write_model
+from relayout.verification.verifier import verify
 
 
 def test_weights_in_a_file_stay_there_until_they_are_read(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def _relocate(path: Path, location: str, **entries: str) -> None:
         ("weights.bin", {"offset": "-1"}, "the external data does not fit the constant"),
         ("weights.bin", {"offset": "99999"}, "the external data does not fit the constant"),
         ("weights.bin", {"length": "5"}, "the external data does not fit the constant"),
-        ("weights.bin", {"length": "many"}, "the external data has no location"),
+        ("weights.bin", {"length": "many"}, "the external data has no place in its file"),
         ("", {}, "the external data file is missing"),
     ],
 )
@@ -165,3 +166,20 @@ def test_an_empty_constant_may_be_in_a_file_too(tmp_path: Path, place: str) -> N
     legal, _ = legalize(path)
     write_model(legal, path)
     assert_same_numbers(net.model(), onnx.load(path))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["of the graph", "of a node"])
+def test_a_file_with_several_hard_links_is_read_and_compared(inside: bool, tmp_path: Path) -> None:
+    """onnx.load refuses it. Caches of models and copies of folders have such files."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 4, 6, 6)), 4, 4)
+    net.output(net.node("Add", value, net.node("Constant", value=numpy_helper.from_array(np.ones(6, np.float32)))))
+    path = tmp_path / "model.onnx"
+    convert = {"convert_attribute": inside, "size_threshold": 0, "location": "weights.bin"}
+    onnx.save(net.model(), path, save_as_external_data=True, **convert)
+    os.link(tmp_path / "weights.bin", tmp_path / "link.bin")
+    legal, _ = legalize(path, "nhwc")
+    verification = verify(legal, "nhwc", against=path)
+    assert verification.passed
+    assert verification.numeric is not None
+    assert verification.numeric.untried == ()

@@ -128,10 +128,10 @@ def pack(source: Path) -> bytes:
     """The model in a file as bytes that another machine can read, with its weights inside. Raises InputError."""
     if source.suffix != ".onnx":
         return source.read_bytes()
-    import onnx
+    from relayout.model.external_data import loaded_whole
 
     try:
-        packed = bytes(onnx.load(source).SerializeToString())
+        packed = bytes(loaded_whole(source).SerializeToString())
     except Exception as error:  # onnx and protobuf raise errors of several types
         # The reader says what is wrong with the file, if it is no model.
         read_file(source)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import RelaidTensor, SharedTensor, is_one_of
+from relayout.model.proto_graphs import nodes_inside, subgraphs_of
 
-__all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file"]
+__all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file", "loaded_whole"]
 
 
 class FileTensor(ir.LazyTensor):
@@ -61,6 +64,32 @@ def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
         assert isinstance(tensor, SharedTensor | RelaidTensor)
         tensor = tensor.source
     return is_one_of(tensor, FileTensor, ir.ExternalTensor)
+
+
+def loaded_whole(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The protobuf in a file with the data of the files beside it, which a caller has checked by reading the model.
+
+    onnx.load refuses a file of data that has several hard links, as caches of models and copies of folders have.
+    """
+    proto, folder = onnx.load(path, load_external_data=False), Path(path).parent
+    for tensor in _tensors_of(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            told = {entry.key: entry.value for entry in tensor.external_data}
+            with (folder / told["location"]).open("rb") as file:
+                file.seek(int(told.get("offset", 0)))
+                tensor.raw_data = file.read(int(told["length"]) if "length" in told else -1)
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+    return proto
+
+
+def _tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for graph in subgraphs_of(proto.graph):
+        yield from graph.initializer
+    for body in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in nodes_inside(body):
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
 
 
 class Folder(Struct, frozen=True):

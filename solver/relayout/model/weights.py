@@ -179,7 +179,10 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
         offset, length = (int(told[key]) if key in told else None for key in ("offset", "length"))
     except ValueError as error:
         raise InputError(
-            "the external data has no location", where=f"constant '{tensor.name}'", expected="numbers", found=str(error)
+            "the external data has no place in its file",
+            where=f"constant '{tensor.name}'",
+            expected="an offset and a length in bytes",
+            found=", ".join(f"{key} {told[key]!r}" for key in ("offset", "length") if key in told),
         ) from error
     return ir.ExternalTensor(
         told.get("location", ""),

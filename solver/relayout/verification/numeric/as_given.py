@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from relayout.model.external_data import loaded_whole
 from relayout.model.io import is_read
 from relayout.model.onnx_file import Parsed
 from relayout.model.proto_graphs import copied
@@ -102,7 +103,7 @@ def _differences(
 def _proto(source: object) -> onnx.ModelProto | None:
     """The protobuf of a source that is one; None for graph JSON, and for a model that relayout has read already."""
     if isinstance(source, str | os.PathLike):
-        return None if Path(source).suffix == ".json" else onnx.load(source)
+        return None if Path(source).suffix == ".json" else loaded_whole(source)
     if isinstance(source, bytes | bytearray | memoryview):
         return onnx.load_from_string(bytes(source))
     if isinstance(source, Parsed):
