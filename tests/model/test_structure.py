@@ -202,6 +202,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "an attribute has the wrong type",
         "attribute 'perm'",
     ),
+    "attribute of another type of an operator in a layout": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Conv_NHWC", ["x"], ["a"], domain="relayout", group="one")),
+        "an attribute has the wrong type",
+        "attribute 'group'",
+    ),
     "attribute of a function that there is not": (
         lambda m: m.graph.node[0].attribute.add(name="__alpha", type=1, ref_attr_name="slope"),
         "an attribute refers to one of a function",

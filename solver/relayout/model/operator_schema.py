@@ -137,8 +137,9 @@ def check_node(
 ) -> None:
     """Raise InputError if a node, with these names and types of attributes, does not fit its operator's schema.
 
-    Without a schema any operands fit, and a layout is text. Only operators outside ONNX's domains need none, and
-    `functions`, the domains and names of the model's own. The location in the error is that within the node."""
+    Without a schema any operands fit. An operator of the domain `relayout` has the attributes of ONNX's, and layouts,
+    which are text. Only operators outside ONNX's domains need none, and `functions`, the domains and names of the
+    model's own. The location in the error is that within the node."""
     operator, domain = node.op_type, node.domain
     if not operator:
         raise InputError("a node has no operator", expected="an op_type", found="''")
@@ -150,8 +151,12 @@ def check_node(
     if is_known and (definition is None or definition.is_deprecated):
         _check_operator(operator, domain, version, is_deprecated=definition is not None)
     if definition is None:
-        layouts = [name for name, _ in attributes if domain == OWN_DOMAIN and name.endswith("_layout")]
-        _check_types(attributes, dict.fromkeys(layouts, onnx.AttributeProto.STRING))
+        if domain == OWN_DOMAIN:
+            layouts = [name for name, _ in attributes if name.endswith("_layout")]
+            # A function for a second layout has the layout in its name, `Conv_NHWC_HWIO`.
+            standard = _definition(operator.partition("_")[0], "", versions.get("", 1))
+            others = standard.attributes if standard is not None else {}
+            _check_types(attributes, {**others, **dict.fromkeys(layouts, onnx.AttributeProto.STRING)})
         return
     for side, operands, (least, most) in (
         ("inputs", node.input, definition.inputs),
