@@ -155,8 +155,8 @@ def check_node(
             layouts = [name for name, _ in attributes if name.endswith("_layout")]
             # A function for a second layout has the layout in its name, `Conv_NHWC_HWIO`.
             standard = _definition(operator.partition("_")[0], "", versions.get("", 1))
-            others = standard.attributes if standard is not None else {}
-            _check_types(attributes, {**others, **dict.fromkeys(layouts, onnx.AttributeProto.STRING)})
+            known = standard.attributes if standard is not None else {}
+            _check_types(attributes, {**known, **dict.fromkeys(layouts, onnx.AttributeProto.STRING)})
         return
     for side, operands, (least, most) in (
         ("inputs", node.input, definition.inputs),
