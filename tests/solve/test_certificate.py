@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from relayout.solve.problem import Problem
 from relayout.solve.solver import solve
 from relayout.verification.cost import certificate as checker
 from relayout.verification.cost.certificate import check
+from relayout.verification.cost.certificate_findings import check_certificate
 
 
 def written(problem: Problem) -> dict[str, Any]:
@@ -139,3 +141,33 @@ def test_a_certificate_in_a_file_is_checked_without_the_solver(tmp_path: Path) -
         path.write_text(text)
         with pytest.raises(InputError, match="not a certificate"):
             relayout.verify(legal, certificate=path, run=False)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("most",), "7"),
+        (("most",), 1.5),
+        (("source_sha256",), 7),
+        (("unit",), [1]),
+        (("unit",), [0, 1]),
+        (("cost",), True),
+        (("assignment", 0), -1),
+        (("choices", 0, 0), -1),
+        (("items", 0, "producer", 0), -1),
+        (("items", 0, "producer", 1, 0), -1),
+        (("items", 0, "consumers", 0, 1), [0, 0, 0, 0, 0]),
+        (("items", 0, "conversion", 0), [0, 0, 0, 0, 0, 0, 0]),
+        (("items", 0, "conversion", 0, 1), -1),
+    ],
+)
+def test_a_certificate_with_a_number_that_is_none_is_an_input_error(place: Sequence[Any], value: Any) -> None:
+    certificate = written(solvable(range(20))[0][0])
+    assert all(finding.severity == "note" for finding in check_certificate({**certificate, "unit": [1, 1]}, None))
+    *path, last = place
+    part: Any = certificate
+    for each in path:
+        part = part[each]
+    part[last] = value
+    with pytest.raises(InputError, match="not a certificate"):
+        list(check_certificate(certificate, None))

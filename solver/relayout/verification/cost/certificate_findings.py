@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, convert
 
 from relayout.errors import InputError, UsageError
 from relayout.model.graph_json.json_text import parse_json
@@ -14,6 +16,29 @@ from relayout.report.schema import Finding, Report
 from relayout.verification.cost.certificate import Verdict, check
 
 __all__ = ["check_certificate", "read_certificate", "with_proof", "written_certificate"]
+
+_Number = Annotated[int, Meta(ge=0)]
+_Use = tuple[_Number, tuple[_Number, ...]]
+
+
+class _Item(Struct, frozen=True):
+    producer: _Use
+    consumers: tuple[_Use, ...]
+    conversion: tuple[tuple[_Number | None, ...], ...]
+    reuses_copies: bool = False
+
+
+class _Form(Struct, frozen=True):
+    """The keys of a certificate: see `relayout.verification.cost.certificate`."""
+
+    choices: tuple[tuple[_Number, ...], ...]
+    items: tuple[_Item, ...]
+    assignment: tuple[_Number, ...]
+    cost: _Number
+    bound: _Number
+    unit: tuple[Annotated[int, Meta(ge=1)], Annotated[int, Meta(ge=1)]]
+    most: _Number | None = None
+    source_sha256: str | None = None
 
 
 def written_certificate(certificate: Mapping[str, Any]) -> str:
@@ -49,6 +74,7 @@ def check_certificate(
     """Yield the checker's verdict, and an error if the certificate is of another answer than that of this cost and of
     the source of this SHA-256, as far as they are known. Raises InputError for what is no certificate."""
     try:
+        _check_form(convert(certificate, _Form))
         finding = _verdict(check(certificate), certificate)
         claimed = _in_unit(int(certificate["cost"]), certificate)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
@@ -62,6 +88,24 @@ def check_certificate(
     if source is not None and of is not None and of != source:
         message = "the certificate is of the answer for another source"
         yield Finding(rule="certificate", expected=source, found=str(of), message=message)
+
+
+def _check_form(form: _Form) -> None:
+    """Raise IndexError for the number of a choice, an alternative or a format that is none, and ValueError for lists
+    of different lengths."""
+    sizes = [len(costs) for costs in form.choices]
+    for alternative, size in zip(form.assignment, sizes, strict=True):
+        if alternative >= size:
+            raise IndexError(f"assignment: alternative {alternative} of {size}")
+    for number, item in enumerate(form.items):
+        count = len(item.conversion)
+        if any(len(row) != count for row in item.conversion):
+            raise ValueError(f"items[{number}].conversion: rows of another length than {count}")
+        for choice, formats in (item.producer, *item.consumers):
+            if len(formats) != sizes[choice]:
+                raise ValueError(f"items[{number}]: {len(formats)} formats for the {sizes[choice]} of choice {choice}")
+            if max(formats, default=0) >= count:
+                raise IndexError(f"items[{number}]: format {max(formats)} of {count}")
 
 
 def _verdict(verdict: Verdict, certificate: Mapping[str, Any]) -> Finding:
