@@ -44,6 +44,23 @@ def test_without_a_backend_the_recorded_one_counts(model: Path, plain: Path, tmp
     assert "the model records this backend" in said.err
 
 
+@pytest.mark.parametrize("command", ["::error::owned", "##[error]owned", "##vso[task.complete result=Succeeded]"])
+def test_a_name_in_a_model_is_no_command_to_a_ci(command: str, tmp_path: Path, run: Run) -> None:
+    """The runners of CIs read commands from the output of a step: a line that begins with `::` is one."""
+    odd = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y) { y = Conv (x, w) }""")
+    odd.graph.node[0].name = f"conv\n  {command}\n"
+    odd.graph.input[0].name = odd.graph.node[0].input[0] = f"x\n{command}"
+    onnx.save(odd, tmp_path / "odd.onnx")
+    for verb in ("verify", "legalize", "explain", "inspect"):
+        said = run(verb, tmp_path / "odd.onnx", *([] if verb == "inspect" else ["-b", "nhwc"]))
+        lines = [line.lstrip() for line in (said.out + said.err).splitlines()]
+        assert not [line for line in lines if line.startswith(("::", "##"))], verb
+    said = run("verify", tmp_path / "odd.onnx", "-b", "nhwc", "-q")
+    assert len(said.out.splitlines()) == 3
+
+
 def test_an_output_that_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
     odd = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>

@@ -24,6 +24,9 @@ __all__ = [
 
 # Names come from files: a control character is shown as its code.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# A name with a line break in it may begin a line as a command to the runner of a CI begins: its first character is
+# shown as a code too. GitHub's are `::error` and `##[error]`, those of Azure Pipelines `##vso[...]`.
+_COMMAND = re.compile(r"^(\s*)(:(?=:)|#(?=#(?:vso)?\[))", re.MULTILINE)
 
 
 def prepare_streams() -> None:
@@ -77,10 +80,15 @@ def print_status(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    shown = _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+    shown = _CONTROLS.sub(lambda control: _code(control[0]), text)
+    shown = _COMMAND.sub(lambda command: f"{command[1]}{_code(command[2])}", shown)
     with _written(stream):
         stream.write(shown if shown.endswith("\n") else f"{shown}\n")
         stream.flush()
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}"
 
 
 @contextmanager

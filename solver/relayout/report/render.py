@@ -191,7 +191,7 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
 def cause_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """One line for each cause: a network has many nodes that break one rule in the same way."""
     for cause in causes(findings):
-        yield f"{cause.severity}: [{cause.rule}] {cause.message}"
+        yield f"{cause.severity}: [{cause.rule}] {cause.message}".replace("\n", "\\n")
 
 
 def difference_line(output: OutputDifference) -> str:
