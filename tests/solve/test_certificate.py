@@ -143,6 +143,17 @@ def test_a_certificate_in_a_file_is_checked_without_the_solver(tmp_path: Path) -
             relayout.verify(legal, certificate=path, run=False)
 
 
+def test_formats_that_are_only_produced_do_not_count_as_copies() -> None:
+    """A tensor of a device has a format for each set of formats that are transferred to it."""
+    produced, read = range(14), (14, 15)
+    rows = [[7 + f if g == 14 else None for g in range(16)] for f in produced]
+    rows += [[None] * 15 + [2], [None] * 16]
+    item = {"producer": [0, [*produced]], "consumers": [[1, [each]] for each in read], "conversion": rows}
+    problem = {"choices": [[0] * 14, [0]], "items": [{**item, "reuses_copies": True}], "assignment": [0, 0]}
+    verdict = check({**problem, "version": 1, "cost": 9, "bound": 9})
+    assert (verdict.cost, verdict.bound, verdict.on_trust, verdict.fault) == (9, 9, 0, None)
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -153,31 +153,36 @@ def _tables(certificate: Mapping[str, Any], extra: int) -> tuple[Tables, list[in
 def _price(reuses: bool, prices: Sequence[Sequence[int | None]], produced: int, required: frozenset[int]) -> int:
     """The cost of the formats required, from the one produced."""
     if reuses:
-        return _least(tuple(map(tuple, prices)), produced)[sum(1 << each for each in required)]
+        place, least = _least(tuple(map(tuple, prices)), produced)
+        return least[sum(1 << place[each] for each in required)] if required <= place.keys() else _NEVER
     row = [prices[produced][each] for each in required if each != produced]
     return _NEVER if None in row else sum(int(price) for price in row if price is not None)
 
 
 @lru_cache(maxsize=1024)
-def _least(prices: tuple[tuple[int | None, ...], ...], produced: int) -> list[int]:
-    """For each set of formats, one bit each, the least cost of having them: one after the other is made from any that
-    is there, in every order."""
-    if len(prices) > _MOST_REUSED:
-        raise ValueError(f"copies of {len(prices)} formats are reused, and at most {_MOST_REUSED} can be")
-    formats, sets = range(len(prices)), range(1 << len(prices))
+def _least(prices: tuple[tuple[int | None, ...], ...], produced: int) -> tuple[dict[int, int], list[int]]:
+    """The places of the formats that can be made, and for each set of these, one bit each, the least cost of having
+    them: one after the other is made from any that is there, in every order."""
+    found = [produced]
+    for f in found:
+        found += [g for g, price in enumerate(prices[f]) if price is not None and g not in found]
+    place = {f: n for n, f in enumerate(found)}
+    if len(place) > _MOST_REUSED:
+        raise ValueError(f"copies of {len(place)} formats are reused, and at most {_MOST_REUSED} can be")
+    formats, sets = range(len(place)), range(1 << len(place))
     least = [_NEVER] * len(sets)
-    least[1 << produced] = 0
+    least[1] = 0
     for made in sets:
         here = [f for f in formats if made >> f & 1]
         for g in formats:
-            known = [price for f in here if (price := prices[f][g]) is not None]
+            known = [price for f in here if (price := prices[found[f]][found[g]]) is not None]
             if g not in here and known:
                 more = made | 1 << g
                 least[more] = min(least[more], least[made] + int(min(known)))
     for made in reversed(sets):
         # More formats than these are no harm.
         least[made] = min(least[made], *(least[made | 1 << g] for g in formats))
-    return least
+    return place, least
 
 
 def _add(tables: Tables, axes: Mapping[int, int], table: Table) -> None:
