@@ -12,7 +12,7 @@ import pytest
 import relayout
 from relayout import Backend, BackendError, Implementation, Layout, Reordering, TensorType
 from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, Violation
-from relayout.backend.calls import operator_layouts_of
+from relayout.backend.calls import ask, operator_layouts_of
 from relayout.report.schema import Finding
 
 NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
@@ -158,6 +158,19 @@ def test_the_layout_of_a_blocked_operand_has_a_name_for_each_dimension_in_the_fi
         "a layout of rank 4, as the tensor",
         "'NCHWc[tile:8]', of rank 5",
     )
+
+
+def test_a_blocked_layout_in_answer_to_a_hook_for_axes_names_the_hook_for_dimensions() -> None:
+    class Blocked(Acme):
+        def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+            return "NCHW8c"
+
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,2,9,9,8] x) => (float[1,2,9,9,8] y) { y = com.acme.Pool (x) }""")
+    with pytest.raises(BackendError) as caught:
+        ask(Blocked(), ir.from_proto(model).graph[0])
+    assert caught.value.found == "'NCHWc[tile:8]', of 4 axes, some in tiles"
+    assert caught.value.hint.startswith("`operator_layouts` states the tiles of an operator of the backend's own")
 
 
 def test_opaque_values_are_not_compared() -> None:

@@ -28,7 +28,7 @@ from relayout.errors import BackendError, LayoutRankError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical, logical_order
-from relayout.ops.operand_roles import operand_letters
+from relayout.ops.operand_roles import OWN_DOMAIN, operand_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -354,9 +354,14 @@ class _NodeCheck(Struct, frozen=True):
             return self.with_letters(given, side, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
-        found = f"{str(given)!r}, of rank {stated}"
+        is_blocked = given.rank > stated
+        found = (
+            f"{str(given)!r}, of {stated} axes, some in tiles" if is_blocked else f"{str(given)!r}, of rank {stated}"
+        )
         rule = _rule_behind(self.backend, self.node)
         hint = f"{rule}; `when.rank` and `when.result.rank` limit it to nodes with these ranks" if rule else ""
+        if is_blocked and given.rank == rank and self.node.domain not in ("", OWN_DOMAIN):
+            hint = "`operator_layouts` states the tiles of an operator of the backend's own"
         raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f"{side} {n}", hint, LayoutRankError)
 
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
