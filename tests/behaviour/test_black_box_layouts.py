@@ -223,6 +223,22 @@ def test_a_conversion_with_a_price_but_no_rewrite_produces_no_black_box() -> Non
     assert caught.value.conflict == (f"Relu 'n1' input 0 requires {BOXED}",)
 
 
+def test_a_constant_is_in_no_black_box() -> None:
+    class Kernels(Backend):
+        name = "kernels"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+            is_kernel = node.op_type == "Conv" and n == 1
+            return "OIHW[acme:x]" if is_kernel else super().nth_input_layout_requirements(node, n)
+
+        def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+            raise AssertionError("a constant is relaid, and not converted")
+
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(chain(), Kernels())
+    assert "is a constant, which is in no black box; a `rewrite` can write its data" in caught.value.hint
+
+
 # Random graphs
 
 

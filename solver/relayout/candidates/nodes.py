@@ -339,7 +339,9 @@ def _refused(
         return reachable(context.checker, context.names, context.tensors, produced, found) if seed.has_boxes else found
 
     stated, cause = _stated(context, node), ""
-    if seed.has_boxes and (placed := unfiltered(stated)).alternatives:
+    if constant := _boxed_constant(context, node, stated):
+        cause = f"'{constant}' is a constant, which is in no black box; a `rewrite` can write its data"
+    elif seed.has_boxes and (placed := unfiltered(stated)).alternatives:
         lacking = lacking_conversions(context.names, context.tensors, produced, placed)
         cause = f"no node and no input of the graph has the black box, and {lacking}"
     elif context.tensors.rules.get(node) is None and node not in context.tensors.region_edges:
@@ -347,6 +349,13 @@ def _refused(
     elif any(each.is_numbered for each in stated):
         cause = f"{node.op_type} has no form with its operands in these orders; a `rewrite` can write another operator"
     return unmet(seed.node, stated, trial, context.names, cause)
+
+
+def _boxed_constant(context: SeedContext, node: ir.Node, stated: Sequence[Implementation]) -> str:
+    """The name of a constant operand that an implementation requires in a black box; "" if there is none."""
+    pairs = [pair for each in stated for pair in zip(node.inputs, each.inputs, strict=True)]
+    boxed = [value for value, layout in pairs if any(layout.boxes(i) for i in range(layout.rank))]
+    return next((value.name or "" for value in boxed if value is not None and context.tensors.is_constant(value)), "")
 
 
 def _shared_seed(context: SeedContext, own: NodePorts) -> NodeSeed:
