@@ -251,6 +251,7 @@ class _Reading:
             self._refuse(refusal)
             if "expect" in self._request.headers:
                 raise refusal
+            self._scope.deadline = anyio.current_time() + _DRAIN_SECONDS
         await self._read()
         if self._refusal is not None:
             raise self._refusal

@@ -103,6 +103,13 @@ def test_a_body_that_says_it_is_too_large_is_refused(client: httpx.Client) -> No
     assert still_works(client)
 
 
+@pytest.mark.parametrize("sent", [b"", b"{"])
+def test_a_body_that_says_it_is_too_large_and_does_not_come_is_not_waited_for(server: Server, sent: bytes) -> None:
+    with connection(server) as caller:
+        caller.sendall(head(f"Content-Length: {MAX_BODY + 1}") + sent)
+        assert caller.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+
+
 def test_a_body_that_does_not_say_so_is_refused_on_the_way(client: httpx.Client) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(MAX_BODY // 1024 + 2):
