@@ -583,6 +583,16 @@ def test_a_request_in_json_is_taken_with_its_backend_and_options(page: Page) -> 
     expect(page.get_by_label("Max batch")).to_have_value("16")
 
 
+@pytest.mark.parametrize("page", [{"viewport": {"width": 1100, "height": 700}}], indirect=True)
+def test_what_was_dropped_is_told_inside_its_box(page: Page) -> None:
+    table = {"name": "own", "rule": [{"op": "Relu", "inputs": ["*"], "results": ["*"]}]}
+    drop(page, "request.json", json.dumps({"graph": GRAPH, "backend": table}).encode())
+    drawn(page)
+    expect(page.locator("#drop-text")).to_contain_text("the graph of a request; its backend is in step 2")
+    box = page.locator("#drop")
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
 def test_the_body_of_a_loop_hangs_on_what_the_loop_reads(page: Page) -> None:
     links = page.evaluate(
         """async graph => {

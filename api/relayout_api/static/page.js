@@ -164,7 +164,8 @@ async function openJson(name, text, where) {
   const {graph, backend, options} = content;
   const others = [backend !== undefined && "backend", options !== undefined && "options"].filter(Boolean);
   if (others.length) fillRequest({backend: backend ?? "onnx", options: options ?? {}});
-  return openModel({name, graph}, `the graph of a request${others.length ? `; its ${others.join(" and ")} are in step 2` : ""}`);
+  const placed = others.length ? `; its ${others.join(" and ")} ${others.length > 1 || options ? "are" : "is"} in step 2` : "";
+  return openModel({name, graph}, `the graph of a request${placed}`);
 }
 
 // The page's address, without a job if none is given. The browser's Back leads to each job that was shown.
@@ -182,7 +183,7 @@ function setModel(opened, about) {
   if (opened?.name && !opened.job) sessionStorage.setItem("chosen", opened.name);
   else sessionStorage.removeItem("chosen");
   at("drop-text").replaceChildren(...(opened === null ? NO_MODEL : [make("strong", {}, opened.name ?? "A model without a name"), make("br"),
-    make("span", {class: "size"}, about), make("span", {class: "later"}, make("br"), "Drop another model to replace it")]));
+    make("span", opened.bytes ? {class: "size"} : {}, about), make("span", {class: "later"}, make("br"), "Drop another model to replace it")]));
   allow();
 }
 
