@@ -14,6 +14,7 @@ from relayout.model.io import read_model
 from relayout.verification.constant_data import check_constants
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.relaid_data import is_relayout
+from relayout.verification.verifier import verify
 
 KERNEL = np.random.default_rng(0).normal(size=(32, 48, 3, 3)).astype(np.float32)
 BLOCKED = KERNEL.reshape(2, 16, 3, 16, 3, 3).transpose(0, 2, 4, 5, 3, 1)
@@ -207,3 +208,21 @@ def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> No
     without = onnx.ModelProto.FromString(source.SerializeToString())
     del without.graph.node[0].input[8]
     assert {f.rule for f in check_constants(original, ModelIndex(read_model(without)))} == {"constant"}
+
+
+@pytest.mark.parametrize("owner", [True, False], ids=["the original has it", "neither has it"])
+def test_a_constant_without_data_is_none_of_one_that_has_it(owner: bool) -> None:
+    text = "g (float[1,4,6,6] x, float[4,4,3,3] w) => (float[1,4,4,4] y) { a = mine.Odd (x)  y = Conv (a, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20, "mine" : 1]> {text}')
+    model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 4, 6, 6]))
+    model.graph.input.pop()
+    model.graph.initializer.append(numpy_helper.from_array(KERNEL[:4, :4], "w"))
+    if not owner:
+        model.graph.initializer[0].ClearField("raw_data")
+    legal, _ = legalize(model, "nhwc")
+    assert verify(legal, "nhwc", against=model, static=True).passed
+    for tensor in legal.graph.initializer:
+        tensor.ClearField("raw_data")
+    found = verify(legal, "nhwc", against=model, run=False).findings
+    errors = [each for each in found if each.severity == "error"]
+    assert [(each.rule, each.found) for each in errors] == [("constant", "none")] * owner

@@ -59,10 +59,12 @@ def check_constants(model: ModelIndex, original: ModelIndex) -> Iterator[Finding
     for graph, value in _stored(original.model.graph):
         known.setdefault(str(value.name), {})[graph] = value
     for graph, value in _stored(model.model.graph):
-        tensor = _tensor(value)
+        tensor, sources = _tensor(value), _sources(value, pairs.get(graph), known)
+        if tensor is None and constant_tensor(value) is not None and any(_tensor(each) is not None for each in sources):
+            message = f"the constant {value.name} has no data, and the original's has"
+            yield Finding(rule="constant", node=value.name, expected="data", found="none", message=message)
         if tensor is None or _is_parameter(value, tensor):
             continue
-        sources = _sources(value, pairs.get(graph), known)
         data = [each for each in map(_data, sources) if each is not None]
         if len(data) < len(sources) or not data or any(each is tensor for each in data):
             continue
