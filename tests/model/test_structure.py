@@ -54,6 +54,17 @@ def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str)
     assert "of 'y'" in caught.value.where
 
 
+@pytest.mark.parametrize("opset", [11, 13, 18, 19])
+@pytest.mark.parametrize("operands", ["x", "x, ", "x, f", "x, ,", "x, f, e", "x, f, e, "])
+def test_a_resize_has_scales_or_sizes(operands: str, opset: int) -> None:
+    constants = "<float[1,4,6,6] x, float[4] f = {{1, 1, 1, 1}}, float[0] e = {{}}, int64[4] s = {{1, 4, 6, 6}}>"
+    text = f"g (float[1,4,6,6] z) => (float[1,4,6,6] y) {constants} {{{{ x = mine.Odd (z)  y = Resize ({{}}) }}}}"
+    with pytest.raises(InputError, match=r"contradict each other|wrong number of inputs"):
+        read_model(parse(text.format(operands), opset=opset))
+    for right in ("x, , f", "x, f, f", "x, f, e, s"):
+        read_model(parse(text.format(right), opset=opset))
+
+
 @pytest.mark.parametrize("perm", ["0,2,3,2", "0,1,2", "0,1,2,4"])
 def test_a_perm_is_one_of_axes_where_only_the_result_has_a_shape(perm: str) -> None:
     """The state of the Loop, which the Transpose reads, loses its shape on reading: that of the result is wrong."""

@@ -15,6 +15,9 @@ from relayout.errors import InputError
 
 __all__ = ["check_shapes"]
 
+FIRST_RESIZE_OF_SIZES = 11
+"""The first opset in which a Resize has a region, and scales or sizes."""
+
 Shape = list[int | None]
 Fault = tuple[str, str] | None
 
@@ -104,6 +107,15 @@ def _slice(node: ir.Node, shapes: list[Shape | None]) -> Fault:
     return "starts, ends, axes and steps in vectors of one length", f"shapes {', '.join(map(str, bounds))}"
 
 
+def _resize(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    """onnx looks for scales and sizes from opset 19 on."""
+    opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+    given = [n for n in (2, 3) if n < len(shapes) and node.inputs[n] is not None and 0 not in (shapes[n] or ())]
+    if opset < FIRST_RESIZE_OF_SIZES or given:
+        return None
+    return "scales as input 2, or sizes as input 3", "neither"
+
+
 _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
     "Conv": _convolution,
     "ConvTranspose": _convolution,
@@ -111,6 +123,7 @@ _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
     "Flatten": _reshape,
     "LayerNormalization": _from_axis,
     "Reshape": _reshape,
+    "Resize": _resize,
     "SimplifiedLayerNormalization": _from_axis,
     "Slice": _slice,
     "SpaceToDepth": _blocks,
