@@ -54,6 +54,22 @@ def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str)
     assert "of 'y'" in caught.value.where
 
 
+def test_shapes_behind_an_operator_of_another_domain_are_compared_with_those_declared() -> None:
+    """onnx's inference raises no error behind an operator that it does not know."""
+    graph = "g (float[2,4,6,6] x) => (float[2,{}] y) <float[2,4,6,6] a, float[{}] b, float[2,6,6,4] c>"
+    body = "{{ a = mine.Odd (x)  b = Relu (a)  c = Transpose <perm = [0,2,3,1]> (b)  y = mine.Even (c) }}"
+    right, inside = (parse(f"{graph} {body}".format("3", shape)) for shape in ("2,4,6,6", "2,6,6,4"))
+    assert warnings_of(read_model(right)) == ()
+    (warning,) = warnings_of(read_model(inside))
+    assert "a declared shape is wrong" in warning
+    read = read_model(inside)
+    assert [node.op_type for node in read.graph] == ["Odd", "Relu", "Transpose", "Even"]
+    assert [value.name for value in read.graph.inputs] == ["x"]
+    assert [list(node.outputs[0].shape or ()) for node in read.graph][:2] == [[2, 4, 6, 6]] * 2
+    with pytest.raises(InputError, match="contradict each other"):
+        read_model(parse("g (float[2,4] x) => (float[2,4] y) <float[2,4] a> { a = mine.Odd (x)  y = Transpose (a) }"))
+
+
 @pytest.mark.parametrize("opset", [11, 13, 18, 19])
 @pytest.mark.parametrize("operands", ["x", "x, ", "x, f", "x, ,", "x, f, e", "x, f, e, "])
 def test_a_resize_has_scales_or_sizes(operands: str, opset: int) -> None:

@@ -346,6 +346,8 @@ def test_an_operator_that_keeps_blocks_is_no_finding() -> None:
     model.insert("Sigmoid", "f")
     model.constants.update(start=np.array([0]), end=np.array([16]), axis=np.array([1]))
     model.insert("Slice", "b", "start", "end", "axis", shape=[1, 16, 6, 5])
+    # The Clip reads the whole value, and the convolution the Clip; a part of its own goes to the Concat.
+    model.nodes["b_Clip"].input[0], model.nodes["g"].input[1] = "b", "b_Slice"
     model.nodes["c"].input[0] = "b_Clip"
     model.outputs["y"][1] = 48
     model.shapes["g"] = [1, 48, 6, 5]

@@ -32,7 +32,7 @@ from relayout.model.dims.inference_placeholders import (
 from relayout.model.dims.loop_states import declare_results, with_carried_states
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, replace_entries, subgraphs_of
 from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.ops import graphs_of, nested_graphs
@@ -194,7 +194,41 @@ def _infer_once(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelPr
 
 
 def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
-    return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    """onnx's inference, with an error for each fault. Behind an operator that it does not know it would raise none, so
+    the results of such operators are inputs meanwhile."""
+    left_out = _unknown_with_types(proto)
+    if not left_out:
+        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    nodes, inputs, values = proto.graph.node[:], len(proto.graph.input), proto.graph.value_info[:]
+    given = {name for place in left_out for name in nodes[place].output if name}
+    probe = copied(proto)
+    replace_entries(probe.graph.node, [node for place, node in enumerate(nodes) if place not in left_out])
+    replace_entries(probe.graph.value_info, [info for info in values if info.name not in given])
+    # An output may be declared among the values too.
+    infos = {info.name: info for info in (*proto.graph.output, *values)}
+    probe.graph.input.extend(infos[name] for name in sorted(given))
+    inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
+    others = iter(inferred.graph.node[:])
+    every = [node if place in left_out else next(others) for place, node in enumerate(nodes)]
+    replace_entries(inferred.graph.node, every)
+    inferred.graph.value_info.extend(info for info in values if info.name in given)
+    del inferred.graph.input[inputs:]
+    return inferred
+
+
+def _unknown_with_types(proto: onnx.ModelProto) -> set[int]:
+    """The places of the graph's nodes whose operators neither ONNX nor the model defines, and whose results have
+    declared types."""
+    declared = {info.name for info in (*proto.graph.value_info, *proto.graph.output) if info.type.WhichOneof("value")}
+    functions = {(function.domain, function.name) for function in proto.functions}
+    return {
+        place
+        for place, node in enumerate(proto.graph.node)
+        if node.domain not in STANDARD_DOMAINS
+        and (node.domain, node.op_type) not in functions
+        and not onnx.defs.has(node.op_type, node.domain)
+        and declared.issuperset(filter(None, node.output))
+    }
 
 
 def _clear_declared_shapes(proto: onnx.ModelProto) -> None:

@@ -141,7 +141,7 @@ def test_a_value_that_claims_to_be_another_is_compared_as_both() -> None:
 
 def test_operators_are_told_apart_where_a_part_alone_is_compared() -> None:
     """Behind the operator that no runtime has, no piece shows that another one computes."""
-    text = """net (float[2,3] x, float[n] i) => (float[2,3] y, float[m] z) {{
+    text = """net (float[2,3] x, float[n] i) => (float[2,3] y, float[2,4,6,6] z) {{
         y = Exp (x)
         o = acme.Odd (i)
         z = {} (o) }}"""
