@@ -23,6 +23,7 @@ __all__ = [
     "extent_term",
     "factors_of",
     "is_given",
+    "is_multiple",
     "is_name",
     "product",
     "quotient",
@@ -70,6 +71,15 @@ def is_name(text: str) -> bool:
 def is_given(text: str) -> bool:
     """Whether a text is one name that neither inference nor an operator gives."""
     return is_name(text) and not text.startswith(GENERATED)
+
+
+def is_multiple(term: Term) -> bool:
+    """Whether an extent is an open dim times a whole number of at least 2. It is never 1.
+
+    >>> is_multiple(term_of("2*h")), is_multiple(term_of("h")), is_multiple(term_of("2*h - 1"))
+    (True, False, False)
+    """
+    return bool(term.names) and term.factor.denominator == 1 and term.factor >= 2
 
 
 LONGEST_PRODUCT = 1000

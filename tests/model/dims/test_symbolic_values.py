@@ -271,6 +271,27 @@ def test_a_broadcast_of_equal_extents_keeps_their_formula(size: int, pads: int, 
     assert list(shapes.values())[-1] == f"[n,3,{quarter.format('h')},{quarter.format('w')}]"
 
 
+@pytest.mark.parametrize("operands", ["(u, c)", "(c, u)"])
+def test_a_broadcast_has_the_extent_that_is_a_multiple(operands: str) -> None:
+    """As in a feature pyramid: 2*h is never 1, so the other extent is the same, or 1."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[n,3,h,w] x, float[n,3,H,w] c) => (float y) <float[4] s = {{1.0, 1.0, 2.0, 1.0}}> {{
+          u = Resize <mode = "nearest"> (x, , s)  a = Add {operands}  y = Resize <mode = "nearest"> (a, , s) }}"""
+    )
+    shapes = {v.name: str(v.shape) for node in read_model(model).graph for v in node.outputs}
+    assert (shapes["a"], shapes["y"]) == ("[n,3,2*h,w]", "[n,3,4*h,w]")
+
+
+def test_a_broadcast_of_two_extents_that_may_be_1_has_one_of_its_own() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[n,h] x, float[n,H] c) => (float y) { a = Add (x, c)  y = Neg (a) }"""
+    )
+    shapes = {v.name: str(v.shape) for node in read_model(model).graph for v in node.outputs}
+    assert shapes["a"].startswith("[n,unk__")
+
+
 def test_a_sum_with_a_stored_constant_keeps_the_names_whatever_the_output_is_called() -> None:
     net = Net()
     image = net.node("Pad", net.input("x", (1, 4, 9, 9)), net.input("pads", (8,), onnx.TensorProto.INT64))

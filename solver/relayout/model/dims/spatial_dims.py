@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
+from relayout.layout.terms import GENERATED, Term, is_multiple, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
@@ -244,7 +244,8 @@ def _scales(node: onnx.NodeProto, values: _Values) -> list[float]:
 
 
 def _after_broadcast(node: onnx.NodeProto, values: _Values) -> _Dims:
-    """The extents of a broadcast's result that its operands have in common."""
+    """The extents of a broadcast's result that its operands have in common, or that one of them has where it is a
+    multiple: that is never 1, so another operand has the same extent, or 1."""
     # A legal model declares the shapes of constants too.
     open_ = [name for name in node.input if name not in values.stored]
     if not all(name in values.dims for name in open_):
@@ -254,8 +255,11 @@ def _after_broadcast(node: onnx.NodeProto, values: _Values) -> _Dims:
     for place in range(1, len(values.dims[node.output[0]]) + 1):
         read = [dims[-place] for dims in map(values.dims.__getitem__, open_) if place <= len(dims)]
         common = {values.formula(dim.dim_param) if dim.dim_param else None for dim in read if dim.dim_value != 1}
-        is_known = len(common) == 1 and not any(place <= len(own) and own[-place] != 1 for own in stored)
-        found.append(common.pop() if is_known else None)
+        if any(place <= len(own) and own[-place] != 1 for own in stored):
+            found.append(None)
+            continue
+        multiples = [each for each in common if each is not None and is_multiple(term_of(str(each)))]
+        found.append(common.pop() if len(common) == 1 else min(multiples, key=str, default=None))
     return found[::-1]
 
 

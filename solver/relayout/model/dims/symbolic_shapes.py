@@ -9,7 +9,7 @@ from functools import reduce
 
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, dividend_of, is_name, product, quotient, term_of
+from relayout.layout.terms import GENERATED, Term, dividend_of, is_multiple, is_name, product, quotient, term_of
 from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
 from relayout.ops.elementwise import BROADCAST, UNARY
@@ -182,8 +182,11 @@ def _broadcast(one: Term | None, other: Term | None) -> Term | None:
         return one
     if one == ONE:
         return other
-    # Where a number is not 1, an extent that fits is 1 or the same; two different symbols may be either.
-    return next((term for term in (one, other) if term is not None and not term.names), None)
+    # Where a number is not 1, an extent that fits is 1 or the same, and so with a multiple; two other symbols may be
+    # either.
+    known = [term for term in (one, other) if term is not None]
+    fixed = [term for term in known if not term.names]
+    return next(iter(fixed or sorted(filter(is_multiple, known), key=str)), None)
 
 
 def _tile(source: Dims, given: Read) -> Dims | None:
