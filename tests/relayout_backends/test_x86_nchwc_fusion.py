@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import session
+from graphs import Net, assert_same_numbers, session
 from onnx import TensorProto, helper, numpy_helper
 
+from relayout import legalize
 from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 from relayout_backends.x86_nchwc.fusion import fuse
@@ -357,3 +358,18 @@ def test_a_gate_of_two_images_stays() -> None:
     model.inputs["g"] = [2, 2, 1, 1, BLOCK]
     v = model.then("Mul", model.split("c"), "g", shape=[2, *SPLIT[1:]])
     assert kinds(model.fused(v)) == ["Conv", "Reshape", "Mul"]
+
+
+def test_what_follows_one_block_of_open_images_is_done_by_the_convolution() -> None:
+    """One block is an image with channels last, without the dim of extent 1. No single Reshape leads there."""
+    net = Net(17)
+    value = net.node("Relu", net.conv(net.input("x", ("batch", 3, "height", "width")), 3, BLOCK))
+    value = net.conv(value, BLOCK, BLOCK)
+    for operator in ("Mul", "Add"):
+        value = net.node(operator, value, net.weight(BLOCK, 1, 1))
+    value = net.node("Clip", value, net.constant(np.float32(-1)), net.constant(np.float32(1)))
+    net.output(net.node("Relu", net.conv(value, BLOCK, BLOCK)))
+    legal, _ = legalize(net.model(), "x86-nchwc", check=True)
+    others = {node.op_type for node in legal.graph.node} - {"Conv", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+    assert others <= {"ReorderInput", "ReorderOutput"}
+    assert_same_numbers(net.model(), legal, {"x": np.random.default_rng(0).random((2, 3, 6, 9), np.float32)})

@@ -143,6 +143,9 @@ def _per_channel(operand: ir.Value | None, value: ir.Value, blocks: Channels) ->
     if tuple(value.shape) == blocks.shape and shape[0] == shape[2] == shape[3] == 1:
         parts = tensor.numpy().reshape(shape[1], shape[4])
         return _vector(np.broadcast_to(parts, (blocks.count // blocks.block, blocks.block)))
+    batch, count, *image, block = blocks.shape
+    if count == 1 and tuple(value.shape) == (batch, *image, block) and shape == [1, 1, 1, block]:
+        return _vector(tensor.numpy())  # one block, channels last
     one_place = len(shape) == 4 and value.shape[2] == value.shape[3] == 1
     return _vector(tensor.numpy()) if one_place and shape[1] == tensor.size == blocks.count else None
 

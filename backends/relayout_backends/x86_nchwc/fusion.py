@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from relayout_backends.x86_nchwc.absorbing import Channels, Vector, activation_of, affine_of
 from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
-from relayout_backends.x86_nchwc.editing import Editing, is_view, only_reader, reshape_of, same_shape, sources
+from relayout_backends.x86_nchwc.editing import Editing, is_view, only_reader, same_shape, sources
 from relayout_backends.x86_nchwc.kernels import can_be_scaled, scaled
 from relayout_backends.x86_nchwc.scaling import scale_by_convolutions
 from relayout_backends.x86_nchwc.shapes import constant, numbers
@@ -84,7 +84,7 @@ class _Chain:
             node = only_reader(value)
             if node is None or node.graph is not self.convolution.graph or not self.is_own(node):
                 return
-            if not self._can_show(node.outputs[0]):
+            if node.outputs[0].shape is None:
                 return
             if is_view(node):
                 views.append(node)
@@ -94,12 +94,6 @@ class _Chain:
             else:
                 return
             value = node.outputs[0]
-
-    def _can_show(self, value: ir.Value) -> bool:
-        """Whether a Reshape can give the convolution's result the shape of `value`."""
-        if value.shape is None:
-            return False
-        return same_shape(value, self.result) or reshape_of(value.shape, _in_blocks(self.channels)) is not None
 
     def _scales(self, node: ir.Node, value: ir.Value) -> bool:
         """Whether `node` multiplies the channels or adds to them, before any sum; if so it is recorded."""
@@ -161,9 +155,19 @@ def _write(editing: Editing, chain: _Chain) -> None:
     assert hidden is not None
     assert shape is not None
     made = editing.insert(new, last, hidden, chain.result, f"{chain.end.name}_blocked")
-    shown = editing.view(made, shape, last, like=_in_blocks(chain.channels))
-    assert shown is not None
+    shown = editing.view(made, shape, last, like=_in_blocks(chain.channels)) or _viewed(editing, chain, made)
     editing.replace(chain.end, shown, [*reversed(chain.done), old])
+
+
+def _viewed(editing: Editing, chain: _Chain, value: ir.Value) -> ir.Value:
+    """`value` in the shape of the chain's end, by its own views: no single Reshape describes some of these shapes, such
+    as that of one block without its dim of extent 1, where batch, height and width are open."""
+    for view in filter(is_view, chain.done):
+        shape = view.outputs[0].shape
+        assert shape is not None
+        node = ir.Node("", view.op_type, [value, *view.inputs[1:]], list(view.attributes.values()))
+        value = editing.insert(node, chain.done[-1], shape, value, f"{chain.end.name}_as")
+    return value
 
 
 def _in_blocks(channels: Channels) -> tuple[int, ...]:
