@@ -31,6 +31,7 @@ from relayout.layout.metadata_keys import (
 from relayout.model.collector import collector_paused
 from relayout.model.constants import constant_values
 from relayout.model.dims.given_sizes import check_dims, sizes_in
+from relayout.model.dims.output_dims import declare_names
 from relayout.model.dims.rank_completion import drop_untyped_ranks
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
@@ -244,7 +245,8 @@ def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:
     """Inline, count again and verify, as `options` require. Verification covers the returned model: after it only the
-    overloads of our functions are written as parts of their names, which reading undoes.
+    overloads of our functions are written as parts of their names, and names of output dims are declared, which reading
+    undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
     place. The body of a function does not state its layout, and has conversions of its own, so the layout requirements
@@ -283,7 +285,8 @@ def finish(
             others = [each for each in others if (each.rule, each.severity) != ("boundary", "note")]
             verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
-    if name_overloads(model):
+    # Both: a list would stop at the first.
+    if any([name_overloads(model), declare_names(model, notes=outcome.changed or inlines)]):
         written = None
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:

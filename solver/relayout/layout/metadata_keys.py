@@ -16,6 +16,7 @@ __all__ = [
     "CONVERSION_KEY",
     "COST_KEY",
     "DEVICE_KEY",
+    "EXTENTS_KEY",
     "INLINED_KEY",
     "LAYOUT_KEY",
     "NODE_COST_KEY",
@@ -47,6 +48,11 @@ ATOMS_KEY = "relayout.atoms"
 
 BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
 """On an input or output of the graph: the layout that the caller requires, or `any`."""
+
+EXTENTS_KEY = "relayout.extents"
+"""On an output of a legal model whose dims are declared under names that no input has: the extents of these dims as
+formulas of the inputs' dims, and null for the other dims, in JSON. Inference does not know the results of operators of
+a backend's own."""
 
 SOURCE_KEY = "relayout.source"
 """On a constant that exists in several layouts: its name in the source."""

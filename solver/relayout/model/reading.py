@@ -26,6 +26,7 @@ from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
 from relayout.model.dims.declared_dims import correct_declared_dims, open_declared_scalars
 from relayout.model.dims.inference_rounds import infer_in_rounds
+from relayout.model.dims.output_dims import note_names
 from relayout.model.dims.shape_merging import name_input_dims, share_input_shapes
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
@@ -152,6 +153,7 @@ def model_from(light: Light) -> ir.Model:
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = light.digest
     model.meta[DECLARED_KEY] = declared
+    note_names(model, declared["output"])
     return model
 
 

@@ -10,7 +10,8 @@ from relayout.candidates.alternatives import OperandDims, Port
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.layout.terms import is_given
+from relayout.layout.terms import GENERATED, is_given
+from relayout.model.dims.output_dims import carry_names
 from relayout.ops import extents_of
 from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.context import RewriteContext
@@ -32,9 +33,9 @@ def enter_inputs(context: RewriteContext) -> None:
             context.insert_before(None, front=True)
 
 
-def leave_outputs(context: RewriteContext, declared: Sequence[ir.Shape | None]) -> None:
-    """Set each output of the model's graph to a value of its format, under the output's name and with the extents and
-    denotations that the source has declared for it."""
+def leave_outputs(context: RewriteContext, declared: Sequence[tuple[ir.Shape | None, Sequence[str | None]]]) -> None:
+    """Set each output of the model's graph to a value of its format, under the output's name and with the extents,
+    denotations and names of dims that the source has declared for it."""
     written: set[ir.Value] = set()
     for port, format_, own in _boundary(context):
         if not port.is_result:
@@ -42,10 +43,11 @@ def leave_outputs(context: RewriteContext, declared: Sequence[ir.Shape | None]) 
             set_output(context, port.index, value, written)
             context.insert_before(None)
             result = context.graph.outputs[port.index]
-            shape = declared[port.index]
+            shape, names = declared[port.index]
             extents = () if shape is None else [dim if isinstance(dim, int) else dim.value for dim in shape.dims]
             keep_extents(result, extents, present(own))
             _keep_denotations(result, shape, present(own))
+            carry_names(result, _in_format(names, result.shape, present(own)))
             context.annotate(result, port.operand, present(own), format_)
 
 
@@ -65,6 +67,18 @@ def keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> Non
         elif known is not None and is_given(known) and is_given(str(dims[place])):
             dims[place] = ir.SymbolicDim(known)
     result.shape = ir.Shape(dims)
+
+
+def _in_format(names: Sequence[str | None], shape: ir.Shape | None, own: Dims) -> list[str | None]:
+    """The names that the source declares for the axes of an output, one a dim of `shape` whose extent is open, and that
+    inference has not named."""
+    if shape is None or not names:
+        return []
+    found = [names[group[0].axis] if len(group) == 1 and group[0].is_whole else None for group in own]
+    return [
+        name if isinstance(dim, ir.SymbolicDim) and not str(dim).startswith(GENERATED) else None
+        for name, dim in zip(found, shape, strict=True)
+    ]
 
 
 def _keep_denotations(value: ir.Value, declared: ir.Shape | None, own: Dims) -> None:

@@ -11,6 +11,7 @@ from relayout.backend.noted_costs import note_cost, noted_cost
 from relayout.formulate.plan import Plan
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.dims.forced_dims import sized, sizes_of_all_runs
+from relayout.model.dims.output_dims import noted_names
 from relayout.ops import all_nodes, graphs_of, is_read
 from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
@@ -27,7 +28,8 @@ def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
     The model is not copied: cloning one of 10,000 nodes takes as long as this whole rewrite. The public entry functions
     parse their own model and do not change their argument.
     """
-    sizes, declared = sizes_of_all_runs(model), [value.shape for value in model.graph.outputs]
+    sizes = sizes_of_all_runs(model)
+    declared = [(value.shape, noted_names(value)) for value in model.graph.outputs]
     context = RewriteContext(model, backend, plan)
     enter_inputs(context)
     for node in list(model.graph):

@@ -99,13 +99,6 @@ def test_a_name_that_an_exporter_made_up_gives_way_to_a_formula_of_the_inputs() 
     assert shapes["reshape_3"] == "[4*N,3,16]"
 
 
-def test_a_name_of_an_output_stays() -> None:
-    model = seen_as(("N", 12, 4, 4), (-1, 6, 16))
-    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
-    (output,) = read_model(model).graph.outputs
-    assert str(output.shape) == "[rows,6,16]"
-
-
 def test_a_name_for_several_extents_says_nothing() -> None:
     model = seen_as(("N", 12, 4, 4), (-1, 6, 16), (-1, 3, 16), (-1, 48))
     shapes = named(model, reshape_1="rows", reshape_3="rows")
@@ -175,55 +168,3 @@ def test_the_report_counts_the_conversions_of_the_legal_model(backend: str) -> N
     assert_same_numbers(model, legal)
     again, second = legalize(legal, backend)
     assert (second.cost, again.graph.node) == (report.cost, legal.graph.node)
-
-
-@pytest.mark.parametrize(
-    ("shape", "declared", "expected"),
-    [
-        (("N", 3, "h", "w"), ("{op}{name}_dim_0", 3, "{op}{name}_dim_2", "wide"), ["N", 3, "h", "wide"]),
-        # The exporter writes the number of the value that its later passes renamed.
-        ((1, 3, "h", "w"), ("{op}839_dim_0", 3, "{op}839_dim_2", "w"), [1, 3, "h", "w"]),
-        # Of another operator, of another place, or of an input: given names.
-        (("N", 3, "h", "w"), ("Exp_dim_0", 3, "{op}{name}_dim_3", "w"), ["Exp_dim_0", 3, "{op}{name}_dim_3", "w"]),
-        (("N", 3, "h", "Relu_dim_2"), ("N", 3, "Relu_dim_2", "w"), ["N", 3, "Relu_dim_2", "w"]),
-    ],
-    ids=str,
-)
-def test_an_output_dim_that_the_exporter_made_up_is_inferred(
-    shape: Sequence[int | str], declared: Sequence[int | str], expected: Sequence[int | str]
-) -> None:
-    net = Net()
-    net.output(net.node("Relu", net.input("x", shape)))
-    model = net.model()
-    (output,) = model.graph.output
-
-    def named(dim: int | str) -> int | str:
-        return dim.format(op="Relu", name=output.name) if isinstance(dim, str) else dim
-
-    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [named(dim) for dim in declared])
-    output.type.CopyFrom(kind)
-    assert given(model) == [named(dim) for dim in expected]
-
-
-def test_a_made_up_output_dim_of_unknown_extent_keeps_its_name() -> None:
-    net = Net()
-    net.output(net.node("NonZero", net.input("x", (4, 4))))
-    model = net.model()
-    (output,) = model.graph.output
-    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [2, "NonZero7_dim_1"])
-    output.type.CopyFrom(kind)
-    assert given(model) == [2, "NonZero7_dim_1"]
-
-
-def test_a_dim_with_the_name_that_the_exporter_made_up_for_another_output_is_inferred() -> None:
-    """PyTorch gave the first dim of a TopK the name of the third dim of the convolution before."""
-    net = Net()
-    first = net.node("Relu", net.input("x", ("N", 3, "h", "w")))
-    net.output(first)
-    net.output(net.node("Neg", first))
-    model = net.model()
-    for output, dims in zip(
-        model.graph.output, (["N", 3, "Relu1_dim_2", "w"], ["Relu1_dim_2", 3, "h", "w"]), strict=True
-    ):
-        output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims))
-    assert [list(value.shape or ()) for value in read_model(model).graph.outputs] == [["N", 3, "h", "w"]] * 2

@@ -93,7 +93,7 @@ def test_an_open_batch_is_kept() -> None:
         s = Constant <value_floats = [1.0, 1.0, {scale_of(65, 129)!r}, {scale_of(65, 129)!r}]> ()
         r = Relu (x)
         y = Resize <mode = "linear"> (r, , s) }}""")
-    assert shapes_of(model)["y"] == "[a,2,129,e]"
+    assert shapes_of(model)["y"] == "[N,2,129,e]"
 
 
 def test_a_crop_has_the_size_of_its_scales() -> None:

@@ -17,14 +17,7 @@ from onnx import numpy_helper
 
 from relayout.errors import InputError
 from relayout.layout.terms import GENERATED, term_of
-from relayout.model.dims.dim_unification import (
-    MadeUpNames,
-    number,
-    rename,
-    restore_made_up_outputs,
-    unify_names,
-    without_made_up_outputs,
-)
+from relayout.model.dims.dim_unification import MadeUpNames, number, rename, unify_names
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
@@ -85,7 +78,6 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     have graphs inside.
     """
     _spell_formulas(proto.graph)
-    proto, made_up = without_made_up_outputs(proto)
     inferred = infer(proto)
     computing = _computing(proto.graph)
     known = _stored(proto.graph, computing)
@@ -129,7 +121,6 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         is_unified = _unify(inferred.graph, known)
         if not name_spatial_dims(inferred.graph, known) and not is_unified:
             break
-    restore_made_up_outputs(inferred.graph, made_up)
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
     }

@@ -15,9 +15,9 @@ from math import prod
 import onnx
 
 from relayout.layout.terms import GENERATED, NAME
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, dims_in, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, dims_in, graphs_inside
 
-__all__ = ["MadeUpNames", "number", "rename", "restore_made_up_outputs", "unify_names", "without_made_up_outputs"]
+__all__ = ["MadeUpNames", "number", "rename", "unify_names"]
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
@@ -61,58 +61,6 @@ def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -
     if same:
         rename(graph, same)
     return bool(same)
-
-
-def without_made_up_outputs(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[tuple[str, int], str]]:
-    """A copy without the names of output dims that an exporter has made up, and these names by output and place.
-
-    PyTorch's TorchScript exporter declares such a dim of an output by the operator, the value and the place:
-    `Gemm839_dim_0`. Inference would keep that name where it knows the extent. A model without such names is returned
-    itself.
-    """
-    graph = proto.graph
-    fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
-    open_ = [value for value in graph.output if any("_dim_" in d.dim_param for d in value.type.tensor_type.shape.dim)]
-    if not open_:
-        return proto, {}
-    operators = {name: node.op_type for node in graph.node for name in node.output}
-    made_up = {
-        (value.name, place): dim.dim_param
-        for value in open_
-        for place, dim in enumerate(value.type.tensor_type.shape.dim)
-        if value.name in operators
-        and dim.dim_param.startswith(operators[value.name])
-        and dim.dim_param.endswith(f"_dim_{place}")
-        and dim.dim_param not in fed
-    }
-    # It gives a made-up name to dims of other outputs too, in the wrong place where an operator has one more axis.
-    names = {*made_up.values()}
-    made_up |= {
-        (value.name, place): dim.dim_param
-        for value in open_
-        for place, dim in enumerate(value.type.tensor_type.shape.dim)
-        if dim.dim_param in names
-    }
-    copy = copied(proto)
-    for value in copy.graph.output:
-        for place, dim in enumerate(value.type.tensor_type.shape.dim):
-            if (value.name, place) in made_up:
-                dim.Clear()
-    return copy, made_up
-
-
-def restore_made_up_outputs(graph: onnx.GraphProto, made_up: Mapping[tuple[str, int], str]) -> None:
-    """Give the dims of outputs for which inference has found nothing the names `made_up` by the exporter again."""
-    same: dict[str, str] = {}
-    for value in graph.output:
-        for place, dim in enumerate(value.type.tensor_type.shape.dim):
-            name = made_up.get((value.name, place))
-            if name is not None and dim.dim_param.startswith(GENERATED):
-                same.setdefault(dim.dim_param, name)
-            elif name is not None and dim.WhichOneof("value") is None:
-                dim.dim_param = name
-    if same:
-        rename(graph, same)
 
 
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 from relayout.errors import UsageError, check_known, option_text
 from relayout.layout.terms import is_name
 from relayout.model.dims.forced_dims import sizes_of_all_runs
-from relayout.model.dims.formula import formula_size
+from relayout.model.dims.formula import formula_names, formula_size
+from relayout.model.dims.output_dims import formulas_of_names
 from relayout.ops import all_nodes, extents_of
 
 __all__ = ["check_dims", "sizes_in"]
@@ -23,12 +24,30 @@ def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
         if not isinstance(size, int) or size < 1:
             raise UsageError("not a size", where=option_text("dims", name), expected="1 or more", found=repr(size))
     if dims:
-        check_known(option_text("dims", "{}"), dims, set[str]().union(*map(_dim_names, models)), "symbolic dim")
+        declared = {name: text for model in models for name, text in formulas_of_names(model).items()}
+        known = set[str]().union(*map(_dim_names, models))
+        check_known(option_text("dims", "{}"), dims, known | declared.keys(), "symbolic dim")
+        for name in sorted(dims.keys() & declared.keys() - known):
+            _check_formula(name, declared[name], dims)
     for formula, size in (each for model in models if dims for each in sizes_of_all_runs(model).items()):
         found = None if is_name(formula) else formula_size(formula, dims or {})
         if found is not None and found != size:
             expected, given = f"{formula} = {size}, with which alone the model runs", f"{formula} = {found}"
             raise UsageError("the sizes fit no run", where=option_text("dims"), expected=expected, found=given)
+
+
+def _check_formula(name: str, formula: str, dims: Mapping[str, int]) -> None:
+    """Raise UsageError unless the sizes of the inputs' dims give an output's dim of this name the size it is given."""
+    size = formula_size(formula, dims)
+    if size == dims[name]:
+        return
+    needed = ", ".join(sorted(formula_names(formula) or ()))
+    raise UsageError(
+        "not the size of an output's dim" if size is not None else "a size for a dim that is computed from others",
+        where=option_text("dims", name),
+        expected=f"{formula} = {size}" if size is not None else f"sizes of {needed}, as {name} is {formula}",
+        found=str(dims[name]),
+    )
 
 
 def sizes_in(dims: Mapping[str, int] | None, *models: ir.Model) -> dict[str, int]:

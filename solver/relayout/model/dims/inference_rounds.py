@@ -14,6 +14,7 @@ import onnx_ir as ir
 from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
 from relayout.model.dims.forced_dims import enter_sizes, sizes_of_all_runs
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
+from relayout.model.dims.output_dims import open_output_dims
 from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
 from relayout.model.proto_graphs import copied
 
@@ -35,8 +36,13 @@ def infer_in_rounds(
     used up.
     """
     is_open = any(not dim.HasField("dim_value") for v in proto.graph.input for dim in v.type.tensor_type.shape.dim)
+
+    def with_values(model: onnx.ModelProto) -> Inferred:
+        return infer_with_values(model, infer, has_graphs=has_graphs)
+
+    open_output_dims(proto, lambda model: _inferred(model, with_values).proto)
     for _ in range(ROUNDS):
-        inferred = _inferred(proto, lambda model: infer_with_values(model, infer, has_graphs=has_graphs))
+        inferred = _inferred(proto, with_values)
         known = None if inferred.is_ranked and not is_open else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
