@@ -376,3 +376,33 @@ def test_compressed_weights_behind_a_transpose_stay_compressed(operator: str, mo
     assert sum(len(each.raw_data) for each in legal.graph.initializer) < (most + 0.1) * 32 * 64 * 9
     assert report.verification is not None
     assert report.verification.findings == ()
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+@pytest.mark.parametrize("scales", [(), (1,), (24,)], ids=["one scale", "a vector of one", "a scale a channel"])
+def test_a_dequantized_kernel_stays_quantized_where_channels_are_shuffled(
+    scales: tuple[int, ...], backend: str
+) -> None:
+    """As in a quantized ShuffleNet, at an opset at which onnx's reference lacks the operator."""
+    random = np.random.default_rng(0)
+
+    def dequantized(net: Net, numbers: np.ndarray) -> str:
+        steps = net.constant(random.uniform(0.01, 0.05, scales).astype(np.float32))
+        zero = net.constant(random.integers(-3, 3, scales).astype(np.int8))
+        axis = {"axis": 0} if scales else {}
+        return str(net.node("DequantizeLinear", net.constant(numbers), steps, zero, **axis))
+
+    net = Net(13)
+    kernel = dequantized(net, random.integers(-99, 99, (24, 8, 3, 3)).astype(np.int8))
+    bias = dequantized(net, random.integers(-99, 99, 24).astype(np.int8))
+    image = net.node("Conv", net.input("x", (1, 8, 6, 5)), kernel, bias)
+    split = net.node("Transpose", net.node("Reshape", image, net.constant([1, 2, 12, 4, 3])), perm=[0, 2, 1, 3, 4])
+    net.output(net.conv(net.node("Reshape", split, net.constant([1, 24, 4, 3])), 24, 4, group=4))
+    model = net.model()
+    legal, report = legalize(model, backend, check=True)
+    assert report.after.transposes == {"onnx": 0, "nhwc": 2}[backend]
+    assert sum(node.op_type == "Transpose" for node in legal.graph.node) == report.after.transposes
+    assert sum(node.op_type == "DequantizeLinear" for node in legal.graph.node) == 2
+    assert_same_numbers(model, legal)
+    again, _ = legalize(legal, backend)
+    assert again == legal

@@ -19,7 +19,7 @@ from relayout.layout.memory_format import Atom, Extent, normal_form, order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
-from relayout.ops import Axes, Free, Relabel, extents_of
+from relayout.ops import NO_EDIT, Axes, Edit, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
 
@@ -126,6 +126,9 @@ class Constants:
             return self._recomputed(*computation)
         extents = extents_of(value)
         assert extents is not None
+        scaled = self._scaled_axis(value, dims, extents)
+        if scaled is not None:
+            return self._dequantized(value, dims, *scaled)
         if (_is_permuted(dims, len(extents)) and None not in dims) or all(
             isinstance(extent, int) for extent in extents
         ):
@@ -136,6 +139,46 @@ class Constants:
         target = tuple(group or () for group in dims)
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
+
+    def _scaled_axis(
+        self, value: ir.Value, dims: OperandDims, extents: tuple[Extent, ...]
+    ) -> tuple[int | None, int] | None:
+        """The axis along which a dequantized constant has scales, None for one scale, and the dimension that has this
+        axis; None if it has a dimension with others too, and for any other constant."""
+        producer = value.producer()
+        if producer is None or producer.op_type != "DequantizeLinear" or producer.domain or None in dims:
+            return None
+        rule, scales = self._tensors.rules.get(producer), producer.inputs[1]
+        if not isinstance(rule, Free) or constant_tensor(value) is not None:
+            return None
+        # A zero that fills up the quantized constant may be another number.
+        if not all(isinstance(extent, int) for extent in extents) or _fills_up(dims, extents):
+            return None
+        if len(rule.tileable) == len(extents):
+            return None, 0
+        has_axis = self._tensors.opsets.get("", 1) >= 13 and not producer.attributes.get_int("block_size", 0)
+        if not has_axis or scales is None or len(extents_of(scales) or ()) != 1:
+            return None
+        axis = producer.attributes.get_int("axis", 1) % len(extents)
+        places = [place for place, group in enumerate(dims) if any(atom.axis == axis for atom in group or ())]
+        others = {atom.axis for place in places for atom in dims[place] or () if extents[atom.axis] != 1}
+        return (axis, places[0]) if len(places) == 1 and others == {axis} else None
+
+    def _dequantized(self, value: ir.Value, dims: OperandDims, axis: int | None, place: int) -> ir.Value:
+        """A dequantized constant in tiles, from its operand and its scales in tiles. Folded, it would take four times
+        the bytes, and runtimes look for the DequantizeLinear before an operator."""
+        producer, own = value.producer(), dims[place]
+        assert producer is not None
+        assert own is not None
+        operand, *parameters = producer.inputs
+        assert operand is not None
+        laid = self.relaid(operand, dims)
+        edit = NO_EDIT
+        if axis is not None:
+            group = tuple([Atom(0, atom.inner, atom.outer) for atom in own if atom.axis == axis])
+            parameters = [each and self.relaid(each, (group,)) for each in parameters]
+            edit = Edit({"axis": place})
+        return self._emitted_anew(producer, [laid, *parameters], extents_of(laid) or (), edit)
 
     def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
@@ -228,6 +271,13 @@ class Constants:
         assert own is not None
         assert extents is not None
         shape = [extents[own.index(a)] for a in order if a in own]
+        return self._emitted_anew(producer, inputs, shape, rule.edit(order))
+
+    def _emitted_anew(
+        self, producer: ir.Node, inputs: Sequence[ir.Value | None], shape: Sequence[Extent], edit: Edit = NO_EDIT
+    ) -> ir.Value:
+        """The result, of this shape, of the same operator on other inputs."""
+        source = producer.outputs[0]
         result = ir.Value(name=self._emitter.fresh(f"{source.name}_laid"), shape=ir.Shape(shape), type=source.type)
         node = ir.Node(
             producer.domain,
@@ -238,7 +288,7 @@ class Constants:
             name=self._emitter.fresh(f"{producer.name or source.name}_laid"),
             doc_string=producer.doc_string,
         )
-        self._emitter.edit(node, rule.edit(order), source.name or "")
+        self._emitter.edit(node, edit, source.name or "")
         self._emitter.emitted.append(node)
         return result
 
@@ -271,6 +321,10 @@ def _is_permuted(dims: OperandDims, rank: int) -> bool:
     groups = [group for group in dims if group is not None]
     whole = all(len(group) == 1 and group[0].is_whole for group in groups)
     return whole and len({group[0].axis for group in groups}) == rank
+
+
+def _fills_up(dims: OperandDims, extents: tuple[Extent, ...]) -> bool:
+    return any(step["op"] not in ("transpose", "reshape") for step in _steps_to(dims, extents))
 
 
 def _steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
