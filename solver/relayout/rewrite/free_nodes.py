@@ -21,7 +21,7 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import Operator, layout_string, onnx_operator, packed_operator
 from relayout.rewrite.wiring import Wiring
 
-__all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise"]
+__all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise", "with_units_of_operands"]
 
 _Ports = dict[int, tuple[Port, MemoryFormat]]
 
@@ -111,6 +111,36 @@ def fused_tiles(
         if dims is not None and all(_takes(_extents(node, ports, i), rule, i, dims) for i in range(len(node.inputs))):
             return replace(lowering, dims=dims)
     return lowering
+
+
+def with_units_of_operands(
+    context: RewriteContext, planned: PlannedNode, rule: Free, lowering: FreeLowering
+) -> FreeLowering:
+    """The lowering of an elementwise node with its axes of extent 1 where all its operands have them, which saves the
+    Reshapes around the node; else the unchanged lowering."""
+    axes = tuple(range(len(rule.extents)))
+    if 1 not in rule.extents or lowering.asked or rule.tileable != axes or rule.edit(axes) is not NO_EDIT:
+        return lowering
+    found: set[Dims | None] = set()
+    for index, (port, format_) in _operands(planned).items():
+        own = rule.inputs[index]
+        if own:
+            is_whole_space = own == axes and port.operand.view.extents == rule.extents
+            found.add(_dims_of(context, rule, port, format_) if is_whole_space else None)
+    dims = found.pop() if len(found) == 1 else None
+    if dims is None or _long_axes(dims, rule) != _long_axes(lowering.dims, rule):
+        return lowering
+    # Each axis is one dimension, and their order is one in which the node runs.
+    is_permuted = sorted(dims) == list(in_source(len(axes)))
+    return (
+        replace(lowering, dims=dims)
+        if is_permuted and rule.allows(tuple(group[0].axis for group in dims))
+        else lowering
+    )
+
+
+def _long_axes(dims: Dims, rule: Free) -> list[Atom]:
+    return [atom for group in dims for atom in group if rule.extents[atom.axis] != 1]
 
 
 def _operands(planned: PlannedNode) -> _Ports:

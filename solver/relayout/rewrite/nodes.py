@@ -20,7 +20,13 @@ from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import Operator, fixed_operator, named_results, packed_operator
-from relayout.rewrite.free_nodes import connect_aliased, free_operator, fused_tiles, is_tiled_elementwise
+from relayout.rewrite.free_nodes import (
+    connect_aliased,
+    free_operator,
+    fused_tiles,
+    is_tiled_elementwise,
+    with_units_of_operands,
+)
 from relayout.rewrite.operand_dims import port_dims, present
 from relayout.rewrite.shardings import shardings_of, state_shardings
 from relayout.rewrite.subgraphs import write_region_op
@@ -80,6 +86,10 @@ def _write(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
         fused = lowering if is_aliased else fused_tiles(context, planned, node, rule, lowering)
         if fused is not lowering:
             form = _form(context, planned, fused)
+    elif isinstance(lowering, FreeLowering) and isinstance(rule, Free):
+        moved = with_units_of_operands(context, planned, rule, lowering)
+        if moved is not lowering:
+            form = _form(context, planned, moved)
     edit = None if is_aliased else form.edit
     if not is_aliased:
         connect_operands(context, planned, node, form.wiring)
