@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import run
+from graphs import Net, assert_same_numbers, run
 from onnx import helper, numpy_helper, shape_inference
 from single_node_rewriter import OneNode, from_layout, to_layout
 
+from relayout import legalize
 from relayout.backend import Implementation
 from relayout.backend.calls import ask
 from relayout.layout.relaid_constant import apply_step
@@ -278,3 +279,17 @@ def test_a_relaid_source_of_blocks_of_one_is_the_convolution_itself() -> None:
     assert itself is not None
     assert str(itself.layout) == "NHWC"
     assert itself.bytes_streamed == 112 * 112 * 49 * 128 * 4
+
+
+def test_a_kernel_behind_a_transpose_is_a_constant() -> None:
+    """jax2onnx leaves HWIO kernels behind Transposes. The second run finds the kernel transposed."""
+    net = Net(17)
+    image = net.transpose(net.input("x", (1, 64, 64, 3)), 0, 3, 1, 2)
+    made = net.node("Conv", image, net.transpose(net.weight(4, 4, 3, 96), 3, 2, 0, 1), strides=[4, 4])
+    net.output(net.transpose(net.node("Relu", made), 0, 2, 3, 1))
+    model = net.model()
+    legal, report = legalize(model, "tpu", check=True)
+    assert report.after.transposes == 1
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, "tpu")
+    assert (again, second.cost) == (legal, report.cost)

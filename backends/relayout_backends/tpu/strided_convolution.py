@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relayout.backend import rank_of
+from relayout.model.constants import hangs_on_constants
 from relayout.ops.operand_roles import spatial_letters
 
 if TYPE_CHECKING:
@@ -16,10 +17,14 @@ __all__ = ["StridedConvolution", "padding", "strided_convolution"]
 
 UNKNOWN_BATCH = 1
 
+_NEVER_KNOWN = frozenset({"DequantizeLinear"})
+"""Its readers are integer convolutions."""
+
 
 @dataclass(frozen=True, slots=True)
 class StridedConvolution:
-    """A Conv without groups whose kernel is a constant: its extents, those of spatial axes in the axes' order.
+    """A Conv without groups whose kernel is a constant, or computed from constants: its extents, those of spatial axes
+    in the axes' order.
 
     `kernel_perm` makes spatial axes, I, O of the kernel as the node has it; `pads` has (begin, end) for each axis.
     """
@@ -44,7 +49,7 @@ def strided_convolution(node: ir.Node) -> StridedConvolution | None:
     spatial = spatial_letters(rank_of(data))
     if data is None or kernel is None or spatial is None or rank_of(kernel) != rank_of(data):
         return None
-    if data.dtype is None or kernel.const_value is None or kernel.is_graph_input():
+    if data.dtype is None or kernel.is_graph_input() or not hangs_on_constants(kernel, never=_NEVER_KNOWN):
         return None
     window = _extents(kernel, "OI" + spatial)
     image = {"N": UNKNOWN_BATCH, **_extents(data, "NC" + spatial)}
