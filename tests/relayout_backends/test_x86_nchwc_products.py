@@ -120,3 +120,17 @@ def test_a_product_may_follow_a_thousand_nodes(operator: str) -> None:
     product = net.node("MatMul", net.transpose(value, 0, 2, 1), net.weight(3, 5))
     net.output(net.transpose(net.node("Add", product, net.weight(5)), 0, 2, 1))
     assert relayout.legalize(net.model(), BACKEND)[1].status == "optimal"
+
+
+def test_a_product_behind_the_strides_of_a_long_signal_has_a_price() -> None:
+    """With 64 samples nothing is left of the signal, and with one frame less than none the price would be negative."""
+    net = Net(17)
+    signal = net.input("x", (1, 1, "samples"))
+    for read, made, kernel, stride in ((1, 8, 10, 5), (8, 8, 8, 4), (8, 8, 4, 2)):
+        signal = net.node("Conv", signal, net.weight(made, read, kernel), strides=[stride])
+    net.output(net.node("MatMul", net.transpose(signal, 0, 2, 1), net.weight(8, 24)))
+    legal, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert report.cost >= 0
+    assert report.verification is not None
+    assert report.verification.passed
+    assert relayout.legalize(legal, "x86-nchwc")[0] == legal

@@ -13,6 +13,7 @@ from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.constants import hangs_on_constants
 from relayout.model.dims.formula import formula_size
+from relayout.model.tensor_sizes import USUAL
 from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
@@ -109,7 +110,9 @@ def extents(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def volume(value: ir.Value, axes: Iterable[int]) -> int:
-    """The product of these extents; an unknown name counts 64, also in a formula such as `h*w`, an unknown batch 1.
+    """The product of these extents; an unknown name counts 64, also in a formula such as `h*w`, an unknown batch 1. In
+    a formula that is 0 or less with 64, as behind the strides of a long signal, names count the first usual size with
+    which it is more.
 
     The batch is the first axis in the source's order, so that it is the same one when a legal model is read again.
     """
@@ -122,7 +125,8 @@ def volume(value: ir.Value, axes: Iterable[int]) -> int:
         dim = shape[axis]
         if isinstance(dim, int):
             return dim
-        return 1 if axis == batch else formula_size(dim.value or "", {}, UNKNOWN) or UNKNOWN
+        sizes = (formula_size(dim.value or "", {}, size) or 0 for size in (UNKNOWN, *USUAL))
+        return 1 if axis == batch else next((size for size in sizes if size > 0), UNKNOWN)
 
     return prod(extent(axis) for axis in axes)
 
