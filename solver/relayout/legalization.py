@@ -264,13 +264,16 @@ def finish(
         # A model that is read anew has no report to check, and an inlined one states no layouts.
         is_anew = inlines or options.check
         stated = check_statically(model, backend, report=report, dims=dims) if is_anew else None
+    notes = outcome.changed or inlines
     if inlines:
+        declare_names(model, notes=notes)
         inline(model)
         model = _without_border_transposes(model, options)
         annotate_run(model, {**_facts(model, outcome.report), INLINED_KEY: "true"})
         report = report.model_copy(update={"after": totals(model, report.sizes, conversion_operators_of(backend))})
     if verifies:
         if options.check:
+            declare_names(model, notes=notes)
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
             found, written = checked_by_onnx(model)
@@ -286,7 +289,7 @@ def finish(
             verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
     # Both: a list would stop at the first.
-    if any([name_overloads(model), declare_names(model, notes=outcome.changed or inlines)]):
+    if any([name_overloads(model), declare_names(model, notes=notes)]):
         written = None
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:

@@ -50,9 +50,9 @@ BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
 """On an input or output of the graph: the layout that the caller requires, or `any`."""
 
 EXTENTS_KEY = "relayout.extents"
-"""On an output of a legal model whose dims are declared under names that no input has: the extents of these dims as
-formulas of the inputs' dims, and null for the other dims, in JSON. Inference does not know the results of operators of
-a backend's own."""
+"""On an output of a legal model with dims that values inside have under other names: the extents of these dims as
+formulas of the inputs' dims, an empty text where nothing tells them, and null for the other dims, in JSON. Inference
+does not know the results of operators of a backend's own."""
 
 SOURCE_KEY = "relayout.source"
 """On a constant that exists in several layouts: its name in the source."""

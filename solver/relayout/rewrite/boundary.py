@@ -47,7 +47,7 @@ def leave_outputs(context: RewriteContext, declared: Sequence[tuple[ir.Shape | N
             extents = () if shape is None else [dim if isinstance(dim, int) else dim.value for dim in shape.dims]
             keep_extents(result, extents, present(own))
             _keep_denotations(result, shape, present(own))
-            carry_names(result, _in_format(names, result.shape, present(own)))
+            carry_names(result, _names_in_format(names, extents, result.shape, present(own)))
             context.annotate(result, port.operand, present(own), format_)
 
 
@@ -69,16 +69,21 @@ def keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> Non
     result.shape = ir.Shape(dims)
 
 
-def _in_format(names: Sequence[str | None], shape: ir.Shape | None, own: Dims) -> list[str | None]:
-    """The names that the source declares for the axes of an output, one a dim of `shape` whose extent is open, and that
-    inference has not named."""
-    if shape is None or not names:
+def _names_in_format(
+    names: Sequence[str | None], extents: Sequence[Extent], shape: ir.Shape | None, own: Dims
+) -> list[str | None]:
+    """The names that the source declares for the axes of an output, one a dim of `shape` whose extent is open. A name
+    of `extents`, which are the source's, is one where the dim has lost it."""
+    if shape is None:
         return []
-    found = [names[group[0].axis] if len(group) == 1 and group[0].is_whole else None for group in own]
-    return [
-        name if isinstance(dim, ir.SymbolicDim) and not str(dim).startswith(GENERATED) else None
-        for name, dim in zip(found, shape, strict=True)
-    ]
+    found: list[str | None] = []
+    for group, dim in zip(own, shape, strict=True):
+        axis = group[0].axis if len(group) == 1 and group[0].is_whole and isinstance(dim, ir.SymbolicDim) else None
+        name = names[axis] if axis is not None and names else None
+        extent = extents[axis] if axis is not None and extents else None
+        is_lost = str(dim).startswith(GENERATED) and isinstance(extent, str) and not extent.startswith(GENERATED)
+        found.append(name or (str(extent) if is_lost else None))
+    return found
 
 
 def _keep_denotations(value: ir.Value, declared: ir.Shape | None, own: Dims) -> None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.terms import is_given
+from relayout.model.dims.output_dims import noted_extents
 from relayout.model.io import Declared, declared_extents, read_without_outputs
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
@@ -39,7 +40,7 @@ def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -
             )
             continue
         for each, value in zip(listed, values, strict=True):
-            found = extents_of(value) if is_fresh else declared_extents(model, side)[value.name or ""]
+            found = noted_extents(value) if is_fresh else declared_extents(model, side)[value.name or ""]
             if each.shape is None:
                 continue
             message = f"the {side} has another shape than the report says"

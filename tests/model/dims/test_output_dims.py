@@ -194,3 +194,24 @@ def test_a_dim_with_the_name_that_the_exporter_made_up_for_another_output_is_inf
     model = net.model()
     declare(model, ["N", 3, "Relu1_dim_2", "w"], ["Relu1_dim_2", 3, "h", "w"])
     assert read(model) == [["N", 3, "h", "w"]] * 2
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+def test_an_output_of_unknown_extents_is_declared_as_in_the_source(backend: str) -> None:
+    """PyTorch's exporter gave the rows behind a Squeeze the name of the batch. The Squeeze is elided."""
+    source = onnx.parser.parse_model(
+        f"""{HEADER} g (float[batch,1,h,w] x, int64[4] s) => (float[batch,batch,k] y)
+        <int64[1] one = {{1}}, float[1,1,1,1] m = {{2}}> {{
+          e = Resize <mode = "nearest"> (x, , , s)  c = Conv (e, m)  r = Relu (c)  y = Squeeze (r, one) }}"""
+    )
+    legal, report = legalize(source, backend, static=True)
+    assert declared(legal) == [["batch", "batch", "k"]]
+    assert report.boundary[-1].shape == ("batch", "batch", "k")
+    assert verify(legal, backend, against=source, report=report, static=True).passed
+    again, second = legalize(legal, backend, static=True)
+    assert (again, second.cost, second.boundary[-1].shape) == (legal, report.cost, report.boundary[-1].shape)
+
+
+def test_an_inlined_model_declares_the_names_again() -> None:
+    legal, _ = legalize(classifier(), "nhwc", inline=True)
+    assert declared(legal) == [["batch", 16, "out_h", "out_w"], ["batch", 10]]

@@ -20,7 +20,15 @@ from relayout.layout.terms import GENERATED
 from relayout.model.dims.formula import formula_names
 from relayout.model.proto_graphs import copied, subgraphs_of
 
-__all__ = ["carry_names", "declare_names", "formulas_of_names", "note_names", "noted_names", "open_output_dims"]
+__all__ = [
+    "carry_names",
+    "declare_names",
+    "formulas_of_names",
+    "note_names",
+    "noted_extents",
+    "noted_names",
+    "open_output_dims",
+]
 
 Declared = int | str | None
 
@@ -62,8 +70,8 @@ def open_output_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], 
 
 
 def _enter_noted_extents(value: onnx.ValueInfoProto, fed: frozenset[str]) -> None:
-    """Give the dims of an output of a legal model the extents that are noted on it, as far as they are formulas of the
-    inputs' dims: another tool may have renamed these."""
+    """Give the dims of an output of a legal model the extents that are noted on it: formulas of the inputs' dims, as
+    far as these have such names, or nothing where an extent is not known."""
     noted = [entry.value for entry in value.metadata_props if entry.key == EXTENTS_KEY]
     dims = value.type.tensor_type.shape.dim
     try:
@@ -73,10 +81,11 @@ def _enter_noted_extents(value: onnx.ValueInfoProto, fed: frozenset[str]) -> Non
     if not isinstance(found, list) or len(found) != len(dims):
         return
     for dim, text in zip(dims, found, strict=True):
-        if isinstance(text, str) and dim.dim_param:
-            formula = onnx.TensorShapeProto.Dimension(dim_param=text)
-            if text and _is_known(formula, fed):
-                dim.CopyFrom(formula)
+        if not isinstance(text, str) or not dim.dim_param:
+            continue
+        formula = onnx.TensorShapeProto.Dimension(dim_param=text)
+        if not text or _is_known(formula, fed):
+            dim.CopyFrom(formula)
 
 
 def _own_names(proto: onnx.ModelProto, fed: frozenset[str]) -> Iterator[str]:
@@ -122,8 +131,7 @@ def note_names(model: ir.Model, declared: Mapping[str, Sequence[Declared] | None
 
 
 def _says_less(name: str, dim: ir.SymbolicDim) -> bool:
-    found = dim.value or ""
-    return name != found and not name.startswith(GENERATED) and not found.startswith(GENERATED)
+    return name != dim.value and not name.startswith(GENERATED)
 
 
 def noted_names(value: ir.Value) -> tuple[str | None, ...]:
@@ -150,19 +158,30 @@ def formulas_of_names(model: ir.Model) -> dict[str, str]:
 
 
 def declare_names(model: ir.Model, *, notes: bool) -> bool:
-    """Declare the dims of outputs under the names that are noted, in place. With `notes`, the extents of these dims are
-    written into the outputs' metadata. Returns whether there was a name."""
-    if notes:
-        for value in model.graph.outputs:
-            value.metadata_props.pop(EXTENTS_KEY, None)
+    """Declare the dims of outputs under the names that are noted, in place, once. With `notes`, the extents of these
+    dims are written into the outputs' metadata. Returns whether there was a name."""
     named = [value for value in model.graph.outputs if value.shape is not None and noted_names(value)]
     for value in named:
         shape = value.shape
         assert shape is not None
         names = noted_names(value)
         if notes:
-            extents = [None if name is None else str(dim) for name, dim in zip(names, shape, strict=True)]
+            extents = [None if name is None else _extent_text(dim) for name, dim in zip(names, shape, strict=True)]
             value.metadata_props[EXTENTS_KEY] = json.dumps(extents)
-        dims = [dim if name is None else ir.SymbolicDim(name) for name, dim in zip(names, shape, strict=True)]
-        value.shape = ir.Shape(dims, [shape.get_denotation(place) for place in range(len(shape))])
+        value.shape = ir.Shape(noted_extents(value) or (), [shape.get_denotation(place) for place in range(len(shape))])
+        del value.meta[_NAMES]
     return bool(named)
+
+
+def noted_extents(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """The extents of an input or output under the names that are noted; None for an unknown rank."""
+    if value.shape is None:
+        return None
+    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    names = noted_names(value) or (None,) * len(dims)
+    return tuple([dim if name is None else name for name, dim in zip(names, dims, strict=True)])
+
+
+def _extent_text(dim: int | ir.SymbolicDim) -> str:
+    text = str(dim)
+    return "" if text.startswith(GENERATED) else text

@@ -20,7 +20,7 @@ from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import extents_of
+from relayout.model.dims.output_dims import noted_extents
 from relayout.report.schema import (
     BoundaryValue,
     Charge,
@@ -226,7 +226,7 @@ def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
 def _layout_facts(
     value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: AxisNames
 ) -> dict[str, Any]:
-    extents = extents_of(value)
+    extents = noted_extents(value)
     if operand is None or order is None or order == source_order(len(order)):
         return {"shape": extents, "layout": names.of(operand) if operand is not None else None}
     if extents is not None and any(not atom.is_whole for atom in order):
