@@ -40,9 +40,9 @@ def infer_in_rounds(
     def with_values(model: onnx.ModelProto) -> Inferred:
         return infer_with_values(model, infer, has_graphs=has_graphs)
 
-    open_output_dims(proto, lambda model: _inferred(model, with_values).proto)
+    first = open_output_dims(proto, lambda model: _inferred(model, with_values))
     for _ in range(ROUNDS):
-        inferred = _inferred(proto, with_values)
+        inferred, first = first or _inferred(proto, with_values), None
         known = None if inferred.is_ranked and not is_open else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)

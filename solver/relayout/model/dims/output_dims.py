@@ -17,6 +17,7 @@ import onnx_ir as ir
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import EXTENTS_KEY
 from relayout.layout.terms import GENERATED
+from relayout.model.dims.constant_propagation import Inferred
 from relayout.model.dims.formula import formula_names
 from relayout.model.proto_graphs import copied, subgraphs_of
 
@@ -35,15 +36,18 @@ Declared = int | str | None
 _NAMES = "relayout.declared_names"
 
 
-def open_output_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+def open_output_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], Inferred]) -> Inferred | None:
     """Remove the name of each dim of an output where no input has that name and the operators give a number, or a
-    formula of the inputs' dims. Values inside lose a name that has no place left. `infer` fills shapes in."""
+    formula of the inputs' dims. Values inside lose a name that has no place left.
+
+    `infer` fills shapes in, and uses its argument up. Its result is returned where it is that of the changed model.
+    """
     fed = _fed_names(proto)
     for value in proto.graph.output:
         _enter_noted_extents(value, fed)
     own = set(_own_names(proto, fed))
     if not own:
-        return
+        return None
     probe = copied(proto)
     for value in _results(probe):
         for dim in value.type.tensor_type.shape.dim:
@@ -52,9 +56,9 @@ def open_output_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], 
     try:
         inferred = infer(probe)
     except InputError:
-        return  # the model itself is inferred next, and its fault told
+        return None  # the model itself is inferred next, and its fault told
     kept = set()
-    for value, known in zip(proto.graph.output, inferred.graph.output, strict=True):
+    for value, known in zip(proto.graph.output, inferred.proto.graph.output, strict=True):
         dims, found = value.type.tensor_type.shape.dim, known.type.tensor_type.shape.dim
         for place, dim in enumerate(dims):
             if dim.dim_param not in own:
@@ -67,6 +71,7 @@ def open_output_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], 
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in own - kept:
                 dim.Clear()
+    return None if kept else inferred
 
 
 def _enter_noted_extents(value: onnx.ValueInfoProto, fed: frozenset[str]) -> None:
