@@ -176,6 +176,8 @@ def _dims_of(context: RewriteContext, rule: Free, port: Port, format_: MemoryFor
         if own is None or physical.shape is not None or not (own or units):
             return None
         found.append(own or (Atom(units.pop(0)),))
+    if not found:
+        return None  # a scalar
     # A unit axis without its own dimension is fused with another one.
     index = max(range(len(found)), key=lambda index: (len(found[index]), index))
     found[index] += tuple(Atom(axis) for axis in units)
