@@ -31,8 +31,10 @@ def tag_of(digest: str) -> str:
 
 
 def is_known(request: Request, digest: str) -> bool:
-    """Whether the caller has the answer of this digest: If-None-Match, which compares weakly (section 13.1.2)."""
-    return f'"{digest}"' in ", ".join(request.headers.getlist("if-none-match"))
+    """Whether the caller has the answer of this digest: If-None-Match, which compares weakly (section 13.1.2), or says
+    that it has any answer that is there before the request, as those are that are read."""
+    tags = ", ".join(request.headers.getlist("if-none-match"))
+    return f'"{digest}"' in tags or (tags.strip() == "*" and request.method in ("GET", "HEAD"))
 
 
 class SecurityHeaders:

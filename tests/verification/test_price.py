@@ -13,8 +13,9 @@ from graphs import Net
 
 import relayout
 from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
+from relayout.formulate.objective import OBJECTIVES
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import COST_KEY
+from relayout.layout.metadata_keys import COST_KEY, OBJECTIVE_KEY
 from relayout.report.schema import Account, Entry, Finding, Price, Report
 
 Case = tuple[onnx.ModelProto, Any, dict[str, Any]]
@@ -149,6 +150,16 @@ def test_a_model_that_records_another_cost_is_found_without_a_report() -> None:
     entry.value = str(int(entry.value) - 1)
     (finding,) = errors(made, backend, options, None)
     assert (finding.expected, finding.found) == (str(report.cost), entry.value)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_model_that_records_an_unknown_objective_is_found(objective: str) -> None:
+    made, report = relayout.legalize(pooled(), "nhwc", objective=objective)
+    assert errors(made, "nhwc", {}, None) == errors(made, "nhwc", {}, report) == []
+    (entry,) = [each for each in made.metadata_props if each.key == OBJECTIVE_KEY]
+    entry.value = "conversions"
+    (finding,) = errors(made, "nhwc", {}, None)
+    assert (finding.expected, finding.found) == ("bytes or transposes", "conversions")
 
 
 def test_a_pad_beside_a_transpose_may_be_a_part_of_it_where_no_report_says() -> None:

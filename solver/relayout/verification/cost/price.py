@@ -28,6 +28,7 @@ from relayout.verification.requirements import Charges, node_label
 
 __all__ = ["check_price", "check_recorded_price"]
 
+_OBJECTIVES = ("bytes", "transposes")
 _PARTS = ("transposes", "reorders", "pads", "transfers")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"
 
@@ -105,8 +106,11 @@ def check_recorded_price(
         return [_error("the model records no cost with a bound", "whole numbers of bytes", f"{text}, {bound}")], None
     if not text or facts.get(BACKEND_KEY) != backend.name:
         return [], None
+    objective = facts.get(OBJECTIVE_KEY, "bytes")
+    if objective not in _OBJECTIVES:
+        return [_error("the model records no objective", " or ".join(_OBJECTIVES), objective)], None
     recorded = int(text)
-    bill = Bill(index, backend, charges, dims or {}, facts.get(OBJECTIVE_KEY, "bytes"))
+    bill = Bill(index, backend, charges, dims or {}, objective)
     found = [bill.part(part) for part in _PARTS]
     own = bill.charged if bill.in_bytes else (0, 0)
     least, most = sum(each.least for each in found) + own[0], sum(each.most for each in found) + own[1]
