@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
 import pytest
 from command_line import Run
@@ -21,6 +22,30 @@ def test_a_legal_model_passes(model: Path, tmp_path: Path, run: Run) -> None:
     assert said.status == 0
     assert "features: differs by" in said.out
     assert said.out.endswith("verification for the backend nhwc passed\n")
+
+
+def test_both_models_run_on_inputs_from_files(model: Path, tmp_path: Path, run: Run) -> None:
+    run("legalize", model, "-o", tmp_path / "legal.onnx", "--backend", "nhwc")
+    inputs = onnx.load(model).graph.input
+    shapes = {each.name: [dim.dim_value or 1 for dim in each.type.tensor_type.shape.dim] for each in inputs}
+    for n in range(2):
+        random = np.random.default_rng(n)
+        np.savez(
+            tmp_path / f"{n}.npz", **{name: random.normal(size=shape).astype("f") for name, shape in shapes.items()}
+        )
+    (tmp_path / "none.npz").write_bytes(b"no zip file")
+    compare = ["verify", tmp_path / "legal.onnx", "--against", model]
+    said = run(*compare, "--inputs", tmp_path / "0.npz", "--inputs", tmp_path / "1.npz")
+    assert said.status == 0
+    assert "features: differs by" in said.out
+    said = run(*compare, "--inputs", tmp_path / "none.npz")
+    assert said.status == 2
+    assert "none.npz: the inputs cannot be read" in said.err
+    assert "another kind of file" in said.err
+    said = run(*compare, "--inputs", tmp_path / "2.npz")
+    assert (said.status, "No such file or directory" in said.err) == (2, True)
+    said = run("verify", tmp_path / "legal.onnx", model, "--backend", "nhwc", "--inputs", tmp_path / "0.npz")
+    assert (said.status, "inputs for many models" in said.err) == (2, True)
 
 
 def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path, run: Run) -> None:

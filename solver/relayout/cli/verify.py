@@ -73,6 +73,16 @@ CertificateFile = Annotated[
         show_default=False,
     ),
 ]
+InputsFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--inputs",
+        metavar="FILE",
+        help="An .npz file with an array for each input of the original, by name: both models run on these in place of "
+        "random numbers. The option may be repeated.",
+        show_default=False,
+    ),
+]
 
 
 @with_options("verify")
@@ -85,6 +95,7 @@ def verify(
     format: ReportFormat = None,
     budget: BudgetFile = None,
     certificate: CertificateFile = None,
+    inputs: InputsFiles = [],
     quiet: Quiet = False,
 ) -> int:
     """List the violations of a backend's contract, in one model or many.
@@ -98,10 +109,13 @@ def verify(
     originals = _originals([*found.values()], against)
     if [*files, *originals].count(STDIN) > 1:
         raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
-    reads = [*files, *originals, budget, baseline, certificate]
+    reads = [*files, *originals, budget, baseline, certificate, *inputs]
     check_files([("--report", path) for path in report or reports], reads=reads)
     if certificate is not None and len(files) > 1:
         raise UsageError("one certificate for many models", where=f"--certificate {certificate}", expected="one model")
+    if inputs and len(files) > 1:
+        raise UsageError("inputs for many models", where=f"--inputs {inputs[0]}", expected="one model")
+    given = [_arrays(path) for path in inputs]
     limits = read_budget(budget) if budget is not None else {}
     limits |= {name: value for name, value in asdict(request.options).items() if value is not None}
     earlier = read_earlier(baseline, files) if baseline is not None else None
@@ -111,7 +125,7 @@ def verify(
     done = []
     with Bar(STEPS * len(files)) as bar:
         for model, original in zip(files, originals, strict=True):
-            task = _Task(model, original, request, backend, limits, earlier, certificate, strict=not is_list)
+            task = _Task(model, original, request, backend, limits, earlier, certificate, given, strict=not is_list)
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
@@ -139,6 +153,7 @@ class _Task:
     limits: Mapping[str, Any]
     earlier: Mapping[Path, Report] | None
     certificate: Path | None
+    inputs: Sequence[Mapping[str, Any]]
     strict: bool
 
 
@@ -185,6 +200,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
         original,
         samples=options.samples,
         dims=dims,
+        inputs=task.inputs,
         static=options.static,
         certificate=task.certificate,
     )
@@ -194,6 +210,26 @@ def _verified(task: _Task, bar: Bar) -> Report:
     report = within_budget(report, task.limits)
     passed = report.verification is not None and report.verification.passed
     return report.model_copy(update={"status": "verified" if passed else "failed"})
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file by name. Raises InputError."""
+    from zipfile import BadZipFile, is_zipfile
+
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            if not is_zipfile(file):
+                raise BadZipFile("another kind of file")
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        found = error.strerror if isinstance(error, OSError) else str(error)
+        where, expected = f"--inputs {path}", "an .npz file of arrays, as numpy.savez writes it"
+        raise InputError(
+            "the inputs cannot be read", where=where, expected=expected, found=found or "an error"
+        ) from None
 
 
 def _originals(below: Sequence[Path], against: Path | None) -> list[Path | None]:

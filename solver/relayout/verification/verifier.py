@@ -40,6 +40,7 @@ from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.model_index import ModelIndex
+from relayout.verification.numeric.given_inputs import checked_inputs
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
 from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims
 from relayout.verification.onnx_checks import check_channels, checked_by_onnx
@@ -64,6 +65,7 @@ def verify(
     samples: int = 2,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
     report: Report | None = None,
     run: bool = True,
     static: bool = False,
@@ -75,20 +77,24 @@ def verify(
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
-    With `against`, the original, the boundaries, operators, operands and constants are compared; an `Original` is read
-    once for all models that are verified against it. Unless `run` is false, both are run on `samples` seeded random
-    inputs; `dims` gives sizes to symbolic dims of either. Where no run compares them, an operator that computes must be
-    one of the original's, or stand for one, which a note says. With `report`, the report's numbers are checked too,
-    with the sizes that it states. A comparison that could not be made is an error, or a note where `static` says that
-    the rest is enough. `certificate` is a file that legalization wrote: its bound is derived again from the file alone,
-    and its cost must be the model's. `backend_options` go to the backend. Raises InputError for an invalid model,
-    UsageError for a dim of no model and where no backend is given or recorded, BackendError for a backend that fails; a
-    wrong model is data.
+    With `against`, the original, the boundaries, operators, operands and constants are compared; an `Original` is
+    read once for all models that are verified against it. Unless `run` is false, both are run on `samples` seeded
+    random inputs; `dims` gives sizes to symbolic dims of either. `inputs` take the place of random ones: for each
+    sample, an array in the original's shape for each of its inputs, by name. Where no run compares them, an
+    operator that computes must be one of the original's, or stand for one, which a note says. With `report`, the
+    report's numbers are checked too, with the sizes that it states. A comparison that could not be made is an
+    error, or a note where `static` says that the rest is enough. `certificate` is a file that legalization wrote:
+    its bound is derived again from the file alone, and its cost must be the model's. `backend_options` go to the
+    backend. Raises InputError for an invalid model, UsageError for a dim of no model, inputs that do not fit, and
+    where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
     from relayout.verification.against_original import check_against
 
     if not isinstance(samples, int) or samples < 1:
         raise UsageError("too few samples", where="samples", expected="a whole number, at least 1", found=repr(samples))
+    if inputs and (against is None or not run):
+        expected = "an original to compare with, and a run"
+        raise UsageError("inputs without a comparison", where="inputs", expected=expected, found="none")
     findings: list[Finding] = []
     subject, faults = _readable(model)
     if backend is None:
@@ -136,7 +142,8 @@ def verify(
     with _as_far_as_it_goes(faults):
         if shared is not None and original is not None and run:
             given = model, shared.source
-            found, numeric = _numeric(subject, original, chosen, findings, Sampling(samples, seed, dims), given)
+            sampling = Sampling(samples, seed, dims, checked_inputs(original, inputs))
+            found, numeric = _numeric(subject, original, chosen, findings, sampling, given)
             severity: Severity = "note" if static else "error"
             findings += [
                 each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each
@@ -304,7 +311,9 @@ def _numeric(
         return [], Numeric(status="skipped", reason="the boundaries differ")
     opaque = opaque_values_of(backend, model)
     found, numeric = compare(model, original, opaque, sampling, given)
-    if numeric.status == "compared" or any(finding.severity == "error" for finding in (*findings, *found)):
+    # A piece has other inputs than those that are given.
+    is_done = numeric.status == "compared" or bool(sampling.given)
+    if is_done or any(finding.severity == "error" for finding in (*findings, *found)):
         return found, numeric
     more, numeric = compare_in_pieces(model, original, opaque, sampling, str(numeric.reason))
     return [*found, *more], numeric

@@ -19,6 +19,7 @@ from relayout.verification.axis_names import fed
 from relayout.verification.numeric.branches import forced, forcings
 from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.filters import has_filters, keeping
+from relayout.verification.numeric.given_inputs import extents_of_inputs
 from relayout.verification.numeric.inputs import Array, draw_inputs, spread
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import (
@@ -59,6 +60,9 @@ _WIDE, _FEW = 1 << 12, 16
 
 INNER_BYTES = 1 << 26
 """Inner values are compared up to this many bytes in all, so that a large model stays within memory."""
+
+# The largest integer that is drawn beside given inputs.
+_FEW_INTEGERS = 2
 
 # So many draws of integers, if the original refuses the first ones.
 _DRAWS = 24
@@ -119,10 +123,9 @@ def _in_runtime(
         session = Session(original, runtime, inner)
     except Exception as error:  # a runtime may raise anything
         return _Fault(first_line(error))
-    for plan, shift in _draws(original, sampling.dims):
+    for plan, draw in _draws(original, sampling):
         try:
-            seeds = [sampling.seed + shift + 7919 * sample for sample in range(sampling.samples)]
-            feeds = [draw_inputs(fed(original), plan, seed) for seed in seeds]
+            feeds = draw()
             results = _results(session, feeds)
         except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
@@ -171,14 +174,26 @@ def _kept(sample: Mapping[str, Arrays], inner: Sequence[str], needed: Set[str]) 
     return tuple(kept)
 
 
-def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:
-    """Plans, each with a number to add to the seed; integers are drawn several times, as they may be axes or indices
-    that have to fit each other."""
-    tried = list(plans(original, dims))
-    yield from ((plan, 0) for plan in tried)
-    if any(map(_is_integer, fed(original))):
+def _draws(original: ir.Model, sampling: Sampling) -> Iterator[tuple[Plan, Callable[[], Feeds]]]:
+    """Plans, each with the function that makes its samples; integers are drawn several times, as they may be axes or
+    indices that have to fit each other. Where inputs are given, these alone."""
+    inputs = fed(original)
+
+    def draw(plan: Plan, shift: int) -> Feeds:
+        seeds = [sampling.seed + shift + 7919 * sample for sample in range(sampling.samples)]
+        return [draw_inputs(inputs, plan, seed) for seed in seeds]
+
+    if sampling.given:
+        plan = Plan(extents_of_inputs(original, sampling.given[0]), _FEW_INTEGERS)
+        # A part of a model has more inputs than the model.
+        yield plan, lambda: [{**draw_inputs(inputs, plan, sampling.seed), **given} for given in sampling.given]
+        return
+    tried = list(plans(original, sampling.dims))
+    yield from ((plan, partial(draw, plan, 0)) for plan in tried)
+    if any(map(_is_integer, inputs)):
         extents = light_plan(original, tried).extents
-        yield from ((Plan(extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
+        every = ((Plan(extents, 2 + n % 4), 104729 * n) for n in range(1, _DRAWS))
+        yield from ((plan, partial(draw, plan, shift)) for plan, shift in every)
 
 
 def _is_integer(value: ir.Value) -> bool:

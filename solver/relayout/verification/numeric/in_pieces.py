@@ -168,7 +168,7 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling) 
         return outcome(fault=f"{name} depends on {shown(absent)}, which no runtime has")
     if drawn_anew(theirs):
         return outcome(fault=RANDOM_RESULT)
-    baseline = baseline_of(theirs, (), replace(sampling, dims=None))
+    baseline = baseline_of(theirs, (), replace(sampling, dims=None, given=()))
     if not isinstance(baseline, Baseline):
         return outcome(fault=f"{source} cannot be computed: {'; '.join(baseline)}", is_refused=True)
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from operator import itemgetter
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.model.dims.forced_dims import fitting_sizes, forced_sizes
@@ -47,11 +49,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The random inputs on which two models are run: so many samples, by a seed, with sizes for some symbolic dims."""
+    """The inputs on which two models are run: those `given`, else so many random samples, by a seed, with sizes for
+    some symbolic dims. More samples are drawn for what these do not show."""
 
     samples: int
     seed: int
     dims: Mapping[str, int] | None
+    given: tuple[Mapping[str, np.ndarray[Any, Any]], ...] = ()
 
 
 def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:

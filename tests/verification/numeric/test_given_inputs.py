@@ -1,0 +1,89 @@
+"""Inputs that the caller gives take the place of random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from verified_models import rules
+
+import relayout
+from relayout.errors import UsageError
+
+RANDOM = np.random.default_rng(0)
+# Random lengths are seldom those of the parts of `x`: their sum has to be its number of rows.
+SPLIT = """<ir_version: 10, opset_import: ["" : 20]>
+    g (int64[n] lengths, float[m,4] x, float[1,3,6,6] image, float s) => (float[1,4,6,6] y, float[p,4] z)
+    <float[4,3,1,1] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float s = {1.0}> {
+        a = Conv (image, w)
+        y = Mul (a, s)
+        parts = SplitToSequence <axis = 0> (x, lengths)
+        z = ConcatFromSequence <axis = 0> (parts)
+    }"""
+
+
+def sample(*lengths: int, **others: Any) -> dict[str, Any]:
+    rows = RANDOM.normal(size=(sum(lengths), 4)).astype(np.float32)
+    image = RANDOM.normal(size=(1, 3, 6, 6)).astype(np.float32)
+    return {"lengths": np.array(lengths), "x": rows, "image": image, **others}
+
+
+def test_both_models_run_on_the_inputs_that_are_given() -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    legal, _ = relayout.legalize(source, "nhwc")
+    given = [sample(40, 57, 3), sample(1, 2, 5, s=np.float32(3))]
+    found = relayout.verify(legal, "nhwc", against=source, inputs=given)
+    assert found.passed
+    assert found.numeric is not None
+    assert found.numeric.not_compared == ()
+    assert {each.name for each in found.numeric.outputs} == {"y", "z"}
+
+
+def test_a_fault_that_random_numbers_do_not_reach_is_found_on_given_ones() -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    wrong = onnx.parser.parse_model(SPLIT.replace("a = Conv (image, w)", "c = Clip (image, s) a = Conv (c, w)"))
+    del wrong.graph.node[0].input[1]
+    wrong.graph.node[0].input.extend(["", "most"])
+    wrong.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1000, np.float32), "most"))
+    assert "numeric" not in rules(relayout.verify(wrong, "onnx", against=source))
+    assert "numeric" not in rules(relayout.verify(wrong, "onnx", against=source, inputs=[sample(2, 5), sample(2, 5)]))
+    large = [sample(2, 5), sample(2, 5, image=np.full((1, 3, 6, 6), 5000, np.float32))]
+    assert "numeric" in rules(relayout.verify(wrong, "onnx", against=source, inputs=large))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "found"),
+    [
+        ({"y": np.zeros(3)}, "one of ", "no input of the original"),
+        ({"x": None}, "an array for each input", "none"),
+        ({"x": np.zeros((3, 4))}, "elements of type float32", "float64"),
+        ({"x": np.zeros((3, 5), np.float32)}, "the shape [m,4]", "[3,5]"),
+        ({"x": np.zeros(3, np.float32)}, "the shape [m,4]", "[3]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(given: dict[str, Any], expected: str, found: str) -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    inputs = {name: data for name, data in {**sample(1, 2), **given}.items() if data is not None}
+    with pytest.raises(UsageError, match="do not fit") as caught:
+        relayout.verify(source, "onnx", against=source, inputs=[inputs])
+    assert caught.value.where == f"inputs, {next(iter(given))}"
+    assert expected in caught.value.expected
+    assert caught.value.found == found
+
+
+def test_inputs_need_a_comparison() -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    with pytest.raises(UsageError, match="without a comparison"):
+        relayout.verify(source, "onnx", inputs=[sample(1, 2)])
+
+
+def test_an_original_that_does_not_take_the_inputs_is_not_run_on_others() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (int64[n] ids) => (float[n,2] y) <float[3,2] table = {1,2,3,4,5,6}> { y = Gather (table, ids) }"""
+    source = onnx.parser.parse_model(text)
+    assert rules(relayout.verify(source, "onnx", against=source, inputs=[{"ids": np.array([2, 0, 1])}])) == set()
+    found = relayout.verify(source, "onnx", against=source, inputs=[{"ids": np.array([99])}])
+    assert rules(found) == {"not-compared"}
+    assert "99" in next(str(each.found) for each in found.findings if each.rule == "not-compared")
