@@ -22,7 +22,7 @@ import onnx
 import pytest
 from anyio import to_thread
 from http_bodies import onnx_bytes
-from http_server import Server, children, replaced, wait_for, workers_of
+from http_server import WORKERS, Server, children, replaced, wait_for, workers_of
 
 from relayout.backend import Backend, load_backend
 from relayout_api.examples import GRAPH
@@ -237,6 +237,8 @@ def test_the_death_of_a_worker_is_the_callers_where_memory_is_the_cause(
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 def test_idle_workers_and_their_template_are_replaced(server: Server, client: httpx.Client) -> None:
+    # An earlier test may have ended one, which is being replaced.
+    wait_for(lambda: len(workers_of(server)) == WORKERS)
     workers, died = workers_of(server), replaced(client, "died")
     assert_replaced(server, client, workers)
     wait_for(lambda: replaced(client, "died") == died + len(workers))
@@ -251,7 +253,7 @@ def assert_replaced(server: Server, client: httpx.Client, victims: set[int]) -> 
         os.kill(victim, signal.SIGKILL)
     body = {**BODY, "graph": {**GRAPH, "name": f"without {sorted(victims)}"}}
     assert client.post("/v1/legalize", json=body).status_code == 200
-    wait_for(lambda: len(workers_of(server)) == len(before) and not workers_of(server) & before)
+    wait_for(lambda: len(workers_of(server)) == WORKERS and not workers_of(server) & before)
 
 
 def test_a_template_that_is_closed_while_it_is_read_ends_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
