@@ -288,7 +288,7 @@ def finish(
             others = [each for each in others if (each.rule, each.severity) != ("boundary", "note")]
             verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
-    # Both: a list would stop at the first.
+    # Both: an `or` would leave the second out.
     if any([name_overloads(model), declare_names(model, notes=notes)]):
         written = None
     report = within_budget(report, asdict(options))

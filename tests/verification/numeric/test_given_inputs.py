@@ -61,6 +61,8 @@ def test_a_fault_that_random_numbers_do_not_reach_is_found_on_given_ones() -> No
         ({"x": np.zeros((3, 4))}, "elements of type float32", "float64"),
         ({"x": np.zeros((3, 5), np.float32)}, "the shape [m,4]", "[3,5]"),
         ({"x": np.zeros(3, np.float32)}, "the shape [m,4]", "[3]"),
+        ({"x": [[1, 2], [3]]}, "elements of type float32", "setting an array element with a sequence."),
+        ({"x": "abc"}, "elements of type float32", "could not convert string to float: 'abc'"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(given: dict[str, Any], expected: str, found: str) -> None:
@@ -70,7 +72,38 @@ def test_inputs_that_do_not_fit_are_refused(given: dict[str, Any], expected: str
         relayout.verify(source, "onnx", against=source, inputs=[inputs])
     assert caught.value.where == f"inputs, {next(iter(given))}"
     assert expected in caught.value.expected
-    assert caught.value.found == found
+    assert caught.value.found.startswith(found)
+
+
+def test_numbers_of_python_and_bytes_in_another_order_are_inputs() -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    lists = {name: data.tolist() for name, data in sample(1, 2).items()}
+    turned = {name: data.astype(data.dtype.newbyteorder(">")) for name, data in sample(2, 1).items()}
+    assert relayout.verify(source, "onnx", against=source, inputs=[lists, turned]).passed
+
+
+def test_one_dim_has_one_extent() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[n] a, float[n] b) => (float[n] y) { y = Add (a, b) }'
+    source = onnx.parser.parse_model(text)
+    with pytest.raises(UsageError, match="do not fit") as caught:
+        relayout.verify(source, "onnx", against=source, inputs=[{"a": [1.0], "b": [1.0, 2.0]}])
+    assert (caught.value.expected, caught.value.found) == ("1 for the dim n, as in another input", "2")
+
+
+@pytest.mark.parametrize("given", [sample(1, 2), [None], ["x"]])
+def test_inputs_are_a_list_of_mappings(given: Any) -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    with pytest.raises(UsageError, match="no list of samples"):
+        relayout.verify(source, "onnx", against=source, inputs=given)
+
+
+def test_a_sequence_is_no_array() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (seq(float[2]) s) => (float[2] y) <int64 n = {0}> { y = SequenceAt (s, n) }"""
+    source = onnx.parser.parse_model(text)
+    with pytest.raises(UsageError, match="do not fit") as caught:
+        relayout.verify(source, "onnx", against=source, inputs=[{"s": [[1.0, 2.0]]}])
+    assert caught.value.found == "another kind of input"
 
 
 def test_inputs_need_a_comparison() -> None:

@@ -141,7 +141,10 @@ def _in_runtime(
             results = [{name: each[name] for name in each if name not in dropped} for each in results]
             inner, session = kept, Session(original, runtime, kept)
         first = Trial(None, feeds, results)
-        untried = [*_add_samples(original, session, first, plan, sampling)]
+        if sampling.given:
+            untried = ["other sizes of open dims than the given inputs have"] if open_dims(original, None) else []
+        else:
+            untried = [*_add_samples(original, session, first, plan, sampling)]
         trials = [first]
         for forcing in forcings(original):
             try:

@@ -20,13 +20,19 @@ __all__ = ["Given", "checked_inputs", "extents_of_inputs"]
 Given = Mapping[str, Any]
 """An array, or a sequence of numbers, for each input of the original, by name. One with a default may be missing."""
 
+Array = np.ndarray[Any, Any]
 
-def checked_inputs(original: ir.Model, given: Sequence[Given]) -> tuple[dict[str, np.ndarray[Any, Any]], ...]:
-    """The samples as arrays. Raises UsageError for a missing or unknown name, another type, rank or extent."""
+
+def checked_inputs(original: ir.Model, given: Sequence[Given]) -> tuple[dict[str, Array], ...]:
+    """The samples as arrays. Raises UsageError for a missing or unknown name, another type, rank or extent, and two
+    extents for one dim."""
+    if isinstance(given, Mapping) or not all(isinstance(sample, Mapping) for sample in given):
+        expected = "a list with a mapping of names to arrays for each sample"
+        raise UsageError("no list of samples", where="inputs", expected=expected, found=type(given).__name__)
     return tuple([_checked(original, sample) for sample in given])
 
 
-def _checked(original: ir.Model, sample: Given) -> dict[str, np.ndarray[Any, Any]]:
+def _checked(original: ir.Model, sample: Given) -> dict[str, Array]:
     inputs = {str(value.name): value for value in fed(original)}
     defaults = {str(value.name): value for value in original.graph.inputs if value.is_initializer()}
     known = {**defaults, **inputs}
@@ -34,22 +40,33 @@ def _checked(original: ir.Model, sample: Given) -> dict[str, np.ndarray[Any, Any
         raise _wrong(unknown[0], f"one of {_listed(known)}", "no input of the original")
     if missing := sorted(inputs.keys() - sample.keys() - defaults.keys()):
         raise _wrong(missing[0], "an array for each input of the original", "none")
-    return {name: _array(known[name], np.asarray(data)) for name, data in sample.items()}
+    found = {name: _array(known[name], data) for name, data in sample.items()}
+    extents: dict[str, int] = {}
+    for name, array in found.items():
+        for dim, extent in zip(known[name].shape or (), array.shape, strict=True):
+            if isinstance(dim, ir.SymbolicDim) and dim.value and extents.setdefault(dim.value, extent) != extent:
+                raise _wrong(name, f"{extents[dim.value]} for the dim {dim.value}, as in another input", str(extent))
+    return found
 
 
-def _array(value: ir.Value, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _array(value: ir.Value, data: object) -> Array:
     name, dtype = str(value.name), value.dtype
-    if dtype is None or value.shape is None:
+    if type(value.type) is not ir.TensorType or dtype is None or value.shape is None:
         raise _wrong(name, "an input that is a tensor of known rank", "another kind of input")
-    if dtype == ir.DataType.STRING:
-        array = array.astype(object)
-    elif array.dtype != dtype.numpy():
-        raise _wrong(name, f"elements of type {dtype.numpy()}", f"{array.dtype}")
+    own = np.dtype(object) if dtype == ir.DataType.STRING else dtype.numpy()
+    try:
+        # Numbers of Python have no width, and texts no type of NumPy's. Bytes may be in another order.
+        is_free = dtype == ir.DataType.STRING or not isinstance(data, np.ndarray | np.generic)
+        array = np.asarray(data, own) if is_free else np.asarray(data)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _wrong(name, f"elements of type {own}", str(error).splitlines()[0]) from None
+    if array.dtype.newbyteorder("=") != own:
+        raise _wrong(name, f"elements of type {own}", f"{array.dtype}")
     declared = tuple(dim if isinstance(dim, int) else dim.value or "?" for dim in value.shape)
     pairs = list(zip(declared, array.shape, strict=False))
     if len(declared) != array.ndim or any(isinstance(one, int) and one != other for one, other in pairs):
         raise _wrong(name, f"the shape [{_listed(declared)}]", f"[{_listed(array.shape)}]")
-    return array
+    return array.astype(own, copy=False)
 
 
 def _wrong(name: str, expected: str, found: str) -> UsageError:

@@ -49,8 +49,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The inputs on which two models are run: those `given`, else so many random samples, by a seed, with sizes for
-    some symbolic dims. More samples are drawn for what these do not show."""
+    """The inputs on which two models are run: those `given` alone, else so many random samples, by a seed, with sizes
+    for some symbolic dims."""
 
     samples: int
     seed: int
