@@ -363,6 +363,18 @@ def test_a_constant_of_integers_before_opset_9_is_stored_in_the_graph(opset: int
     assert verify(legal, "nhwc", against=model).passed
 
 
+def test_a_constant_of_integers_may_be_an_output() -> None:
+    model = parse(
+        """g (float[1,3,4,4] x) => (float[2,24] y, int64[2] s) {
+            s = Constant <value = int64[2] {2, 24}> ()
+            y = Reshape (x, s) }"""
+    )
+    model.opset_import[0].version, model.ir_version = 8, 3
+    legal, _ = legalize(model, "nhwc")
+    assert verify(legal, "nhwc", against=model).passed
+    assert_same_numbers(model, legal)
+
+
 def test_a_name_without_a_letter_is_no_name() -> None:
     # PaddlePaddle's exporter writes `?` for each unknown extent: height and width are not equal.
     model = parse("g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from itertools import starmap
+from itertools import count, starmap
 
 import onnx
 import onnx_ir as ir
@@ -127,18 +127,28 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
 
 
 def _store_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
-    """Make a constant of the graph of each Constant whose type its opset does not allow."""
+    """Make a constant of the graph of each Constant whose type its opset does not allow. One that is an output is read
+    by an Identity, which gives it."""
     stored = 0
-    for graph in subgraphs_of(proto.graph):
-        results = {value.name for value in graph.output}
-        tensors = {index: _tensor_of(node) for index, node in enumerate(graph.node) if results.isdisjoint(node.output)}
-        wrong = {index: tensor for index, tensor in tensors.items() if tensor and tensor.data_type not in FLOATS}
-        for index, tensor in wrong.items():
-            graph.initializer.append(tensor)
-            graph.initializer[-1].name = graph.node[index].output[0]
-        if wrong:
-            stored += len(wrong)
-            replace_entries(graph.node, [node for index, node in enumerate(graph.node) if index not in wrong])
+    graphs = list(subgraphs_of(proto.graph))
+    taken = {name for graph in graphs for node in graph.node for name in (*node.input, *node.output)}
+    # Inner graphs first: to replace the nodes of a graph copies them.
+    for graph in reversed(graphs):
+        results, nodes = {value.name for value in graph.output}, []
+        for node in graph.node:
+            tensor = _tensor_of(node)
+            if tensor is None or tensor.data_type in FLOATS:
+                nodes.append(node)
+                continue
+            name = node.output[0]
+            if name in results:
+                name = next(each for each in (f"{name}_data{'_' * n}" for n in count()) if each not in taken)
+                taken.add(name)
+                nodes.append(onnx.helper.make_node("Identity", [name], node.output, node.name))
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name = name
+            stored += 1
+        replace_entries(graph.node, nodes)
     if stored:
         notes.append(
             f"before opset {CONSTANT_OF_ANY_TYPE} a Constant has floats: {stored} of others became initializers"
