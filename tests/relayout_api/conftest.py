@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from command_line import Run, runner
 from http_server import Server, client_of, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +29,31 @@ def client(server: Server) -> Iterator[httpx.Client]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return runner(capsys)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    # Other tests need no browser.
+    from chromium import browsing
+
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The page in a new context; the test fails on any error of a script and any violation of the policy."""
+    from playwright.sync_api import expect
+
+    context = browser.new_context(**getattr(request, "param", {}))
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    expect.set_options(timeout=20_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
+    page.goto(server.address)
+    page.wait_for_selector("#backend option", state="attached")
+    yield page
+    context.close()
+    assert errors == []
