@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.constants import hangs_on_constants
 from relayout.model.dims.formula import formula_size
-from relayout.model.tensor_sizes import USUAL
+from relayout.model.tensor_sizes import USUAL, first_axis
 from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
@@ -118,8 +117,7 @@ def volume(value: ir.Value, axes: Iterable[int]) -> int:
     """
     shape = value.shape
     assert shape is not None
-    order = value.metadata_props.get(ORDER_KEY, "").split(",")
-    batch = order.index("0") if len(order) == len(shape) and "0" in order else 0
+    batch = first_axis(value)
 
     def extent(axis: int) -> int:
         dim = shape[axis]

@@ -34,6 +34,7 @@ __all__ = [
     "OpenExtent",
     "assumed_extents",
     "elements_of",
+    "first_axis",
     "padded_elements",
     "tensor_bytes",
 ]
@@ -73,7 +74,11 @@ class DimSizes:
 
     def __init__(self, model: ir.Model, given: Mapping[str, int], nodes: Sequence[ir.Node] | None = None) -> None:
         """`nodes` are the model's `all_nodes`, where the caller has them."""
-        first = [_first_dim(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
+        first = [
+            value.shape[first_axis(value)]
+            for value in model.graph.inputs
+            if value.shape is not None and len(value.shape) > 0
+        ]
         batches = {dim.value for dim in first if not isinstance(dim, int) and dim.value is not None}
         self.assumed: dict[str, int] = {}
         self.counted: dict[str, int] = {}
@@ -355,12 +360,10 @@ def _names(shape: ir.Shape | None) -> list[str]:
     return [dim.value for dim in shape.dims if not isinstance(dim, int) and dim.value is not None]
 
 
-def _first_dim(value: ir.Value) -> int | ir.SymbolicDim:
-    """The input's first dim in the source's order: the annotation of a permuted input has its order."""
-    shape = value.shape
-    assert shape is not None
+def first_axis(value: ir.Value) -> int:
+    """The axis of a value that is the first in the source's order: the annotation of a permuted value has its order."""
     order = value.metadata_props.get(ORDER_KEY, "").split(",")
-    return shape[order.index("0")] if len(order) == len(shape) and "0" in order else shape[0]
+    return order.index("0") if value.shape is not None and len(order) == len(value.shape) and "0" in order else 0
 
 
 def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:
