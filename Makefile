@@ -9,6 +9,8 @@ lint:
 
 types:
 	uv run --all-extras mypy
+	uv run --all-extras mypy --platform darwin
+	uv run --all-extras mypy --platform win32 -p relayout -p relayout_backends
 
 imports:
 	uv run --all-extras lint-imports

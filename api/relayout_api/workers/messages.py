@@ -16,6 +16,7 @@ import mmap
 import os
 import socket
 import struct
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +31,6 @@ Form = Literal["json", "bytes", "parts"]
 _PLACE = struct.Struct("<QQ")
 # The byte behind the header, which tells the sender that the message was received.
 _UNREAD, _READ = b"\0", b"\1"
-# Whether files have seals: on Linux.
-_SEALED = hasattr(os, "memfd_create")
 _Part = bytes | memoryview
 
 
@@ -185,7 +184,7 @@ def receive(channel: socket.socket) -> Received | None:
 
 
 def _anonymous_file() -> int:
-    if _SEALED:
+    if sys.platform == "linux":
         return os.memfd_create("relayout", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
@@ -198,9 +197,9 @@ def _mapped(file: int) -> memoryview:
 
 def _seal(file: int) -> None:
     """Forbid all processes to make a file smaller."""
-    if _SEALED:
+    if sys.platform == "linux":
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
 
 def _is_sealed(file: int) -> bool:
-    return not _SEALED or bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    return sys.platform != "linux" or bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,10 @@ from relayout.cli.exit_status import FAULT, describe
 from relayout.errors import UsageError
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from distributed import Client, Future
+    from pebble import ProcessPool
 
 __all__ = ["on_cluster", "one_by_one", "preload", "processes"]
 
@@ -37,7 +41,10 @@ def one_by_one(items: Sequence[Item], progress: Callable[[str], None]) -> Iterat
 
 
 def preload() -> None:
-    """Start the process that the workers are forked from, which imports what they need while this one goes on."""
+    """Start the process that the workers are forked from, which imports what they need while this one goes on. Windows
+    has no fork: there each worker imports it."""
+    if sys.platform == "win32":
+        return
     from multiprocessing import forkserver, resource_tracker
 
     forkserver.set_forkserver_preload(_PRELOADED)
@@ -60,13 +67,10 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
         # An import that is interrupted may fail with any error.
         from concurrent.futures import FIRST_COMPLETED, wait
         from concurrent.futures import Future as ProcessFuture
-        from multiprocessing import get_context
 
-        from pebble import ProcessExpired, ProcessPool
+        from pebble import ProcessExpired
 
-    _wait_for_server()
-    context = get_context("forkserver")
-    with ProcessPool(max_workers=count, context=context) as pool:
+    with _pool(count) as pool:
         try:
             futures: dict[ProcessFuture[Done], Item] = {}
             with _interrupts_later():
@@ -85,12 +89,23 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
             raise
 
 
-def _wait_for_server() -> None:
-    """Wait until the process that the workers are forked from has imported what they need. A worker that waits for it
-    would outlive this process after Ctrl-C, and fail with a traceback."""
-    from multiprocessing import get_context
+def _pool(count: int) -> ProcessPool:
+    with _interrupts_later():
+        from multiprocessing import get_context
 
-    first = get_context("forkserver").Process(target=int)
+        from pebble import ProcessPool
+
+    if sys.platform == "win32":
+        # The console sends Ctrl-C to the workers too, which this process ends.
+        return ProcessPool(max_workers=count, initializer=signal.signal, initargs=[signal.SIGINT, signal.SIG_IGN])
+    context = get_context("forkserver")
+    _wait_for(context.Process(target=int))
+    return ProcessPool(max_workers=count, context=context)
+
+
+def _wait_for(first: BaseProcess) -> None:
+    """Run the first process that is forked, so that the one that it is forked from has imported what all need. A worker
+    that waits for this would outlive this process after Ctrl-C, and fail with a traceback."""
     starter = threading.Thread(target=first.start, daemon=True)
     starter.start()
     while starter.is_alive():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -32,14 +33,14 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         # Elsewhere (Windows, a thread of a program that calls `main`) the signal stays as it is.
-        if hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread():
+        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._waiter = threading.Thread(target=self._wait, name="interrupts", daemon=True)
             self._waiter.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._waiter is None:
+        if sys.platform == "win32" or self._waiter is None:
             return
         self._over = True
         if self._waiter.is_alive():
@@ -61,6 +62,8 @@ class Interrupts:
             self._catches_termination = True
 
     def _wait(self) -> None:
+        if sys.platform == "win32":
+            return
         while True:
             signal.sigwait({signal.SIGINT})
             if self._over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,7 +84,7 @@ def _check_no_folder(path: Path, where: str) -> None:
 
 def _is_read_only(folder: Path) -> bool:
     # Windows does not say it.
-    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    return sys.platform != "win32" and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from relayout.cli.exit_status import BAD_INPUT, DONE
 from relayout.cli.terminal import print_data, print_status
+from relayout.errors import UsageError
 from relayout.report.text_table import aligned
 
 __all__ = ["serve"]
@@ -51,7 +53,14 @@ def start(
 
 
 def _service(module: str) -> Any:
-    """A module of the service. By its name, because the library does not know the service."""
+    """A module of the service. By its name, because the library does not know the service. Raises UsageError."""
+    if sys.platform == "win32":
+        raise UsageError(
+            "the service does not run on Windows",
+            where="serve",
+            expected="Linux or macOS",
+            hint="run it in WSL, or in a container",
+        )
     return import_module(f"relayout_api.{module}")
 
 

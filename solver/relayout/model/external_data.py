@@ -133,7 +133,7 @@ def _from_file(tensor: ir.ExternalTensor, folder: str | None, where: str) -> Fil
         )
     path = os.path.realpath(os.path.join(base, location))
     root = os.path.realpath(base or os.curdir)
-    if os.path.isabs(location) or os.path.commonpath([path, root]) != root:
+    if os.path.isabs(location) or not Path(path).is_relative_to(root):
         raise InputError(
             "external data outside the model's folder", where=where, expected=f"a file in {root}", found=path
         )

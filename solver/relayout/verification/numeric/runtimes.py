@@ -6,7 +6,7 @@ A model of a version that onnxruntime does not know yet runs under an older one 
 from __future__ import annotations
 
 import os
-import resource
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -32,7 +32,6 @@ _OLD_IR_VERSION, _OLD_OPSET = 10, 13
 
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 """The memory of the container, in bytes, or `max`."""
-_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
 
 LARGEST_COPY = 1 << 30
 """Bytes of weights above which a model runs only where these need not be copied: in onnxruntime, after relayout has
@@ -48,11 +47,22 @@ def largest_model() -> int:
     """Bytes of weights above which a model is not run as a whole: a quarter of the memory that this process may have,
     by the machine, the container and its own limits. Those of the original and those of the legal model may be in
     memory at a time."""
-    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    sizes += [size for size, _ in map(resource.getrlimit, _LIMITS) if size != resource.RLIM_INFINITY]
-    with suppress(OSError, ValueError):  # no Linux, or no limit
-        sizes.append(int(_CONTAINER.read_text()))
-    return min(sizes) // 4
+    return min(_memory_sizes()) // 4
+
+
+def _memory_sizes() -> Iterator[int]:
+    if sys.platform == "win32":
+        import psutil
+
+        yield psutil.virtual_memory().total
+    else:
+        import resource
+
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+        yield from (size for size, _ in map(resource.getrlimit, limits) if size != resource.RLIM_INFINITY)
+        with suppress(OSError, ValueError):  # no Linux, or no limit
+            yield int(_CONTAINER.read_text())
 
 
 def weights_size(model: ir.Model) -> int:
