@@ -36,8 +36,8 @@ PUBLIC = {
     """,
     "relayout.backend": """
         DATA DEVICE_KEY KERNEL OTHER WRITTEN_KEY Assignment Backend Composite Device Extents Implementation Nodes
-        Reordering Rewrite TensorType Violation Writing ask axis_count element_size find_backends has_roles input_role
-        kernel_input load_backend own_layout rank_of result_role spatial_letters spell written_node
+        OperatorBody Reordering Rewrite TensorType Violation Writing ask axis_count element_size find_backends has_roles
+        input_role kernel_input load_backend own_layout rank_of result_role spatial_letters spell written_node
     """,
     "relayout.testing": """
         KINDS BackendReport BackendTests Fault SampleGraph check_backend check_graph generated_graphs sample_graphs

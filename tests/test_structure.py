@@ -39,7 +39,8 @@ LATE = {
     ),
     "relayout.verification.verifier": (
         "relayout.verification.against_original relayout.verification.cost.certificate_findings "
-        "relayout.verification.numeric.compare relayout.verification.numeric.in_pieces",
+        "relayout.verification.numeric.bodies relayout.verification.numeric.compare "
+        "relayout.verification.numeric.in_pieces",
         "only --against compares and runs models, and only --certificate reads a file",
     ),
     "relayout.verification.cost.stated_prices": (
@@ -53,7 +54,8 @@ LATE = {
     "relayout.testing.pytest_plugin": ("relayout.testing.checks", "every run of pytest loads it"),
     "relayout_backends.canonical": ("relayout.ops", "a backend that is loaded but not asked needs no operator table"),
     "relayout_backends.x86_nchwc.backend": (
-        "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
+        "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types "
+        "relayout_backends.x86_nchwc.checks.bodies",
         "only the verifier runs the checks of a backend",
     ),
     "relayout.ops.logical_node": ("relayout.ops.logical_view", "loading a backend does not import onnx_ir"),

@@ -11,7 +11,7 @@ import pytest
 
 import relayout
 from relayout import Backend, BackendError, Implementation, Layout, Reordering, TensorType
-from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, Violation
+from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, OperatorBody, Violation
 from relayout.backend.calls import ask, operator_layouts_of
 from relayout.report.schema import Finding
 
@@ -192,6 +192,52 @@ def test_opaque_values_are_not_compared() -> None:
     assert numeric(Composite([Device("one", hidden)])) == []
 
 
+PACK = """<domain: "com.acme", opset_import: ["" : {opset}]>
+    Pack (x) => (y) {{ y = Transpose <perm = {perm}> (x) }}"""
+
+
+def with_body(perm: str) -> type[Backend]:
+    """A backend whose Pack has a body, which transposes so."""
+
+    def operator_body(self: Backend, node: ir.Node, opset: int) -> OperatorBody | None:
+        if node.op_type != "Pack":
+            return None
+        return OperatorBody(onnx.parser.parse_function(PACK.format(opset=opset, perm=perm)))
+
+    return type("Bodied", (Acme,), {"operator_body": operator_body})
+
+
+def packing(perm: str = "[0, 2, 3, 1]") -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """A model that packs in the middle, and the same with a Transpose in place of Pack."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,3,4,4] x) => (float[1,4,4,3] z) {{ y = Abs (x) p = {pack} (y) z = Neg (p) }}"""
+    standard = onnx.parser.parse_model(text.format(pack=f"Transpose <perm = {perm}>"))
+    return onnx.parser.parse_model(text.format(pack="com.acme.Pack")), standard
+
+
+@pytest.mark.parametrize("extend", [lambda kind: kind(), extending, lambda kind: Composite([Device("one", kind)])])
+def test_an_operator_that_no_runtime_has_runs_as_its_body(extend: Callable[[type[Backend]], Backend]) -> None:
+    legal, source = packing()
+    if (backend := extend(with_body("[0, 2, 3, 1]"))).devices():
+        legal = on_a_device(legal, backend)
+    verification = relayout.verify(legal, backend, source)
+    assert verification.numeric is not None
+    assert [(each.name, each.passed) for each in verification.numeric.outputs] == [("z", True)]
+    assert [each.found for each in verification.findings if each.rule == "body"] == ["com.acme::Pack"]
+    wrong = relayout.verify(legal, extend(with_body("[0, 3, 2, 1]")), source)
+    assert {each.node for each in wrong.findings if each.rule == "numeric"} == {"p", "z"}
+    # Without the body the operator is cut out, and its result is the original's.
+    cut = relayout.verify(legal, extend(Acme), source)
+    assert "body" not in {each.rule for each in cut.findings}
+
+
+def test_an_operator_of_both_models_runs_as_its_body() -> None:
+    legal, _ = packing()
+    verification = relayout.verify(legal, with_body("[0, 2, 3, 1]")(), legal)
+    assert verification.numeric is not None
+    assert [each.name for each in verification.numeric.outputs] == ["z"]
+
+
 def fail(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("no such number")
 
@@ -205,6 +251,23 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "operators are names": ({"conversion_operators": lambda self: frozenset({"Pack"})}, "a frozenset of"),
     "opaque values raise": ({"opaque_values": fail}, "failed in opaque_values"),
     "opaque values are names": ({"opaque_values": lambda self, model: ["y"]}, "values of the model"),
+    "a body raises": ({"operator_body": fail}, "failed in operator_body"),
+    "a body is a text": (
+        {"operator_body": lambda self, node, opset: PACK},
+        "an OperatorBody with an onnx.FunctionProto",
+    ),
+    "a body has other operands": (
+        {"operator_body": lambda self, node, opset: OperatorBody(onnx.FunctionProto())},
+        "a function of the node's operands (inputs: 1, outputs: 1)",
+    ),
+    "a body is of another opset": (
+        {
+            "operator_body": lambda self, node, opset: OperatorBody(
+                onnx.parser.parse_function(PACK.format(opset=7, perm=[0]))
+            )
+        },
+        "operators of ONNX's opset 20 alone",
+    ),
     "layouts raise": ({"operator_layouts": fail}, "failed in operator_layouts"),
     "layouts are a text": ({"operator_layouts": lambda self, node: "NHWC"}, "an Implementation or None"),
     "layouts of another rank": (

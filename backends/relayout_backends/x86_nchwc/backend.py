@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, Implementation, Reordering, TensorType, Violation
-from relayout.errors import UsageError
+from relayout.backend import Backend, Implementation, OperatorBody, Reordering, TensorType, Violation
+from relayout.errors import BackendError, UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.channels import Unpacked
 from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
@@ -46,6 +46,13 @@ _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
     "Split": splitting,
     "Upsample": upsampling,
 }
+
+
+def _runs_here(block: int) -> bool:
+    try:
+        return block == probe()
+    except BackendError:  # onnxruntime is not installed
+        return False
 
 
 class X86Nchwc(Unpacked):
@@ -106,6 +113,11 @@ class X86Nchwc(Unpacked):
 
     def operator_layouts(self, node: ir.Node) -> Implementation | None:
         return operator_layouts(node)
+
+    def operator_body(self, node: ir.Node, opset: int) -> OperatorBody | None:
+        from relayout_backends.x86_nchwc.checks.bodies import operator_body
+
+        return operator_body(node, opset, _runs_here)
 
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
         from relayout_backends.x86_nchwc.checks.blocked_types import types_of

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         WRITTEN_KEY,
         Backend,
         Implementation,
+        OperatorBody,
         Reordering,
         TensorType,
         Violation,
@@ -44,7 +45,8 @@ _EXPORTS = {
     "relayout.backend.calls": "ask",
     "relayout.backend.composite": "Assignment Composite Device Nodes",
     "relayout.backend.interface": """
-        Backend Implementation DEVICE_KEY Reordering TensorType Violation WRITTEN_KEY axis_count element_size rank_of
+        Backend Implementation DEVICE_KEY OperatorBody Reordering TensorType Violation WRITTEN_KEY axis_count
+        element_size rank_of
     """,
     "relayout.backend.loading": "load_backend",
     "relayout.backend.registry": "find_backends",
@@ -68,6 +70,7 @@ __all__ = [
     "Extents",
     "Implementation",
     "Nodes",
+    "OperatorBody",
     "Reordering",
     "Rewrite",
     "TensorType",

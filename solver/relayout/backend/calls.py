@@ -17,6 +17,7 @@ from relayout.backend.interface import (
     MOVES,
     Backend,
     Implementation,
+    OperatorBody,
     Reordering,
     TensorType,
     Violation,
@@ -43,6 +44,7 @@ __all__ = [
     "finished_by",
     "is_met_by",
     "opaque_values_of",
+    "operator_body_of",
     "operator_layouts_of",
     "prepared_by",
     "supported_by",
@@ -250,6 +252,28 @@ def operator_layouts_of(backend: Backend, node: ir.Node) -> Implementation | Non
     if not isinstance(answer, Implementation):
         raise check.wrong("an Implementation or None", shown(answer))
     return Implementation(*check.operands(answer))
+
+
+def operator_body_of(backend: Backend, node: ir.Node, opset: int) -> OperatorBody | None:
+    """The ONNX operators that compute what an operator of the backend's own computes, checked. Raises BackendError."""
+    import onnx
+
+    hook, where = "operator_body", _Location(node)
+    with guarded(backend, hook, where):
+        answer = backend.operator_body(node, opset)
+    if answer is None:
+        return None
+    if not isinstance(answer, OperatorBody) or not isinstance(answer.function, onnx.FunctionProto):
+        raise wrong_answer(backend, hook, where, "an OperatorBody with an onnx.FunctionProto, or None", shown(answer))
+    function = answer.function
+    operands, own = (len(node.inputs), len(node.outputs)), (len(function.input), len(function.output))
+    if own != operands:
+        expected, found = (f"inputs: {n}, outputs: {m}" for n, m in (operands, own))
+        raise wrong_answer(backend, hook, where, f"a function of the node's operands ({expected})", found)
+    versions = {each.domain: each.version for each in function.opset_import}
+    if versions != {"": opset}:
+        raise wrong_answer(backend, hook, where, f"operators of ONNX's opset {opset} alone", shown(versions))
+    return answer
 
 
 def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask, finished_by, is_met_by, supported_by
-from relayout.backend.interface import MOVES, Backend, Implementation, TensorType, Violation
+from relayout.backend.interface import MOVES, Backend, Implementation, OperatorBody, TensorType, Violation
 from relayout.backend.members import is_pure, misspelt_hooks
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
@@ -163,6 +163,11 @@ class Composite(Backend):
     def operator_layouts(self, node: ir.Node) -> Implementation | None:
         """The answer of the first device that knows the operator."""
         answers = (backend.operator_layouts(node) for backend in self._at.values())
+        return next((each for each in answers if each is not None), None)
+
+    def operator_body(self, node: ir.Node, opset: int) -> OperatorBody | None:
+        """The answer of the first device that knows the operator."""
+        answers = (backend.operator_body(node, opset) for backend in self._at.values())
         return next((each for each in answers if each is not None), None)
 
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:

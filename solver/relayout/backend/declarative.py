@@ -156,6 +156,7 @@ class DeclarativeBackend(Backend):
     conversion_operators = _of_extended("conversion_operators")
     operator_layouts = _of_extended("operator_layouts")
     opaque_values = _of_extended("opaque_values")
+    operator_body = _of_extended("operator_body")
     order_cost = _of_extended("order_cost")
     prepare = _of_extended("prepare")
     finish = _of_extended("finish")

@@ -27,6 +27,7 @@ from relayout.layout.layout import COMMON, Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
 __all__ = [
@@ -144,6 +145,18 @@ class Violation:
     expected: str = ""
     found: str = ""
     rule: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBody:
+    """ONNX operators that compute what an operator of a backend's own computes (see `Backend.operator_body`).
+
+    `function` has the node's operands in order. `is_needed`: onnxruntime on this machine has an operator of that name
+    that computes something else.
+    """
+
+    function: onnx.FunctionProto
+    is_needed: bool = False
 
 
 class Backend:
@@ -299,6 +312,22 @@ class Backend:
                 if (node.domain, node.op_type) == ("com.acme", "Pool"):
                     return Implementation((Layout.parse("NHWC"),), (Layout.parse("NHWC"),))
                 return None
+        """
+        return None
+
+    def operator_body(self, node: ir.Node, opset: int) -> OperatorBody | None:
+        """ONNX operators of version `opset` that compute what `node`, an operator of this backend's own, computes from
+        its operands as they are in memory; None: not known.
+
+        The verifier runs them where it compares numbers: in place of an operator that no runtime has, and in float64
+        where the runtime has it in float32 alone. Then both are run in float32 and must agree.
+
+            def operator_body(self, node, opset):
+                if (node.domain, node.op_type) != ("com.acme", "Pack"):
+                    return None
+                return OperatorBody(onnx.parser.parse_function(f'''
+                    <domain: "com.acme", opset_import: ["": {opset}]>
+                    Pack (x) => (y) {{ y = Transpose <perm = [0, 2, 3, 1]> (x) }}'''))
         """
         return None
 

@@ -304,16 +304,23 @@ def _numeric(
     sampling: Sampling,
     given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
+    from relayout.verification.numeric.bodies import bodies_of, body_notes, with_bodies
     from relayout.verification.numeric.compare import compare
     from relayout.verification.numeric.in_pieces import compare_in_pieces
 
     if any(finding.rule == "boundary" and finding.severity == "error" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    opaque = opaque_values_of(backend, model)
-    found, numeric = compare(model, original, opaque, sampling, given)
+    opaque = {str(value.name) for value in opaque_values_of(backend, model)}
+    body_of = bodies_of(backend)
+    mine, replaced = with_bodies(model, body_of)
+    theirs, theirs_replaced = with_bodies(original, body_of)
+    # What is replaced does not run as it was given.
+    sources = None if replaced else given[0], None if theirs_replaced else given[1]
+    found, numeric = compare(mine, theirs, opaque, sampling, sources, body_of)
+    found = [*body_notes(replaced | theirs_replaced), *found]
     # A piece has other inputs than those that are given.
     is_done = numeric.status == "compared" or bool(sampling.given)
     if is_done or any(finding.severity == "error" for finding in (*findings, *found)):
         return found, numeric
-    more, numeric = compare_in_pieces(model, original, opaque, sampling, str(numeric.reason))
+    more, numeric = compare_in_pieces(mine, theirs, opaque, sampling, str(numeric.reason), body_of)
     return [*found, *more], numeric

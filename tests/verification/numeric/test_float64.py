@@ -120,7 +120,7 @@ def test_a_cast_that_nothing_reads_is_no_difference() -> None:
 
 
 def test_an_overflow_in_float16_is_no_rounding() -> None:
-    steps = steps_of(half("i = Mul (h, h)"), ["y"])
+    steps = steps_of(half("i = Mul (h, h)"), ["y"], lambda node, opset: None)
     feed = {"x": np.full((1, 3, 6, 6), 1e3, np.float32)}
     with pytest.raises(UndecidedError, match="65504"):
         run_wide(steps, [feed], ["y"], Deadline(60))
@@ -207,7 +207,7 @@ def test_an_overflow_in_one_model_is_no_rounding() -> None:
 
 
 def test_the_time_that_float64_may_take_is_limited() -> None:
-    steps = steps_of(kept(), ["y"])
+    steps = steps_of(kept(), ["y"], lambda node, opset: None)
     feed = {"x": np.ones((1, 3, 6, 6), np.float32)}
     (result,) = run_wide(steps, [feed], ["y"], Deadline(60))
     assert result["y"].dtype == np.float64
@@ -222,7 +222,7 @@ def test_a_grid_sample_of_an_older_opset_runs_in_float64(mode: str) -> None:
             y = GridSample <mode = "{mode}"> (x, grid) }}""")
     generator = np.random.default_rng(0)
     feed = {"x": generator.normal(size=(1, 2, 5, 5)), "grid": generator.uniform(-0.9, 0.9, size=(1, 3, 4, 2))}
-    steps = steps_of(ir.from_proto(proto), ["y"])
+    steps = steps_of(ir.from_proto(proto), ["y"], lambda node, opset: None)
     (result,) = run_wide(steps, [{name: data.astype(np.float32) for name, data in feed.items()}], ["y"], Deadline(60))
     assert result["y"].dtype == np.float64
 

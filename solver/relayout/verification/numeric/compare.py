@@ -10,6 +10,7 @@ import onnx_ir as ir
 from relayout.report.schema import Finding, NotCompared, Numeric
 from relayout.verification.numeric.as_given import Unread, check_as_given
 from relayout.verification.numeric.baseline import Feeds, drawn_anew, first_line, moved_by_inputs, run, variant
+from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.float64 import Samples
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
@@ -32,12 +33,18 @@ _KEPT_DIFFERS = "it differs where filters are made to keep elements, whose order
 
 
 def compare(
-    model: ir.Model, original: ir.Model, opaque: Set[ir.Value], sampling: Sampling, given: tuple[object, object]
+    model: ir.Model,
+    original: ir.Model,
+    opaque: Set[str],
+    sampling: Sampling,
+    given: tuple[object, object],
+    body_of: BodyOf,
 ) -> tuple[list[Finding], Numeric]:
     """Run both models; return findings and figures. A model that cannot be run is a finding or a reason, no exception.
 
-    `opaque` are values of the model whose memory is not in the order of their shape: they are not compared. `given` are
-    the sources that the model and its original were read from: where they are files, bytes or protobufs, they run too.
+    `opaque` are the names of the model's values whose memory is not in the order of their shape: they are not compared.
+    `given` are the sources that the model and its original were read from: where they are files, bytes or protobufs,
+    they run too. `body_of` has the bodies of operators of a backend's own.
     """
     size, most = max(weights_size(model), weights_size(original)), largest_model()
     if size > most:
@@ -46,13 +53,13 @@ def compare(
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
-    prepared = prepare(mine, theirs, {value.name for value in opaque}, sampling)
+    prepared = prepare(mine, theirs, opaque, sampling)
     if isinstance(prepared, str):
         return [], _skipped(f"the original cannot be run: {prepared}")
     outputs = {str(value.name) for value in prepared.model.graph.outputs}
     sources = {**{name: name for name in sorted(outputs - prepared.left_out.keys())}, **prepared.inner}
     try:
-        runs = runs_of(prepared, sources, original)
+        runs = runs_of(prepared, sources, original, body_of)
     except NotImplementedError as error:
         # onnx.reference lacks the operators of runtimes, and onnxruntime did not run the original.
         return [], _skipped(f"the runtime lacks operators of the model: {first_line(error)}")

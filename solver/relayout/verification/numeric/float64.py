@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.report.schema import OutputDifference
+from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.float64_model import UndecidedError, steps_of, wide
 from relayout.verification.numeric.float64_run import Deadline, run_wide
 from relayout.verification.numeric.inputs import Array, with_noise
@@ -44,15 +45,16 @@ Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
 
 
 def in_float64(
-    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
 ) -> tuple[list[OutputDifference], str]:
     """The differences, with the failed ones decided again in float64, and the verdict as text.
 
     `sources` maps the model's names of values that differ to the original's; `pairs` are the two models in each of
-    their variants. An infinite difference is not rounding and is kept; all are kept if a model cannot be run.
+    their variants; `body_of` has the bodies of operators of a backend's own. An infinite difference is not rounding and
+    is kept; all are kept if a model cannot be run.
     """
     try:
-        decided = {each.name: each for each in _compared(differences, sources, pairs, judge)}
+        decided = {each.name: each for each in _compared(differences, sources, pairs, judge, body_of)}
     except UndecidedError as reason:
         return list(differences), f"not run: {reason}"
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
@@ -61,7 +63,7 @@ def in_float64(
 
 
 def _compared(
-    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
 ) -> Sequence[OutputDifference]:
     if any(not each.passed and math.isinf(each.max_rel) for each in differences):
         raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
@@ -74,7 +76,10 @@ def _compared(
     noisy: list[dict[str, Arrays]] = []
     for model, original in pairs:
         right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
-        their_steps, my_steps = steps_of(original.model, theirs_wanted), steps_of(model.model, mine_wanted)
+        their_steps, my_steps = (
+            steps_of(original.model, theirs_wanted, body_of),
+            steps_of(model.model, mine_wanted, body_of),
+        )
         if their_steps.casts != my_steps.casts:
             raise UndecidedError("the two models do not have the same casts between float types")
         # Sample by sample, as a node is made for the shapes of the first one.

@@ -25,7 +25,9 @@ from relayout.model.proto_graphs import (
     nodes_inside,
     replace_entries,
 )
+from relayout.ops import all_nodes
 from relayout.verification.constants import RANDOM
+from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]
@@ -47,13 +49,14 @@ class UndecidedError(Exception):
 class Step:
     """One node, in float32 and in float64, and all outer values that it reads, bodies included.
 
-    `branches`: the bodies of an If by its condition.
+    `branches`: the bodies of an If by its condition. `body`: that of an operator of a backend's own, where it is known.
     """
 
     narrow: onnx.NodeProto
     wide: onnx.NodeProto
     reads: tuple[str, ...]
     branches: Mapping[bool, Branch] = field(default_factory=dict)
+    body: Body | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,15 @@ class Branch:
 
     steps: tuple[Step, ...]
     constants: dict[str, Array]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The nodes of a function in order, and the names of its operands and results."""
+
+    steps: tuple[Step, ...]
+    operands: tuple[str, ...]
     results: tuple[str, ...]
 
 
@@ -80,7 +92,7 @@ class Steps:
     ir_version: int
 
 
-def steps_of(model: ir.Model, wanted: Iterable[str]) -> Steps:
+def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     """The steps to the `wanted` values of a model. Raises UndecidedError for a model that has no float64 of the same
     meaning."""
     from onnx_ir.passes.common import InlinePass
@@ -89,9 +101,12 @@ def steps_of(model: ir.Model, wanted: Iterable[str]) -> Steps:
     InlinePass()(flat)
     constants = {str(value.name): _data(value) for value in flat.graph.initializers.values()}
     flat.graph.initializers.clear()
+    opset = flat.opset_imports.get("", 1)
+    asked = ((node, body_of(node, opset)) for node in all_nodes(flat.graph))
+    bodies = {str(node.outputs[0].name): body.function for node, body in asked if body is not None}
     proto = ir.to_proto(flat)
     _keep_nodes_of(proto.graph, wanted)
-    steps = tuple(map(_step, proto.graph.node))
+    steps = _steps(proto.graph.node, bodies)
     nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
@@ -114,16 +129,27 @@ def narrow(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float64 else _of_type(array, TensorProto.FLOAT)
 
 
-def _step(node: onnx.NodeProto) -> Step:
+_Bodies = Mapping[str, onnx.FunctionProto]
+"""The bodies of nodes by the name of the first result."""
+
+
+def _steps(nodes: Iterable[onnx.NodeProto], bodies: _Bodies) -> tuple[Step, ...]:
+    return tuple(_step(node, bodies) for node in nodes)
+
+
+def _step(node: onnx.NodeProto, bodies: _Bodies) -> Step:
     branches = {}
     if node.domain in STANDARD_DOMAINS and node.op_type == "If":
-        branches = {attribute.name == "then_branch": _branch(attribute.g) for attribute in node.attribute}
-    return Step(_in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE), tuple(_reads(node)), branches)
+        branches = {attribute.name == "then_branch": _branch(attribute.g, bodies) for attribute in node.attribute}
+    function = bodies.get(node.output[0]) if node.output else None
+    body = None if function is None else Body(_steps(function.node, {}), (*function.input,), (*function.output,))
+    narrowed, widened = _in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE)
+    return Step(narrowed, widened, tuple(_reads(node)), branches, body)
 
 
-def _branch(graph: onnx.GraphProto) -> Branch:
+def _branch(graph: onnx.GraphProto, bodies: _Bodies) -> Branch:
     constants = {tensor.name: _array(tensor) for tensor in graph.initializer}
-    return Branch(tuple(map(_step, graph.node)), constants, tuple(entry.name for entry in graph.output))
+    return Branch(_steps(graph.node, bodies), constants, tuple(entry.name for entry in graph.output))
 
 
 def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:

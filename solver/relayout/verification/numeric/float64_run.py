@@ -1,8 +1,8 @@
 """A model run in float64, one node after the other, each in a runtime with a kernel for it.
 
-That is onnxruntime where it has the operator in float64, else the reference evaluator, or a convolution of our own.
-Results of the latter two are compared with onnxruntime's kernel in float32 on the same operands: an evaluator that
-ignored an attribute could make two different models agree.
+That is onnxruntime where it has the operator in float64, else the reference evaluator, a convolution of our own, or the
+body that a backend states for an operator of its own. Results of the latter three are compared with onnxruntime's
+kernel in float32 on the same operands: an evaluator that ignored an attribute could make two different models agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.numeric.float64_conv import convolve
-from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, narrow, wide
+from relayout.verification.numeric.float64_model import Body, Step, Steps, UndecidedError, narrow, wide
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Deadline", "run_wide"]
@@ -110,7 +110,10 @@ def _results(
         if _selects_in_float32(model, step.wide):
             results = _in_float32(model, step, operands, constants)
         else:
-            results = _by_reference(model, step.wide, operands, constants, deadline)
+            if step.body is not None:
+                results = [_by_body(model, step.wide, step.body, each, deadline) for each in operands]
+            else:
+                results = _by_reference(model, step.wide, operands, constants, deadline)
             _hold_against_float32(model, step, operands, constants, results)
     for each in results:
         for name, array in each.items():
@@ -127,6 +130,13 @@ def _by_branch(model: Steps, step: Step, operands: Operands, constants: Operands
     own = {name: wide(array) for name, array in branch.constants.items()}
     [found] = _run(model, branch.steps, [{**operands, **own}], {**constants, **own}, branch.results, deadline)
     return {name: found[result] for name, result in zip(step.wide.output, branch.results, strict=True) if name}
+
+
+def _by_body(model: Steps, node: onnx.NodeProto, body: Body, operands: Operands, deadline: Deadline) -> Operands:
+    """The results of an operator of a backend's own: of the nodes of its body, one after the other."""
+    given = {own: operands[name] for own, name in zip(body.operands, node.input, strict=True) if name}
+    [found] = _run(model, body.steps, [given], {}, body.results, deadline)
+    return {name: found[result] for name, result in zip(node.output, body.results, strict=True) if name}
 
 
 def _is_beyond(largest: float, array: Array) -> bool:

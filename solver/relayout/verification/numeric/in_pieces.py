@@ -16,6 +16,7 @@ import onnx_ir as ir
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_anew, first_line
+from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.cut import lacking
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
@@ -35,21 +36,20 @@ __all__ = ["compare_in_pieces"]
 
 
 def compare_in_pieces(
-    model: ir.Model, original: ir.Model, opaque: Set[ir.Value], sampling: Sampling, reason: str
+    model: ir.Model, original: ir.Model, opaque: Set[str], sampling: Sampling, reason: str, body_of: BodyOf
 ) -> tuple[list[Finding], Numeric]:
     """Run the pieces of both models; return findings and figures.
 
     An output is compared if its piece is, and those of all values behind it. The arguments are those of `compare`;
     `reason` says why the models do not run as a whole.
     """
-    names = {str(value.name) for value in opaque}
     theirs_lack, mine_lacks = lacking(original), lacking(model)
     faults: list[str] = []
     for mine, theirs, sizes in _at_sizes(model, original, sampling.dims):
         both = ModelIndex(mine), ModelIndex(theirs)
         outcomes: _Outcomes = {}
-        for piece in pieces(*both, names, theirs_lack | mine_lacks):
-            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling))
+        for piece in pieces(*both, opaque, theirs_lack | mine_lacks):
+            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of))
         refused = [each.fault for found in outcomes.values() for each in found if each.is_refused]
         # Sizes at which the original does not run say nothing of the model.
         if sizes and refused:
@@ -150,7 +150,7 @@ def _at_sizes(
                 yield found, wanted, ", ".join(f"{name} = {plan.extents[name]}" for name in names)
 
 
-def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling) -> _Outcome:
+def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling, body_of: BodyOf) -> _Outcome:
     """Run both parts of the piece."""
     name, source = str(piece.value.name), str(piece.source.name)
     outcome = partial(_Outcome, piece.source, tuple(piece.sources))
@@ -174,7 +174,7 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling) 
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}
     prepared = Prepared(mine, theirs, baseline, {}, supplied, (), {}, ())
     try:
-        runs = runs_of(prepared, {name: source}, theirs)
+        runs = runs_of(prepared, {name: source}, theirs, body_of)
     except NotImplementedError as error:
         return outcome(fault=f"the runtime lacks operators of the model: {first_line(error)}")
     except Exception as error:  # a runtime may raise anything

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference, Severity
 from relayout.verification.numeric.baseline import Feeds, behind, run, variant
+from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.filters import keeping
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
@@ -40,7 +41,7 @@ class Runs:
     """Both models and their runs: `feeds` are the model's inputs in each trial, `found` its results for every sample.
 
     `sources` are the values of the model that are compared, each with the original's name; `quantized` are values of
-    the original behind a quantization.
+    the original behind a quantization; `body_of` has the bodies of operators of a backend's own.
     """
 
     prepared: Prepared
@@ -48,6 +49,7 @@ class Runs:
     found: Samples
     sources: Mapping[str, str]
     quantized: Set[str]
+    body_of: BodyOf
 
     @property
     def expected(self) -> Samples:
@@ -55,13 +57,13 @@ class Runs:
         return [sample for trial in self.prepared.baseline.trials for sample in trial.results]
 
 
-def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model) -> Runs:
+def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model, body_of: BodyOf) -> Runs:
     """The runs of the model in all trials, beside those of the `original`. Raises whatever the runtime does."""
     trials, runtime = prepared.baseline.trials, prepared.baseline.runtime
     inner = sorted(prepared.inner)
     feeds = [prepared.feeds(trial) for trial in trials]
     runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
-    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, behind(original, _quantizes))
+    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, behind(original, _quantizes), body_of)
 
 
 def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
@@ -86,9 +88,8 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
         (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
         for trial, feed in zip(baseline.trials, runs.feeds, strict=True)
     ]
-    differences, verdict = in_float64(
-        differences, failed, pairs, partial(judge, failed, quantized=frozenset(), exact=True)
-    )
+    judge_exactly = partial(judge, failed, quantized=frozenset(), exact=True)
+    differences, verdict = in_float64(differences, failed, pairs, judge_exactly, runs.body_of)
     return [each if _is_decided(each) else each.model_copy(update={"passed": True}) for each in differences], verdict
 
 

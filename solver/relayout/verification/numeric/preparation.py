@@ -88,7 +88,7 @@ def _never(node: ir.Node) -> bool:
     return False
 
 
-def prepare(model: ir.Model, original: ir.Model, opaque: Set[str | None], sampling: Sampling) -> Prepared | str:
+def prepare(model: ir.Model, original: ir.Model, opaque: Set[str], sampling: Sampling) -> Prepared | str:
     """Both models with the original's results, or the fault of the original, as a text.
 
     `opaque` are the model's values whose memory is not in the order of their shape. Operators that draw numbers without
@@ -102,7 +102,7 @@ def prepare(model: ir.Model, original: ir.Model, opaque: Set[str | None], sampli
 def _prepared(
     model: ir.Model,
     original: ir.Model,
-    opaque: Set[str | None],
+    opaque: Set[str],
     sampling: Sampling,
     is_drawn: Callable[[ir.Node], bool],
 ) -> Prepared | str:
@@ -171,7 +171,7 @@ def shown(operators: Operators) -> str:
     return ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name in operators))
 
 
-def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
+def _sources(model: ir.Model, right: Cut, opaque: Set[str]) -> set[str]:
     """The model's values that the original's run supplies, in the format that they are annotated with."""
     known = values_of(right.model)
     return {
@@ -188,7 +188,7 @@ def _operands(
     left: Cut,
     right: Cut,
     is_gone: Callable[[ir.Node], bool],
-    opaque: Set[str | None],
+    opaque: Set[str],
 ) -> Iterator[tuple[str, str]]:
     """The operands of operators that are cut out in both models, the model's beside the original's."""
     made = {str(value.name): node for node in original.graph for value in node.outputs}
@@ -203,7 +203,7 @@ def _operands(
                 yield str(mine.name), str(theirs.name)
 
 
-def _inner(model: ir.Model, original: ir.Model, opaque: Set[str | None]) -> dict[str, str]:
+def _inner(model: ir.Model, original: ir.Model, opaque: Set[str]) -> dict[str, str]:
     """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
 
     Two values are the same if they have the same name, or one is annotated with the other's name, or if operators of

@@ -1,0 +1,70 @@
+"""The operators of a backend's own, as the ONNX operators that compute the same."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import onnx_ir as ir
+
+from relayout.backend.calls import operator_body_of
+from relayout.backend.interface import Backend, OperatorBody
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
+from relayout.ops import all_nodes
+from relayout.report.schema import Finding
+from relayout.verification.numeric.cut import Operators, lacking
+from relayout.verification.numeric.preparation import shown
+from relayout.verification.operator_facts import OURS
+
+__all__ = ["BodyOf", "bodies_of", "body_notes", "with_bodies"]
+
+BodyOf = Callable[[ir.Node, int], OperatorBody | None]
+"""The body of a node, in ONNX's operators of an opset. None: it is not known, or the node is no backend's own."""
+
+_DOMAIN = "relayout.verification"
+_KNOWN = frozenset({*STANDARD_DOMAINS, OURS, _DOMAIN})
+
+
+def bodies_of(backend: Backend) -> BodyOf:
+    """The bodies that a backend states, which may raise BackendError."""
+    return lambda node, opset: None if node.domain in _KNOWN else operator_body_of(backend, node, opset)
+
+
+def with_bodies(model: ir.Model, body_of: BodyOf) -> tuple[ir.Model, Operators]:
+    """The model with a function in place of each operator that has a body and that no runtime has, or that is another
+    one in onnxruntime on this machine, and the operators that were replaced. Without any, the model itself."""
+    unknown, opset = lacking(model), model.opset_imports.get("", 1)
+
+    def body(node: ir.Node) -> OperatorBody | None:
+        found = None if node.op_identifier() in model.functions else body_of(node, opset)
+        is_replaced = found is not None and (found.is_needed or node.op_identifier()[:2] in unknown)
+        return found if is_replaced else None
+
+    replaced = frozenset(node.op_identifier()[:2] for node in all_nodes(model.graph) if body(node))
+    if not replaced:
+        return model, replaced
+    copy = model.clone()
+    copy.opset_imports[_DOMAIN] = 1
+    for node in all_nodes(copy.graph):
+        if found := body(node):
+            _call(copy, node, found)
+    return copy, replaced
+
+
+def _call(model: ir.Model, node: ir.Node, body: OperatorBody) -> None:
+    """Make the node call its body, a function of the model."""
+    proto = copied(body.function)
+    proto.domain, proto.overload, proto.name = _DOMAIN, "", ""
+    # One function for all equal bodies, of the same name in the model and in its original.
+    proto.name = f"{node.op_type}_{zlib.crc32(proto.SerializeToString(deterministic=True)):08x}"
+    function = ir.serde.deserialize_function(proto)
+    model.functions[function.identifier()] = function
+    node.domain, node.op_type, node.overload = function.identifier()
+    node.attributes.clear()
+
+
+def body_notes(replaced: Operators) -> Iterator[Finding]:
+    """A note that names the operators that were replaced."""
+    if replaced:
+        message = "no runtime here has these operators: they ran as the ONNX operators that the backend states for them"
+        yield Finding(rule="body", severity="note", found=shown(replaced), message=message)
