@@ -19,7 +19,7 @@ from relayout_api.problems import MalformedBodyError, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.workers.messages import Content
 
-__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "media_type"]
+__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "media_type", "more_time"]
 
 JSON = "application/json"
 ONNX = "application/octet-stream"
@@ -31,6 +31,8 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
+# For so many bytes that came, or were taken, there is a second more: a large model on a line of 1 Mbit/s gets through.
+_BYTES_A_SECOND = 1 << 17
 # Bytes that are decompressed, parsed or hashed at once, while other requests wait.
 _PIECE = 1 << 20
 
@@ -201,7 +203,8 @@ class Bodies:
     @contextmanager
     def sending(self, size: int) -> Iterator[anyio.CancelScope]:
         """Count the bytes of an answer as held while the block sends them, and cancel it when the caller has not taken
-        them in the time that a body has to arrive: a caller who reads nothing would keep their memory forever."""
+        them in the time that a body has to arrive: a caller who reads nothing would keep their memory forever. The
+        block calls `more_time` for what is sent."""
         self.held += size
         try:
             with anyio.move_on_after(self._settings.body_seconds) as scope:
@@ -222,6 +225,11 @@ class Bodies:
         self._is_over = True
         for reading in self._arriving:
             reading.stop()
+
+
+def more_time(scope: anyio.CancelScope, sent: int) -> None:
+    """Give the caller who took so many bytes more time for the others."""
+    scope.deadline += sent / _BYTES_A_SECOND
 
 
 class _Reading:
@@ -283,14 +291,15 @@ class _Reading:
             self._refusal = RefusedError(
                 "slow-body",
                 "the body took too long to arrive",
-                expected=f"all of it within {settings.body_seconds:g} s, {settings.body_rate} bytes a second or more",
+                expected=f"all of it within {settings.body_seconds:g} s, and a second more for each "
+                f"{_BYTES_A_SECOND >> 10} KiB; {settings.body_rate} bytes a second or more",
                 found=f"{seen} bytes",
             )
 
     def _deadline(self, started: float, seen: int) -> float:
         """The time by which the next chunk must be there."""
         settings = self._settings
-        end = started + settings.body_seconds
+        end = started + settings.body_seconds + seen / _BYTES_A_SECOND
         if not settings.body_rate:
             return end
         return min(end, started + _SLOW_START_SECONDS + seen / settings.body_rate)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from relayout_api.pieces import FILE
+from relayout_api.pieces import FILE, SENT
 from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
 from relayout_api.workers.messages import Content
 
@@ -30,6 +31,8 @@ _READ_BYTES = 1 << 19
 _LAST_BYTES, _LAST_SECONDS = 1 << 20, 2.0
 # The line and the headers of a request.
 _HEAD_BYTES = 1 << 16
+# Of a file that is sent: more than the buffers of a connection hold, so that the caller has taken some.
+_PIECE = 8 << 20
 # A target with scheme and host, as requests to a proxy have it.
 _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/?#]+)(?P<path>.*)", re.IGNORECASE)
 
@@ -114,8 +117,9 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         if self.scope is not None:
             self.scope.setdefault("extensions", {})[FILE] = {"connection": self}
 
-    async def send_file(self, content: Content, body: memoryview) -> None:
-        """Send a part of an answer, which are the bytes of a file, without a copy of them in this process."""
+    async def send_file(self, content: Content, body: memoryview, sent: Callable[[int], None]) -> None:
+        """Send a part of an answer, which are the bytes of a file, without a copy of them in this process. `sent` is
+        called with the number of bytes of each piece."""
         await self.flow.drain()
         # The parser counts the bytes, and has nothing to add where the answer says how many they are.
         parts = self.conn.send_with_data_passthrough(h11.Data(data=body))  # type: ignore[arg-type]
@@ -125,7 +129,8 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
             return
         with open(content.file, "rb", closefd=False) as file:
             try:
-                await self.loop.sendfile(self.transport, file, 0, len(body))
+                for start in range(0, len(body), _PIECE):
+                    sent(await self.loop.sendfile(self.transport, file, start, min(_PIECE, len(body) - start)))
             except ConnectionError:
                 # The caller has left.
                 self.transport.abort()
@@ -234,7 +239,7 @@ def with_files(app: ASGIApp) -> ASGIApp:
             # Where another body was put in its place, such as none for HEAD, it is not that of the file.
             content, body = message.get(FILE), message.get("body")
             if isinstance(content, Content) and isinstance(body, memoryview) and len(body) == content.size:
-                await connection.send_file(content, body)
+                await connection.send_file(content, body, message[SENT])
                 message = {**message, "body": b""}
             await send(message)
 

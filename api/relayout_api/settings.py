@@ -56,7 +56,9 @@ class Settings(BaseSettings):
         "of one body",
     )
     body_seconds: _Seconds = Field(
-        60.0, description="seconds for a body to arrive, and for the caller to take the answer"
+        60.0,
+        description="seconds for a body to arrive, and for the caller to take the answer; and a second more for each "
+        "128 KiB",
     )
     body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
         1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"

@@ -104,6 +104,28 @@ def test_a_body_may_not_come_more_slowly_than_its_rate(tmp_path: Path, monkeypat
     anyio.run(main)
 
 
+def test_a_large_body_may_come_steadily_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Bodies(Settings(data=tmp_path, body_seconds=0.2, body_rate=0))
+    left = [b"x" * 1000] * 20
+
+    async def receive() -> Message:
+        await anyio.sleep(0.02)
+        return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
+
+    async def main() -> None:
+        with pytest.raises(RefusedError) as refused:
+            async with bodies.read(request(receive)):
+                pass
+        assert refused.value.kind == "slow-body"
+        left[:] = [b"x" * 1000] * 20
+        # 0.1 s more for each part, which comes after 0.02 s.
+        monkeypatch.setattr("relayout_api.bodies._BYTES_A_SECOND", 10_000)
+        async with bodies.read(request(receive)) as body:
+            assert body.size == 20_000
+
+    anyio.run(main)
+
+
 def test_a_body_that_says_it_is_too_large_says_so_before_it_is_sent_too(tmp_path: Path) -> None:
     bodies = Bodies(Settings(data=tmp_path, max_body_bytes=100))
 

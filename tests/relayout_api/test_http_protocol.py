@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
@@ -165,8 +166,10 @@ def test_a_caller_who_leaves_in_the_middle_of_a_file_disturbs_nobody(caplog: pyt
 
 @pytest.mark.parametrize("media", [ONNX, JSON])
 def test_a_caller_who_takes_no_answer_keeps_it_no_longer_than_a_body_may_take(
-    media: str, caplog: pytest.LogCaptureFixture
+    media: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Some of it is taken by the buffers of the connection.
+    monkeypatch.setattr("relayout_api.bodies._BYTES_A_SECOND", 1 << 30)
     with server() as address, socket.create_connection(address, timeout=60) as stalled:
         stalled.sendall(head(0, f"/long?{media}"))
         assert stalled.recv(10) == b"HTTP/1.1 2"
@@ -178,6 +181,20 @@ def test_a_caller_who_takes_no_answer_keeps_it_no_longer_than_a_body_may_take(
         with socket.create_connection(address, timeout=60) as caller:
             assert answers(caller, [head(0, "/file")], 1) == [BODY]
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("media", [ONNX, JSON])
+def test_a_caller_who_takes_an_answer_steadily_gets_all_of_it(media: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout_api.bodies._BYTES_A_SECOND", 1 << 24)
+    with server() as address, socket.create_connection(address, timeout=60) as slow:
+        slow.sendall(head(0, f"/long?{media}").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        began, taken = time.monotonic(), 0
+        while part := slow.recv(1 << 20):
+            taken += len(part)
+            time.sleep(len(part) / (1 << 26))
+    assert taken > _LONG
+    assert time.monotonic() - began > 0.5
+    assert BODIES.held == 0
 
 
 def refused(sent: bytes) -> bytes:
