@@ -72,7 +72,7 @@ def _check_sizes(nodes: Sequence[ir.Node], target: Callable[[], int], device: st
         if size != first:
             yield _fault(node, None, f"blocks of {first}, as before", f"blocks of {size}", "two sizes of blocks")
         elif node.metadata_props.get(DEVICE_KEY, "") in ("", device) and size != target():
-            message = "the target has another size of blocks"
+            message = "the target has another size of blocks; the backend's option `block` gives its size"
             yield _fault(node, None, f"blocks of {target()}", f"blocks of {size}", message)
 
 
