@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,18 +73,9 @@ def legalize(
     check_no_folder(model, f"for every model of a folder: relayout batch {model} -o FOLDER")
     backend = backend_of(request) if server is None else None
     reports = report_formats(report, format)
-    outputs = [] if output is None else [("-o", output)]
-    if output is not None:
-        check_output(output)
-        if not is_stdout(output) and output.exists() and model.exists() and output.samefile(model):
-            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
+    _check_outputs(model, output, certificate, report or [*reports], server)
     if certificate is not None:
-        if server is not None:
-            expected = "--certify, and the verdict in the report"
-            raise UsageError("a service sends no certificate", where="--certificate", expected=expected)
-        outputs.append(("--certificate", certificate))
         request = replace(request, options=replace(request.options, certify=True))
-    check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
     read: list[Source] = []
 
     def unsolved(error: RelayoutError) -> None:
@@ -129,21 +121,10 @@ def legalize(
             else:
                 save(outcome, model, output)
     if not quiet:
-        from relayout.report.render import render_text
-
-        # On stdout it is there already.
-        if reports.get(STDOUT) != "text":
-            print_status(render_text(done, top=top))
-        for line in boundary_lines(done.boundary):
-            print_status(line)
+        _print_report(done, top, is_on_stdout=reports.get(STDOUT) == "text")
     elif done.warnings:
-        from relayout.model.io import warnings_of
-
-        # How the model was read is no fault of a setting. A service has read it there.
-        known = warnings_of(outcome.model if server is None else read_file(model, source))
-        for warning in done.warnings:
-            if warning not in known:
-                print_status(f"relayout: warning: {warning}")
+        # A service has read it there.
+        _print_warnings(done, outcome.model if server is None else read_file(model, source))
     if not done.ok:
         if quiet:
             from relayout.cli.verify import finding_lines
@@ -154,6 +135,41 @@ def legalize(
     elif output is None and not quiet:
         print_status("nothing was written: -o FILE writes the legal model")
     return status
+
+
+def _check_outputs(
+    model: Path, output: Path | None, certificate: Path | None, reports: Sequence[Path], server: str | None
+) -> None:
+    """Raise UsageError for a file that cannot be written; warn of one that is the source too."""
+    outputs = [("-o", output), ("--certificate", certificate)]
+    if output is not None:
+        check_output(output)
+        if not is_stdout(output) and output.exists() and model.exists() and output.samefile(model):
+            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
+    if certificate is not None and server is not None:
+        expected = "--certify, and the verdict in the report"
+        raise UsageError("a service sends no certificate", where="--certificate", expected=expected)
+    named = [(option, path) for option, path in outputs if path is not None]
+    check_files([*named, *(("--report", path) for path in reports)], reads=[model])
+
+
+def _print_report(report: Report, top: int, *, is_on_stdout: bool) -> None:
+    from relayout.report.render import render_text
+
+    if not is_on_stdout:
+        print_status(render_text(report, top=top))
+    for line in boundary_lines(report.boundary):
+        print_status(line)
+
+
+def _print_warnings(report: Report, read: ir.Model) -> None:
+    """Print the warnings but those about how the model was `read`: they are no fault of a setting."""
+    from relayout.model.io import warnings_of
+
+    known = warnings_of(read)
+    for warning in report.warnings:
+        if warning not in known:
+            print_status(f"relayout: warning: {warning}")
 
 
 def _print_model(model: ir.Model, suffix: str) -> None:
