@@ -63,9 +63,9 @@ def test_the_body_and_the_query_have_the_fields_and_no_others(verb: str) -> None
         assert body[option.name].default == ({} if option.is_mapping else option.default)
 
 
-# Files and callbacks are no options: they have no meaning over HTTP.
+# Files, arrays and callbacks are no options: they have no meaning over HTTP.
 ARGUMENTS = {
-    relayout.legalize: ("model", "backend", "progress", "certificate"),
+    relayout.legalize: ("model", "backend", "progress", "certificate", "inputs"),
     relayout.explain: ("model", "backend", "progress"),
 }
 

@@ -79,6 +79,7 @@ def legalize(
     *,
     progress: Progress | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
     **options: Any,
 ) -> tuple[Any, Report]:
     """The cheapest model that computes the same and is legal for `backend`, and the report.
@@ -90,14 +91,16 @@ def legalize(
     no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
     not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `samples`, and the
     budget `max_transposes`, `max_conversions` and `max_bytes`. `certificate` is a file for the problem, the answer and
-    the bound, from which `verify` derives the bound again; it implies `certify`.
+    the bound, from which `verify` derives the bound again; it implies `certify`. `inputs` take the place of random ones
+    in the comparison, as in `verify`, and imply `check`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
-    asked = given_options("legalize", options if certificate is None else {**options, "certify": True})
+    implied = {**({"certify": True} if certificate is not None else {}), **({"check": True} if inputs else {})}
+    asked = given_options("legalize", {**options, **implied})
     chosen = load_backend(backend, options=asked.backend_options)
     outcome = legalize_model(read_model(model), chosen, asked, progress=progress)
-    outcome = finish(outcome, chosen, asked, model, progress=progress)
+    outcome = finish(outcome, chosen, asked, model, inputs=inputs, progress=progress)
     if certificate is not None and outcome.certificate is not None:
         from relayout.verification.cost.certificate_findings import written_certificate
 
@@ -242,15 +245,21 @@ def _version() -> str:
 
 @collector_paused()
 def finish(
-    outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
+    outcome: Outcome,
+    backend: Backend,
+    options: Options,
+    source: Source,
+    *,
+    inputs: Sequence[Mapping[str, Any]] = (),
+    progress: Progress | None = None,
 ) -> Outcome:
     """Inline, count again and verify, as `options` require. Verification covers the returned model: after it only the
     overloads of our functions are written as parts of their names, and names of output dims are declared, which reading
     undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
-    place. The body of a function does not state its layout, and has conversions of its own, so the layout requirements
-    and the cost are checked before inlining.
+    place. `inputs` are those of the comparison in place of random ones. The body of a function does not state its
+    layout, and has conversions of its own, so the layout requirements and the cost are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
     written: Encoded | None = None
@@ -274,7 +283,13 @@ def finish(
     if verifies:
         if options.check:
             declare_names(model, notes=notes)
-            verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
+            given: dict[str, Any] = {
+                "samples": options.samples,
+                "dims": dims,
+                "static": options.static,
+                "inputs": inputs,
+            }
+            verification = verify(model, backend, source, **given)
         else:
             found, written = checked_by_onnx(model)
             original = partial(read_model, source) if outcome.changed else None

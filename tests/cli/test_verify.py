@@ -46,6 +46,18 @@ def test_both_models_run_on_inputs_from_files(model: Path, tmp_path: Path, run: 
     assert (said.status, "No such file or directory" in said.err) == (2, True)
     said = run("verify", tmp_path / "legal.onnx", model, "--backend", "nhwc", "--inputs", tmp_path / "0.npz")
     assert (said.status, "inputs for many models" in said.err) == (2, True)
+    legalize = ["legalize", model, "-o", tmp_path / "again.onnx", "--backend", "nhwc", "--inputs", tmp_path / "0.npz"]
+    said = run(*legalize, "--report", tmp_path / "report.json")
+    assert said.status == 0
+    numeric = json.loads((tmp_path / "report.json").read_text())["verification"]["numeric"]
+    assert (numeric["status"], numeric["samples"]) == ("compared", 1)
+    said = run(*legalize, "--server", "http://localhost:1")
+    assert (said.status, "a service takes no inputs" in said.err) == (2, True)
+    np.savez(tmp_path / "other.npz", nothing=np.zeros(3))
+    (tmp_path / "again.onnx").unlink()
+    said = run(*legalize[:-1], tmp_path / "other.npz")
+    assert (said.status, "inputs, nothing: the inputs do not fit the original" in said.err) == (2, True)
+    assert not (tmp_path / "again.onnx").exists()
 
 
 def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path, run: Run) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayout.cli.options import Request
 from relayout.errors import BackendError, InputError, UnknownOptionError, UsageError, check_known
@@ -98,12 +98,13 @@ def legalize_file(
     source: Source | None = None,
     time_for_search: Callable[[], float | None] = lambda: None,
     improved: Callable[[int, int], None] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
     `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
-    read. `improved` is called with cost and bound of each better solution. A name in the options that is not in the
-    model is a UsageError; without `strict`, it is left out.
+    read. `improved` is called with cost and bound of each better solution. `inputs` are those of the comparison. A name
+    in the options that is not in the model is a UsageError; without `strict`, it is left out.
     """
     from relayout.legalization import finish, legalize_model
     from relayout.model.dims.given_sizes import sizes_in
@@ -128,7 +129,7 @@ def legalize_file(
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)
-    return finish(outcome, backend, request.options, source, progress=progress)
+    return finish(outcome, backend, request.options, source, inputs=inputs, progress=progress)
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:

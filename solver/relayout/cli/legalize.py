@@ -13,8 +13,8 @@ from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STDIN, STEPS, backend_of, legalize_file, read_file, save, source_at
-from relayout.cli.model_files import check_no_folder
-from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.model_files import arrays_in, check_no_folder
+from relayout.cli.options import InputsFiles, Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, check_output, is_stdout, put, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_bytes, print_data, print_status, results_stream
@@ -65,6 +65,7 @@ def legalize(
             show_default=False,
         ),
     ] = None,
+    inputs: InputsFiles = [],
     quiet: Quiet = False,
 ) -> int:
     """Make a model legal for a backend at the least cost.
@@ -73,9 +74,12 @@ def legalize(
     check_no_folder(model, f"for every model of a folder: relayout batch {model} -o FOLDER")
     backend = backend_of(request) if server is None else None
     reports = report_formats(report, format)
-    _check_outputs(model, output, certificate, report or [*reports], server)
+    _check_files(model, output, certificate, report or [*reports], inputs, server)
+    given = [arrays_in(path) for path in inputs]
     if certificate is not None:
         request = replace(request, options=replace(request.options, certify=True))
+    if given:
+        request = replace(request, options=replace(request.options, check=True))
     read: list[Source] = []
 
     def unsolved(error: RelayoutError) -> None:
@@ -102,6 +106,7 @@ def legalize(
                     source=source,
                     time_for_search=bar.time_for_search,
                     improved=bar.improved,
+                    inputs=given,
                 )
         except (InfeasibleError, OutOfTimeError) as error:
             unsolved(error)
@@ -137,8 +142,13 @@ def legalize(
     return status
 
 
-def _check_outputs(
-    model: Path, output: Path | None, certificate: Path | None, reports: Sequence[Path], server: str | None
+def _check_files(
+    model: Path,
+    output: Path | None,
+    certificate: Path | None,
+    reports: Sequence[Path],
+    inputs: Sequence[Path],
+    server: str | None,
 ) -> None:
     """Raise UsageError for a file that cannot be written; warn of one that is the source too."""
     outputs = [("-o", output), ("--certificate", certificate)]
@@ -149,8 +159,11 @@ def _check_outputs(
     if certificate is not None and server is not None:
         expected = "--certify, and the verdict in the report"
         raise UsageError("a service sends no certificate", where="--certificate", expected=expected)
+    if inputs and server is not None:
+        expected = "relayout verify --against --inputs with the legal model"
+        raise UsageError("a service takes no inputs", where=f"--inputs {inputs[0]}", expected=expected)
     named = [(option, path) for option, path in outputs if path is not None]
-    check_files([*named, *(("--report", path) for path in reports)], reads=[model])
+    check_files([*named, *(("--report", path) for path in reports)], reads=[model, *inputs])
 
 
 def _print_report(report: Report, top: int, *, is_on_stdout: bool) -> None:

@@ -1,15 +1,16 @@
-"""The model files that the arguments of a command name: files, and folders with models at any depth."""
+"""The files that the arguments of a command name: models, folders with models at any depth, and arrays."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from relayout.cli.terminal import print_status
 from relayout.errors import InputError, UsageError
 
-__all__ = ["check_no_folder", "model_files"]
+__all__ = ["arrays_in", "check_no_folder", "model_files"]
 
 
 def check_no_folder(model: Path, hint: str) -> None:
@@ -57,3 +58,23 @@ def _walked(folder: Path) -> Iterator[Path]:
         # A pipe would never end. A link to nothing is an error later.
         files = (Path(path, name) for name in names)
         yield from (file for file in files if file.is_file() or not file.exists())
+
+
+def arrays_in(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file by name. Raises InputError."""
+    from zipfile import BadZipFile, is_zipfile
+
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            if not is_zipfile(file):
+                raise BadZipFile("another kind of file")
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        found = error.strerror if isinstance(error, OSError) else str(error)
+        where, expected = f"--inputs {path}", "an .npz file of arrays, as numpy.savez writes it"
+        raise InputError(
+            "the inputs cannot be read", where=where, expected=expected, found=found or "an error"
+        ) from None

@@ -33,6 +33,16 @@ ReportFiles = Annotated[
         show_default=False,
     ),
 ]
+InputsFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--inputs",
+        metavar="FILE",
+        help="An .npz file with an array for each input of the original, by name: both models run on these in place of "
+        "random numbers. For legalize it implies --check. May be repeated.",
+        show_default=False,
+    ),
+]
 ReportFormat = Annotated[
     str | None,
     typer.Option(

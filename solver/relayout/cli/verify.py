@@ -12,8 +12,8 @@ import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
 from relayout.cli.job import STDIN, backend_of, read_file, source_at
-from relayout.cli.model_files import model_files
-from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.model_files import arrays_in, model_files
+from relayout.cli.options import InputsFiles, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
@@ -73,16 +73,6 @@ CertificateFile = Annotated[
         show_default=False,
     ),
 ]
-InputsFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "--inputs",
-        metavar="FILE",
-        help="An .npz file with an array for each input of the original, by name: both models run on these in place of "
-        "random numbers. The option may be repeated.",
-        show_default=False,
-    ),
-]
 
 
 @with_options("verify")
@@ -115,7 +105,7 @@ def verify(
         raise UsageError("one certificate for many models", where=f"--certificate {certificate}", expected="one model")
     if inputs and len(files) > 1:
         raise UsageError("inputs for many models", where=f"--inputs {inputs[0]}", expected="one model")
-    given = [_arrays(path) for path in inputs]
+    given = [arrays_in(path) for path in inputs]
     limits = read_budget(budget) if budget is not None else {}
     limits |= {name: value for name, value in asdict(request.options).items() if value is not None}
     earlier = read_earlier(baseline, files) if baseline is not None else None
@@ -210,26 +200,6 @@ def _verified(task: _Task, bar: Bar) -> Report:
     report = within_budget(report, task.limits)
     passed = report.verification is not None and report.verification.passed
     return report.model_copy(update={"status": "verified" if passed else "failed"})
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file by name. Raises InputError."""
-    from zipfile import BadZipFile, is_zipfile
-
-    import numpy as np
-
-    try:
-        with path.open("rb") as file:
-            if not is_zipfile(file):
-                raise BadZipFile("another kind of file")
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        found = error.strerror if isinstance(error, OSError) else str(error)
-        where, expected = f"--inputs {path}", "an .npz file of arrays, as numpy.savez writes it"
-        raise InputError(
-            "the inputs cannot be read", where=where, expected=expected, found=found or "an error"
-        ) from None
 
 
 def _originals(below: Sequence[Path], against: Path | None) -> list[Path | None]:

@@ -141,9 +141,9 @@ def verify(
             findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     with _as_far_as_it_goes(faults):
         if shared is not None and original is not None and run:
-            given = model, shared.source
-            sampling = Sampling(samples, seed, dims, checked_inputs(original, inputs))
-            found, numeric = _numeric(subject, original, chosen, findings, sampling, given)
+            feeds = checked_inputs(original, inputs)
+            sampling = Sampling(len(feeds) or samples, seed, dims, feeds)
+            found, numeric = _numeric(subject, original, chosen, findings, sampling, (model, shared.source))
             severity: Severity = "note" if static else "error"
             findings += [
                 each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each

@@ -41,6 +41,18 @@ def test_both_models_run_on_the_inputs_that_are_given() -> None:
     assert {each.name for each in found.numeric.outputs} == {"y", "z"}
 
 
+def test_legalization_compares_on_the_inputs_that_are_given() -> None:
+    source = onnx.parser.parse_model(SPLIT)
+    _, report = relayout.legalize(source, "nhwc", inputs=[sample(40, 57, 3)])
+    assert report.ok
+    assert report.verification is not None
+    numeric = report.verification.numeric
+    assert numeric is not None
+    assert ({each.name for each in numeric.outputs}, numeric.samples) == ({"y", "z"}, 1)
+    with pytest.raises(UsageError, match="do not fit the original"):
+        relayout.legalize(source, "nhwc", inputs=[{"none": np.zeros(3)}])
+
+
 def test_a_fault_that_random_numbers_do_not_reach_is_found_on_given_ones() -> None:
     source = onnx.parser.parse_model(SPLIT)
     wrong = onnx.parser.parse_model(SPLIT.replace("a = Conv (image, w)", "c = Clip (image, s) a = Conv (c, w)"))
