@@ -32,7 +32,7 @@ PUBLIC = {
     "relayout": """
         Backend BackendError Implementation InfeasibleError InputError InternalError Layout LayoutSyntaxError
         OutOfTimeError RelayoutError Reordering Report TensorType UsageError Verification explain legalize load_backend
-        read_model verify write_model
+        read_model render_text verify write_model
     """,
     "relayout.backend": """
         DATA DEVICE_KEY KERNEL OTHER WRITTEN_KEY Assignment Backend Composite Device Extents Implementation Nodes

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from relayout.layout.layout import Layout
     from relayout.legalization import explain, legalize
     from relayout.model.io import read_model, write_model
+    from relayout.report.render import render_text
     from relayout.report.schema import Report, Verification
     from relayout.verification import verify
 
@@ -39,6 +40,7 @@ _EXPORTS = {
     "relayout.layout.layout": "Layout",
     "relayout.legalization": "explain legalize",
     "relayout.model.io": "read_model write_model",
+    "relayout.report.render": "render_text",
     "relayout.report.schema": "Report Verification",
     "relayout.verification": "verify",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "legalize",
     "load_backend",
     "read_model",
+    "render_text",
     "verify",
     "write_model",
 ]

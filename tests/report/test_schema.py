@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from graphs import Net
 
-from relayout import explain, legalize
-from relayout.report.schema import Report
+from relayout import explain, legalize, render_text, verify
+from relayout.report.schema import Report, Totals
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "report.schema.json"
 NOTE = "python tests/report/test_schema.py writes docs/report.schema.json anew"
@@ -36,6 +36,26 @@ def test_reports_are_valid_by_the_published_schema(backend: str) -> None:
         jsonschema.validate(json.loads(each.model_dump_json()), published)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**json.loads(report.model_dump_json()), "schema_version": 2}, published)
+
+
+def test_a_report_and_its_parts_are_printed_in_few_words() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.conv(net.input("x", (1, 8, 6, 6)), 8, 32)))
+    _, report = legalize(net.model(), "nhwc")
+    assert str(report).startswith("optimal for nhwc: transposes 0 -> 2, MB moved 0.00 -> 0.0")
+    assert str(report).endswith("; verification passed")
+    assert "conversions that remain" in render_text(report)
+    found = str(verify(net.model(), "nhwc")).splitlines()
+    assert found[0] == "failed"
+    assert found[1].startswith("error: [layout-requirement] ")
+    assert found[1].endswith("(expected NHWC, found NCHW)")
+    plain = Report(
+        status="unknown",
+        backend="acme",
+        before=Totals(nodes=1, transposes=0, bytes=0, reorders=2),
+        after=Totals(nodes=2, transposes=0, bytes=0),
+    )
+    assert str(plain) == "unknown for acme: transposes 0 -> 0, reorders 2 -> 0, MB moved 0.00 -> 0.00, nodes 1 -> 2"
 
 
 if __name__ == "__main__":

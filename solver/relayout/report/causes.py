@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from relayout.report.schema import Finding, Severity
 
-__all__ = ["Cause", "causes", "detail", "fingerprint_of", "place"]
+__all__ = ["Cause", "causes", "fingerprint_of"]
 
 # The verifier names values in brackets; everything else in a message is the same for all nodes of a cause.
 _VALUE = re.compile(r" \([^()]*\)")
@@ -54,29 +54,13 @@ def causes(findings: Iterable[Finding]) -> list[Cause]:
         Cause(
             rule=group[0].rule,
             severity=group[0].severity,
-            text=_text(group[0]) if len(group) > 1 else detail(group[0]),
-            places=tuple(place(finding) for finding in group),
+            text=_text(group[0]) if len(group) > 1 else group[0].message + group[0].sides,
+            places=tuple(finding.place for finding in group),
             findings=tuple(group),
         )
         for group in alike.values()
     ]
 
 
-def place(finding: Finding) -> str:
-    """The node, or `model`, and the operand."""
-    node = finding.node or "model"
-    return node if finding.operand is None else f"{node}, operand {finding.operand}"
-
-
-def detail(finding: Finding) -> str:
-    """The message with what was expected and found."""
-    return finding.message + _sides(finding)
-
-
 def _text(finding: Finding) -> str:
-    return _VALUE.sub("", finding.message) + _sides(finding)
-
-
-def _sides(finding: Finding) -> str:
-    sides = [f"{label} {side}" for label, side in (("expected", finding.expected), ("found", finding.found)) if side]
-    return f" ({', '.join(sides)})" if sides else ""
+    return _VALUE.sub("", finding.message) + finding.sides

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from xml.etree import ElementTree
 
-from relayout.report.causes import Cause, detail, place
+from relayout.report.causes import Cause
 from relayout.report.results import ModelResult, Results
 
 __all__ = ["render_junit"]
@@ -34,7 +34,7 @@ def _suite(root: ElementTree.Element, result: ModelResult) -> ElementTree.Elemen
     for cause in failed:
         case = _case(suite, result, _name(cause), names)
         failure = ElementTree.SubElement(case, "failure", {"type": cause.rule, "message": _printable(cause.message)})
-        failure.text = _printable("\n".join(f"{place(one)}: {detail(one)}" for one in cause.findings))
+        failure.text = _printable("\n".join(f"{one.place}: {one.message}{one.sides}" for one in cause.findings))
     if result.error:
         case = _case(suite, result, "verify", names)
         message = result.error.partition("\n")[0]

@@ -288,6 +288,21 @@ class Finding(Record, frozen=True, kw_only=True):
     found: str | None = None
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.severity}: [{self.rule}] {self.place}: {self.message}{self.sides}"
+
+    @property
+    def place(self) -> str:
+        """The node, or `model`, and the operand."""
+        node = self.node or "model"
+        return node if self.operand is None else f"{node}, operand {self.operand}"
+
+    @property
+    def sides(self) -> str:
+        """The expected and the found value behind a message, in brackets; empty without both."""
+        sides = [f"{label} {side}" for label, side in (("expected", self.expected), ("found", self.found)) if side]
+        return f" ({', '.join(sides)})" if sides else ""
+
 
 class OutputDifference(Record, frozen=True, kw_only=True):
     """One output of two models on the same inputs.
@@ -365,6 +380,9 @@ class Verification(Record, frozen=True, kw_only=True):
     numeric: Numeric | None = None
     price: Price | None = None
 
+    def __str__(self) -> str:
+        return "\n".join(["passed" if self.passed else "failed", *map(str, self.findings)])
+
 
 class Report(Record, frozen=True, kw_only=True):
     """The report of a run. `cost` and `bound` are None without a solution, and so are `account`, the parts of the cost,
@@ -402,6 +420,21 @@ class Report(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.gap is None and self.cost is not None and self.bound is not None:
             force_setattr(self, "gap", (self.cost - self.bound) / self.cost if self.cost else 0.0)
+
+    def __str__(self) -> str:
+        """One line; `relayout.render_text` gives the tables that the command prints."""
+        parts = [
+            f"{name} {source} -> {legal}"
+            for name, source, legal in (
+                ("transposes", self.before.transposes, self.after.transposes),
+                ("reorders", self.before.reorders, self.after.reorders),
+                ("MB moved", *(f"{each.moved / 1e6:.2f}" for each in (self.before, self.after))),
+                ("nodes", self.before.nodes, self.after.nodes),
+            )
+            if name != "reorders" or source or legal
+        ]
+        verdict = "" if self.verification is None else f"; verification {str(self.verification).partition(chr(10))[0]}"
+        return f"{self.status} for {self.backend}: {', '.join(parts)}{verdict}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
