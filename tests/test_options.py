@@ -168,6 +168,20 @@ def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> No
     assert listed == [(option.name, option.single) for option in options_of(verb)]
 
 
+@pytest.mark.parametrize("verb", ["legalize", "explain"])
+def test_the_manual_has_each_option_in_its_table_of_the_library(verb: str) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    rows = re.findall(r"^\| (`.*`) \| `(\S+)` \| (`.*`) \| .* \|$", page, re.MULTILINE)
+    listed = {
+        name: default
+        for names, default, verbs in rows
+        if f"`{verb}`" in verbs
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    expected = {option.name: repr(option.default).replace("'", '"') for option in options_of(verb)}
+    assert listed == expected
+
+
 def test_the_manual_names_each_flag_of_the_command() -> None:
     page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
     assert [each.flag for verb in VERBS for each in options_of(verb) if f"{each.flag}" not in page] == []
