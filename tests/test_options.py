@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
@@ -16,7 +16,7 @@ from relayout.cli.commands import VERBS as NAMES
 from relayout.cli.commands import verb_named
 from relayout.cli.options import SHARED, Request, with_options
 from relayout.errors import UsageError, option_text
-from relayout.options import Option, Options, given_options, in_flags, options_of
+from relayout.options import ExplainOptions, LegalizeOptions, Option, Options, given_options, in_flags, options_of
 from relayout.solve.solver import ENGINES
 from relayout_api import query, schemas
 
@@ -166,6 +166,11 @@ def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> No
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)\S*` \| (.*) \|$", page, re.MULTILINE)
     listed = [(name, single) for name, single, verbs in rows if f"`{verb}`" in verbs]
     assert listed == [(option.name, option.single) for option in options_of(verb)]
+
+
+@pytest.mark.parametrize(("verb", "typed"), [("legalize", LegalizeOptions), ("explain", ExplainOptions)])
+def test_editors_know_the_options_of_the_library_with_their_types(verb: str, typed: type) -> None:
+    assert get_type_hints(typed) == {option.name: option.hint for option in options_of(verb)}
 
 
 @pytest.mark.parametrize("verb", ["legalize", "explain"])

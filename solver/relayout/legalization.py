@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx
 import onnx_ir as ir
@@ -41,7 +41,7 @@ from relayout.model.onnx_file import Encoded, replace_file
 from relayout.model.tensor_sizes import DimSizes
 from relayout.model.unpacking import unpack
 from relayout.ops import all_nodes
-from relayout.options import Options, Progress, given_options, takes_options
+from relayout.options import ExplainOptions, LegalizeOptions, Options, Progress, given_options, takes_options
 from relayout.pipeline import Result, describe, limit_of, run
 from relayout.report.budget import within_budget
 from relayout.report.schema import Report
@@ -80,7 +80,7 @@ def legalize(
     progress: Progress | None = None,
     certificate: str | os.PathLike[str] | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
-    **options: Any,
+    **options: Unpack[LegalizeOptions],
 ) -> tuple[Any, Report]:
     """The cheapest model that computes the same and is legal for `backend`, and the report.
 
@@ -116,7 +116,7 @@ def legalize(
 @takes_options("explain")
 @collector_paused()
 def explain(
-    model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
+    model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Unpack[ExplainOptions]
 ) -> Report:
     """The report of `legalize` with the reasons for each remaining conversion: the requirements behind it, and the
     exact saving without each of them, for which the problem is solved again.

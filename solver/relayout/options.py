@@ -8,14 +8,25 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
 from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["Option", "Options", "Progress", "check_names", "given_options", "in_flags", "options_of", "takes_options"]
+__all__ = [
+    "ExplainOptions",
+    "LegalizeOptions",
+    "Option",
+    "Options",
+    "Progress",
+    "check_names",
+    "given_options",
+    "in_flags",
+    "options_of",
+    "takes_options",
+]
 
 _MENTIONED = re.compile(
     r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?", re.DOTALL
@@ -119,6 +130,36 @@ class Options:
             for name, each in value.items():
                 _check_type(name, str, option_text(option.name))
                 option.check(each, option_text(option.name, name))
+
+
+class _SolvingOptions(TypedDict, total=False):
+    objective: str
+    input_layouts: Mapping[str, str] | None
+    output_layouts: Mapping[str, str] | None
+    dims: Mapping[str, int] | None
+    time_limit: float | None
+    engine: str
+    backend_options: Mapping[str, Any] | None
+
+
+class ExplainOptions(_SolvingOptions, total=False):
+    """The options of `explain`, for editors and type checkers."""
+
+    limit: int | None
+
+
+class LegalizeOptions(_SolvingOptions, total=False):
+    """The options of `legalize`, likewise."""
+
+    verify: bool
+    check: bool
+    static: bool
+    certify: bool
+    inline: bool
+    max_transposes: int | None
+    max_conversions: int | None
+    max_bytes: int | None
+    samples: int
 
 
 class Option(Struct, frozen=True):
