@@ -35,7 +35,7 @@ def trace(app: FastAPI) -> None:
             where=endpoint,
             expected="the packages of the extra `tracing`",
             found=str(error),
-            hint="pip install 'relayout[tracing]'",
+            hint='pip install "relayout[tracing]"',
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": "relayout"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -145,7 +145,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes) -> Iterator[Do
             where="--scheduler",
             expected="the packages of the extra `distributed`",
             found=str(error),
-            hint="pip install 'relayout[distributed]'",
+            hint='pip install "relayout[distributed]"',
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)

@@ -220,7 +220,7 @@ def _not_compared(numeric: Numeric, severity: Severity, open_: Sequence[str]) ->
     """A finding where the two models were to be compared and were not; `open_` are the dims of the sizes tried."""
     if numeric.status != "skipped":
         return
-    package = "" if find_spec("onnxruntime") else "; onnxruntime is not installed: pip install 'relayout[check]'"
+    package = "" if find_spec("onnxruntime") else '; onnxruntime is not installed: pip install "relayout[check]"'
     ways = [f"--dim (options.dims) sets the sizes of {', '.join(open_)}"] if open_ and not package else []
     ways.append("with --static (options.static) the other checks are enough")
     yield Finding(

@@ -57,7 +57,7 @@ def test_onnxruntime_is_named_where_it_is_not_installed(monkeypatch: pytest.Monk
     monkeypatch.setattr("relayout.verification.verifier.find_spec", lambda name: None)
     model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
     (finding,) = (each for each in verify(model, "nhwc", against=model).findings if each.severity == "error")
-    assert "pip install 'relayout[check]'" in finding.found
+    assert 'pip install "relayout[check]"' in finding.found
 
 
 def test_a_comparison_without_evidence_is_reported() -> None:
