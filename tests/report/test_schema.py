@@ -45,6 +45,7 @@ def test_a_report_and_its_parts_are_printed_in_few_words() -> None:
     assert str(report).startswith("optimal for nhwc: transposes 0 -> 2, MB moved 0.00 -> 0.0")
     assert str(report).endswith("; verification passed")
     assert "conversions that remain" in render_text(report)
+    assert "   caused by    input x" in render_text(explain(net.model(), "nhwc"))
     found = str(verify(net.model(), "nhwc")).splitlines()
     assert found[0] == "failed"
     assert found[1].startswith("error: [layout-requirement] ")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe
-from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STDIN, STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.model_files import arrays_in, check_no_folder
@@ -167,6 +166,7 @@ def _check_files(
 
 
 def _print_report(report: Report, top: int, *, is_on_stdout: bool) -> None:
+    from relayout.report.boundary import boundary_lines
     from relayout.report.render import render_text
 
     if not is_on_stdout:

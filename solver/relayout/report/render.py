@@ -14,6 +14,7 @@ from relayout.report.conversion_list import (
     megabytes,
     transfer_entries,
 )
+from relayout.report.explain.text import explanation_text
 from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
 from relayout.report.text_table import how_many
 
@@ -30,10 +31,13 @@ _SIZES = 8
 
 
 def render_text(report: Report, *, top: int | None = None) -> str:
-    """Return the account, the remaining conversions with the consumers that require them, and the findings.
+    """Return the account, the remaining conversions with the consumers that require them, and the findings; of an
+    explanation, each conversion with its reasons.
 
     Lines are as long as the names in them, which stay whole. `top`: at most so many entries of each list, the dearest.
     """
+    if report.explanation is not None:
+        return explanation_text(report, top)
     from io import StringIO
 
     from rich.console import Console
