@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import onnx
 import onnx_ir as ir
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
+_Kept = TypeVar("_Kept", onnx.ModelProto, ir.Model, dict[str, Any])
+"""The kinds of models that come back as they were given."""
+
 BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
 
 
@@ -69,6 +72,30 @@ class Outcome(Struct, frozen=True):
     certificate: Mapping[str, Any] | None = None
     choices: Mapping[str, DrawnChoice] = {}
     written: Encoded | None = None
+
+
+@overload
+def legalize(
+    model: _Kept,
+    backend: BackendSpec = "onnx",
+    *,
+    progress: Progress | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
+    **options: Unpack[LegalizeOptions],
+) -> tuple[_Kept, Report]: ...
+
+
+@overload
+def legalize(
+    model: str | os.PathLike[str] | bytes,
+    backend: BackendSpec = "onnx",
+    *,
+    progress: Progress | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
+    **options: Unpack[LegalizeOptions],
+) -> tuple[ir.Model, Report]: ...
 
 
 @takes_options("legalize")
