@@ -414,3 +414,39 @@ def test_attention_costs_the_same_whatever_the_name_of_the_batch() -> None:
     first, second = (legalize(expanded(batch), "x86-nchwc")[1] for batch, _ in NAMES)
     assert (first.cost, first.after.transposes) == (second.cost, second.after.transposes)
     assert first.after.transposes < first.before.transposes
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_extents_of_several_reshapes_are_read_once(opset: int) -> None:
+    """Group norms, as PyTorch exports them: each takes the shape of its own operand again."""
+    net = NamedNet(opset)
+    value = net.transpose(net.node("Relu", net.transpose(net.image, 0, 2, 3, 1)), 0, 3, 1, 2)
+    for _ in range(3):
+        value = net.conv(value, 8, 8)
+        groups = net.node("Reshape", value, net.constant([0, 2, -1]))
+        groups = net.node("InstanceNormalization", groups, net.weight(2), net.weight(2))
+        value = net.node("Reshape", groups, net.node("Shape", value))
+    net.output(value)
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 0
+    assert [node.op_type for node in legal.graph.node if node.op_type in ("Shape", "Gather", "Concat")] == ["Shape"]
+    assert legalize(legal)[0].SerializeToString() == legal.SerializeToString()
+    for sizes in SIZES:
+        x = np.random.default_rng(7).standard_normal((sizes["n"], 8, sizes["h"], sizes["w"])).astype(np.float32)
+        assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
+
+
+def test_a_shape_is_read_once_for_reshapes_in_another_order() -> None:
+    net = NamedNet()
+    value = net.image
+    for _ in range(3):
+        value = group_norm(net, net.conv(value, 8, 8))
+    net.output(value)
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.status == "optimal"
+    # The shape of the groups, and that of the output.
+    read = [node.op_type for node in legal.graph.node if node.op_type in ("Shape", "Gather", "Concat")]
+    assert read == ["Shape", "Shape"]
+    for sizes in SIZES:
+        x = np.random.default_rng(7).standard_normal((sizes["n"], 8, sizes["h"], sizes["w"])).astype(np.float32)
+        assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -62,24 +63,34 @@ class Emitter:
         self.opset = opset
         self._names = names
         self._in_function = in_function
-        # The dims of values that have names, by name, and those that have been read at run time.
-        self._dims: dict[str, tuple[ir.Value, int]] = {}
+        # The dims of values that have names, by name, and the values by their shapes of numbers and names; the extents
+        # and shapes that have been read at run time.
+        self._dims: ChainMap[str, tuple[ir.Value, int]] = ChainMap()
+        self._shaped: dict[tuple[Extent, ...], ir.Value] = {}
         self._read: dict[str, ir.Value] = {}
         self._shapes: dict[ir.Value, ir.Value] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A context for the nodes of a region, at whose end the extents read in it are forgotten."""
-        outer = self._dims, self._read, self._shapes
-        self._dims, self._read, self._shapes = {**self._dims}, {**self._read}, {**self._shapes}
+        """A context for the nodes of a region, at whose end the extents read in it are forgotten.
+
+        A name that a value of the region has is read off that value: the state of a loop may grow under its name.
+        """
+        outer = self._dims, self._shaped, self._read, self._shapes
+        self._dims, self._shaped, self._read, self._shapes = self._dims.new_child(), {}, {}, {**self._shapes}
         yield
-        self._dims, self._read, self._shapes = outer
+        self._dims, self._shaped, self._read, self._shapes = outer
 
     def know(self, value: ir.Value) -> None:
         """Let later nodes read the extents of this value that have names."""
-        for place, dim in enumerate(value.shape or ()):
-            if not isinstance(dim, int) and dim.value is not None:
-                self._dims.setdefault(dim.value, (value, place))
+        if value.shape is None:
+            return
+        shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        for place, extent in enumerate(shape):
+            if isinstance(extent, str):
+                self._dims.maps[0].setdefault(extent, (value, place))
+        if None not in shape:
+            self._shaped.setdefault(tuple(shape), value)
 
     def fresh(self, stem: str) -> str:
         """A value or node name that the model does not have yet: the stem itself, or with a number."""
@@ -210,7 +221,8 @@ class Emitter:
     def _reshape_at_run_time(
         self, source: Physical, target: Dims, shape: Sequence[Extent], extents: tuple[Extent, ...], stem: str
     ) -> ir.Value:
-        """A Reshape to `shape`; its extents that are no numbers are those of `target`, read off the source.
+        """A Reshape to `shape`; its extents that are no numbers are those of `target`. They are the shape of another
+        value where one is known to have it, else read one by one: by name off any value, else off the source.
 
         None of them copies a dimension where it is 0. Opsets that cannot say so have -1 for an extent known to be 0.
         """
@@ -220,22 +232,32 @@ class Emitter:
         if len(numbers) == len(wanted):
             fixed = self.integers(f"{stem}_shape", numbers)
             return self.node("Reshape", [source.value, fixed], attributes, source.value, shape, stem)
+        if (alike := self._shaped.get(tuple(wanted))) is not None:
+            read = self._shape_of(alike, len(shape))
+            return self.node("Reshape", [source.value, read], attributes, source.value, shape, stem)
         own = source.dims if source.shape is None else _whole_axes(source.shape, extents)
-        whole = self.node("Shape", [source.value], {}, None, [len(own)], f"{stem}_extents")
         parts = [
             self.integers(f"{stem}_extent", [extent])
             if isinstance(extent, int)
-            else self._extent_of(group, own, whole, extents, stem) or self._extent_named(extent, stem)
+            else (self._extent_named(extent, stem) if extent in self._dims.maps[0] else None)
+            or self._extent_of(group, own, source.value, extents, stem)
+            or self._extent_named(extent, stem)
             for group, extent in zip(target, wanted, strict=True)
         ]
         given = [part for part in parts if part is not None]
         if len(given) < len(parts):
             raise ValueError(f"no extents of {target} in {own}")
-        given_value = self.node("Concat", given, {"axis": 0}, whole, [len(given)], f"{stem}_shape")
+        given_value = self.node("Concat", given, {"axis": 0}, None, [len(given)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], attributes, source.value, shape, stem)
 
+    def _shape_of(self, value: ir.Value, rank: int) -> ir.Value:
+        """The shape of a value at run time, read once."""
+        if value not in self._shapes:
+            self._shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
+        return self._shapes[value]
+
     def _extent_of(
-        self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
+        self, group: MemoryFormat, own: Dims, value: ir.Value, extents: tuple[Extent, ...], stem: str
     ) -> ir.Value | None:
         """The group's extent at run time: that of a dimension, of several that merge, a part of one that splits, or a
         product of these. None where the dimensions do not tell."""
@@ -247,10 +269,10 @@ class Emitter:
             for last in range(first + 1, len(own) + 1):
                 if normal_form(flat(own[first:last]), extents) == normal_form(group, extents):
                     places = [place for place in range(first, last) if own[place]]
-                    read = self._gathered(whole, places, stem)
+                    read = self._gathered(self._shape_of(value, len(own)), places, stem)
                     if len(places) == 1:
                         return read
-                    return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
+                    return self.node("ReduceProd", [read], {"keepdims": 1}, None, [1], f"{stem}_extent")
         for place, whole_group in enumerate(own):
             cut = [atom for atom in whole_group if any(a.axis == atom.axis for a in group)]
             others = [atom_extent(atom, extents) for atom in whole_group if atom not in cut]
@@ -258,14 +280,14 @@ class Emitter:
             is_in_it = len(group) == 1 and len(cut) == 1 and (cut[0].inner, cut[0].outer) == (1, group[0].outer)
             if is_in_it and len(sizes) == len(others):
                 divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
-                read = self._gathered(whole, [place], stem)
-                return self.node("Div", [read, divisor], {}, whole, [1], f"{stem}_extent")
-        parts = [self._extent_of((atom,), own, whole, extents, stem) for atom in group] if len(group) > 1 else []
+                read = self._gathered(self._shape_of(value, len(own)), [place], stem)
+                return self.node("Div", [read, divisor], {}, None, [1], f"{stem}_extent")
+        parts = [self._extent_of((atom,), own, value, extents, stem) for atom in group] if len(group) > 1 else []
         factors = [part for part in parts if part is not None]
         if not factors or len(factors) < len(group):
             return None
-        read = self.node("Concat", factors, {"axis": 0}, whole, [len(factors)], f"{stem}_extent")
-        return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
+        read = self.node("Concat", factors, {"axis": 0}, None, [len(factors)], f"{stem}_extent")
+        return self.node("ReduceProd", [read], {"keepdims": 1}, None, [1], f"{stem}_extent")
 
     def _extent_named(self, extent: Extent, stem: str) -> ir.Value | None:
         """The extent of this name at run time, read off the first value that has it; None where no value has."""
@@ -275,10 +297,7 @@ class Emitter:
             return self._read[extent]
         if extent in self._dims:
             value, place = self._dims[extent]
-            if value not in self._shapes:
-                rank = len(value.shape or ())
-                self._shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
-            self._read[extent] = self._gathered(self._shapes[value], [place], stem)
+            self._read[extent] = self._gathered(self._shape_of(value, len(value.shape or ())), [place], stem)
             return self._read[extent]
         if (parts := dividend_of(extent)) is not None:
             whole = self._extent_named(parts[0], stem)
