@@ -44,3 +44,17 @@ def test_a_rank_that_a_rule_finds_tells_the_number_of_extents_that_a_shape_has()
     shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
     assert shapes["s"] == [3]
     assert [shapes[name] and len(shapes[name]) for name in "kry"] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("least", "shape"), [(2, ["b", 3, 4]), (4, None)])
+def test_an_if_whose_condition_is_known_has_the_shape_of_the_branch_that_runs(least: int, shape: list | None) -> None:
+    """As `tile` is exported: the other branch adds as many dims as are missing, so that it has no rank."""
+    text = f"""g (float[b, 3, 4] x, bool[3] c) => (y) <int64[1] least = {{{least}}}>
+        {{ s = Shape (x)  n = Shape (s)  few = Less (n, least)
+           r = If (few) <
+               then_branch = g () => (more) {{ k = Compress <axis = 0> (s, c)  more = Reshape (x, k) }},
+               else_branch = g () => (same) {{ same = Identity (x) }}>
+           y = Sin (r) }}"""
+    model = read_model(parse(text, opset=17))
+    shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
+    assert [shapes[name] for name in "ry"] == [shape, shape]

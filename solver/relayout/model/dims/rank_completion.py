@@ -15,6 +15,7 @@ import onnx_ir as ir
 from relayout.model.operator_schema import type_variables
 from relayout.ops import Fixed, Free, Relabel, extents_of, graphs_of, rule_of
 from relayout.ops.elementwise import BROADCAST, UNARY
+from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
 __all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "state_completed"]
@@ -97,10 +98,24 @@ def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
             rule = None
         for inner in graphs_of(node):
             complete_ranks(inner, opsets)
+        if node.op_type == "If" and not node.domain:
+            _complete_branching(node)
         if isinstance(rule, Free | Fixed):
             for axes, value in zip(rule.outputs, node.outputs, strict=False):
                 if axes is not None and value.shape is None:
                     value.shape = ir.Shape([None] * len(axes))
+
+
+def _complete_branching(node: ir.Node) -> None:
+    """Give the results of an If whose condition is known the shapes of the branch that runs. PyTorch's exporter writes
+    such an If for `tile`, with another branch that has no rank."""
+    condition = constant_tensor(node.inputs[0]) if node.inputs[0] is not None else None
+    if condition is None or condition.size != 1:
+        return
+    branch = node.attributes["then_branch" if condition.numpy().item() else "else_branch"].as_graph()
+    for result, value in zip(node.outputs, branch.outputs, strict=True):
+        if result.shape is None and result.type is not None and value.shape is not None:
+            result.shape = ir.Shape(value.shape)
 
 
 def drop_untyped_ranks(nodes: Iterable[ir.Node]) -> None:
