@@ -132,3 +132,14 @@ def test_an_original_that_does_not_take_the_inputs_is_not_run_on_others() -> Non
     found = relayout.verify(source, "onnx", against=source, inputs=[{"ids": np.array([99])}])
     assert rules(found) == {"not-compared"}
     assert "99" in next(str(each.found) for each in found.findings if each.rule == "not-compared")
+
+
+@pytest.mark.parametrize("sizes", [[(2,)], [(2,), (3,)]])
+def test_samples_of_other_sizes_are_not_said_to_prove_nothing(sizes: list[tuple[int, ...]]) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]> g (float[n,2] x) => (float[n,2] y) { y = Neg (x) }"""
+    source = onnx.parser.parse_model(text)
+    given = [{"x": RANDOM.normal(size=(*size, 2)).astype(np.float32)} for size in sizes]
+    (finding,) = relayout.verify(source, "onnx", against=source, inputs=given).findings
+    assert (finding.rule, finding.severity) == ("vacuous", "warning")
+    assert "proves nothing" not in finding.message
+    assert "same shapes" in str(finding.expected)

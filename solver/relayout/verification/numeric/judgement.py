@@ -202,17 +202,23 @@ def findings_of(differences: Sequence[OutputDifference], outputs: set[str], floa
             )
 
 
-def vacuous(differences: Sequence[OutputDifference], moved: Set[str]) -> Iterator[Finding]:
-    """A finding where no value depends on what is drawn, or where some of those do not that inputs may have `moved`."""
+def vacuous(differences: Sequence[OutputDifference], moved: Set[str], *, has_pairs: bool = True) -> Iterator[Finding]:
+    """A finding where no value depends on what is drawn, or where some of those do not that inputs may have `moved`.
+
+    Without `has_pairs`, no two samples give a value the same shape, and whether it depends on them is not known.
+    """
+    expected = "a value that changes from one sample of the inputs to the next, in two samples or more"
     still = [each.name for each in differences if each.sensitivity <= 2 * each.tolerance]
-    if len(still) == len(differences):
+    if differences and not has_pairs:
+        expected, found = "two samples or more with values of the same shapes", "none"
+        message = "it was not seen whether the compared values depend on the inputs"
+    elif len(still) == len(differences):
         found, message = "none", "no compared value was seen to depend on the inputs, so the comparison proves nothing"
     elif still := [name for name in still if name in moved]:
         found = f"{', '.join(still[:_SHOWN])}{f' and {len(still) - _SHOWN} more' if len(still) > _SHOWN else ''}"
         message = "the inputs drawn change these outputs by no more than is tolerated: a fault in them may not show"
     else:
         return
-    expected = "a value that changes from one sample of the inputs to the next, in two samples or more"
     yield Finding(rule="vacuous", severity="warning", expected=expected, found=found, message=message)
 
 
