@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from graphs import Net
+from graphs import Net, assert_same_numbers
 from onnx import TensorProto
 
 from relayout import legalize, verify
@@ -655,3 +655,30 @@ def test_extents_with_one_formula_of_a_generated_name_are_equal() -> None:
     assert row is not None
     assert reshaped is not None
     assert reshaped[2] == row[2] == blocks[1]
+
+
+@pytest.mark.parametrize(("index", "shape"), [([1], [2, "n", 3]), ([-1], None), ([7], [2, 1, 3])])
+def test_the_repeats_of_one_axis_are_followed(index: list[int], shape: list[Any] | None) -> None:
+    """As PyTorch's older exporter writes `repeat_interleave`."""
+    net = Net()
+    x, like = net.input("x", (2, 1, 3)), net.input("like", ("n", 4))
+    count = net.node("Gather", net.node("Shape", like), net.constant([0]))
+    values = net.node("Concat", net.constant([1]), count, axis=0)
+    row = net.node("OneHot", net.constant(index), net.constant(3), values)
+    result = net.node("Tile", x, net.node("Reshape", row, net.constant([-1])))
+    net.output(net.node("Relu", result))
+    found = next(
+        value.shape for node in read_model(net.model()).graph for value in node.outputs if value.name == result
+    )
+    assert found is not None
+    assert shape is None or found == shape
+    assert shape is not None or not any(isinstance(dim, int) for dim in found)
+    feeds = {"x": np.ones((2, 1, 3), np.float32), "like": np.ones((5, 4), np.float32)}
+    assert_same_numbers(net.model(), legalize(net.model())[0], feeds)
+
+
+def test_a_table_of_one_hot_rows_is_not_computed() -> None:
+    net = Net()
+    rows = net.node("OneHot", net.constant(list(range(4000))), net.constant(1 << 40), net.constant([0, 1]))
+    net.output(net.node("Shape", rows), onnx.TensorProto.INT64)
+    assert legalize(net.model())[1].status == "optimal"

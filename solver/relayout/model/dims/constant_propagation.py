@@ -41,8 +41,8 @@ LARGEST_VIEW = 1 << 60
 ROUNDS = 16
 ARITHMETIC = frozenset(
     "Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less "
-    "Max Min Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split "
-    "Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
+    "Max Min Mod Mul Neg Not OneHot Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice "
+    "Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
 _ASKING = frozenset(["Shape", "Size"])
@@ -261,7 +261,7 @@ def _compute(
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[names[0]])]
         elif names and all(name in known or not name for name in names):
             operands = [known[name] for name in names if name]
-            if operator in ("ConstantOfShape", "Expand", "Tile", "Range") and _grows(node, operands):
+            if operator in ("ConstantOfShape", "Expand", "OneHot", "Range", "Tile") and _grows(node, operands):
                 continue
         else:
             continue
@@ -313,8 +313,8 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
     if node.op_type == "Range":
         start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
         return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
-    shape = operands[-1].ravel().tolist()
-    base = operands[0].size if node.op_type == "Tile" else 1
+    shape = operands[1 if node.op_type == "OneHot" else -1].ravel().tolist()
+    base = operands[0].size if node.op_type in ("OneHot", "Tile") else 1
     return base * math.prod(shape) > LARGEST or any(extent < 0 for extent in shape)
 
 

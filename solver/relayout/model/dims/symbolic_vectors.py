@@ -284,6 +284,16 @@ def _remainder(one: Term | None, other: Term | None) -> Term | None:
     return None if GENERATED in text or len(text) > LONGEST_FORMULA else Term(ONE.factor, (text,))
 
 
+def _one_hot(operands: _Operands, given: Given) -> Vector | None:
+    """A row for each index. PyTorch's exporter writes the repeats of `repeat_interleave` so: one axis has a number."""
+    places, depth, values = integers(operands[0]), integers(operands[1]), operands[2].terms
+    if not places or min(places) < 0 or depth is None or not 0 < depth[0] <= LONGEST or given.get("axis", -1) != -1:
+        return None
+    off, on = values
+    terms = tuple([on if column == place else off for place in places for column in range(depth[0])])
+    return Vector(terms) if operands[0].is_scalar else Vector(terms, columns=depth[0])
+
+
 def _reduced(operands: _Operands, given: Given) -> Vector | None:
     """A ReduceProd of a vector."""
     own = operands[0]
@@ -343,6 +353,7 @@ RULES: dict[str, _Rule] = {
     "Mul": _each(_product_of),
     "ReduceProd": _reduced,
     "Neg": _negated,
+    "OneHot": _one_hot,
     "Reshape": _flat,
     "Shape": _shape,
     "Size": _size,
