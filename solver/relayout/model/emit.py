@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -53,6 +52,20 @@ def same_but_leading_units(dims: Dims, other: Dims) -> bool:
     return all(group == () for group in long[:lead]) and long[lead:] == short
 
 
+class _Extents:
+    """The values of one region at one device whose extents have names, and the extents that were read off them."""
+
+    __slots__ = ("dims", "read", "shaped", "shapes")
+
+    def __init__(self) -> None:
+        # By name, the first value that has a dim of it, and the place of the dim.
+        self.dims: dict[str, tuple[ir.Value, int]] = {}
+        # By its shape of numbers and names, the first value that has it.
+        self.shaped: dict[tuple[Extent, ...], ir.Value] = {}
+        self.read: dict[str, ir.Value] = {}
+        self.shapes: dict[ir.Value, ir.Value] = {}
+
+
 class Emitter:
     """Makes the nodes that convert one physical tensor to another, and collects them in `emitted`."""
 
@@ -63,12 +76,16 @@ class Emitter:
         self.opset = opset
         self._names = names
         self._in_function = in_function
-        # The dims of values that have names, by name, and the values by their shapes of numbers and names; the extents
-        # and shapes that have been read at run time.
-        self._dims: ChainMap[str, tuple[ir.Value, int]] = ChainMap()
-        self._shaped: dict[tuple[Extent, ...], ir.Value] = {}
-        self._read: dict[str, ir.Value] = {}
-        self._shapes: dict[ir.Value, ir.Value] = {}
+        self._device = ""
+        self._known: dict[str, _Extents] = {}
+        self._here = self._known.setdefault("", _Extents())
+        # The names of all devices and of the enclosing regions.
+        self._anywhere: dict[str, tuple[ir.Value, int]] = {}
+
+    def at(self, device: str) -> None:
+        """Emit nodes for this device from here on. They read extents off its values, as far as these tell."""
+        self._device = device
+        self._here = self._known.setdefault(device, _Extents())
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -76,10 +93,12 @@ class Emitter:
 
         A name that a value of the region has is read off that value: the state of a loop may grow under its name.
         """
-        outer = self._dims, self._shaped, self._read, self._shapes
-        self._dims, self._shaped, self._read, self._shapes = self._dims.new_child(), {}, {}, {**self._shapes}
+        outer = self._known, self._anywhere
+        self._known, self._anywhere = {}, {**self._anywhere}
+        self.at(self._device)
         yield
-        self._dims, self._shaped, self._read, self._shapes = outer
+        self._known, self._anywhere = outer
+        self.at(self._device)
 
     def know(self, value: ir.Value) -> None:
         """Let later nodes read the extents of this value that have names."""
@@ -88,9 +107,10 @@ class Emitter:
         shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         for place, extent in enumerate(shape):
             if isinstance(extent, str):
-                self._dims.maps[0].setdefault(extent, (value, place))
+                self._here.dims.setdefault(extent, (value, place))
+                self._anywhere.setdefault(extent, (value, place))
         if None not in shape:
-            self._shaped.setdefault(tuple(shape), value)
+            self._here.shaped.setdefault(tuple(shape), value)
 
     def fresh(self, stem: str) -> str:
         """A value or node name that the model does not have yet: the stem itself, or with a number."""
@@ -232,14 +252,14 @@ class Emitter:
         if len(numbers) == len(wanted):
             fixed = self.integers(f"{stem}_shape", numbers)
             return self.node("Reshape", [source.value, fixed], attributes, source.value, shape, stem)
-        if (alike := self._shaped.get(tuple(wanted))) is not None:
+        if (alike := self._here.shaped.get(tuple(wanted))) is not None:
             read = self._shape_of(alike, len(shape))
             return self.node("Reshape", [source.value, read], attributes, source.value, shape, stem)
         own = source.dims if source.shape is None else _whole_axes(source.shape, extents)
         parts = [
             self.integers(f"{stem}_extent", [extent])
             if isinstance(extent, int)
-            else (self._extent_named(extent, stem) if extent in self._dims.maps[0] else None)
+            else (self._extent_named(extent, stem) if extent in self._here.dims else None)
             or self._extent_of(group, own, source.value, extents, stem)
             or self._extent_named(extent, stem)
             for group, extent in zip(target, wanted, strict=True)
@@ -252,9 +272,10 @@ class Emitter:
 
     def _shape_of(self, value: ir.Value, rank: int) -> ir.Value:
         """The shape of a value at run time, read once."""
-        if value not in self._shapes:
-            self._shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
-        return self._shapes[value]
+        shapes = self._here.shapes
+        if value not in shapes:
+            shapes[value] = self.node("Shape", [value], {}, None, [rank], f"{value.name}_extents")
+        return shapes[value]
 
     def _extent_of(
         self, group: MemoryFormat, own: Dims, value: ir.Value, extents: tuple[Extent, ...], stem: str
@@ -293,19 +314,20 @@ class Emitter:
         """The extent of this name at run time, read off the first value that has it; None where no value has."""
         if not isinstance(extent, str):
             return None
-        if extent in self._read:
-            return self._read[extent]
-        if extent in self._dims:
-            value, place = self._dims[extent]
-            self._read[extent] = self._gathered(self._shape_of(value, len(value.shape or ())), [place], stem)
-            return self._read[extent]
+        read = self._here.read
+        if extent in read:
+            return read[extent]
+        if (dim := self._here.dims.get(extent) or self._anywhere.get(extent)) is not None:
+            value, place = dim
+            read[extent] = self._gathered(self._shape_of(value, len(value.shape or ())), [place], stem)
+            return read[extent]
         if (parts := dividend_of(extent)) is not None:
             whole = self._extent_named(parts[0], stem)
             if whole is None:
                 return None
             divisor = self.integers(f"{stem}_part", [parts[1]])
-            self._read[extent] = self.node("Div", [whole, divisor], {}, whole, [1], f"{stem}_extent")
-            return self._read[extent]
+            read[extent] = self.node("Div", [whole, divisor], {}, whole, [1], f"{stem}_extent")
+            return read[extent]
         term = term_of(extent)
         factors = [self._extent_named(name, stem) if name != extent else None for name in term.names]
         if None in factors or term.factor.denominator != 1:
@@ -313,7 +335,7 @@ class Emitter:
         found = self.integers(f"{stem}_extent", [int(term.factor)])
         for each in factors:
             found = self.node("Mul", [found, each], {}, each, [1], f"{stem}_extent")
-        self._read[extent] = found
+        read[extent] = found
         return found
 
     def _gathered(self, whole: ir.Value, places: Sequence[int], stem: str) -> ir.Value:

@@ -74,6 +74,7 @@ class RewriteContext:
         if device != self.copies.device:
             self._assign_device()
             self.copies.device = device
+            self.emitter.at(device)
 
     def _assign_device(self) -> None:
         """Assign the current device to the emitted nodes that have none. Those that depend on constants alone get one
