@@ -158,3 +158,27 @@ def test_windows_of_channels_last_have_the_shape_of_onnxs_operator_between_trans
         t = Transpose <perm = [0,3,1,2]> (p)
         v = com.microsoft.QLinearConv <pads = [1,1,1,1]> (t, s, z, k, s, u, s, z) }}""")
     assert (shapes["c"], shapes["p"], shapes["v"]) == ("[N,4,4,8]", "[N,2,2,8]", "[N,5,2,2]")
+
+
+@pytest.mark.parametrize(
+    ("operand", "flags", "shape"),
+    [
+        ("n,4,6", "transA = 1", "[n,6,5]"),
+        ("4,n", "transA = 1, transB = 0", "[n,5]"),
+        ("n,h,4,6", "transA = 1", "[n,h,6,5]"),
+        ("n,h,6,4", "transB = 0", "[n,h,6,5]"),
+    ],
+)
+def test_a_product_of_a_transposed_operand_whose_shape_is_not_declared_has_one(
+    operand: str, flags: str, shape: str
+) -> None:
+    """Models that onnxruntime has optimized declare no values inside."""
+    numbers = ",".join("1" * 20)
+    shapes = read(
+        f"""g (float[{operand}] x) => (y) <float[4,5] w = {{{numbers}}}> {{
+            a = Relu (x)
+            p = com.microsoft.FusedMatMul <{flags}> (a, w)
+            y = Tanh (p) }}"""
+    )
+    assert (shapes["p"], shapes["y"]) == (shape, shape)
+    assert sorted(shapes) == ["a", "p", "y"]

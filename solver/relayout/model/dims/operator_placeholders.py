@@ -42,6 +42,7 @@ _LIKE = {
 # The results that have the shape of the first operand and the type of this one.
 _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
 _OLDEST_WITH_CAST_LIKE = 15
+_OLDEST_WITH_PARTS_OF_SHAPES = 15
 # The operands of a product that are quantized, with their scales.
 _PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
 # Operators with an activation behind, and how many operands of ONNX's operator tell the shape.
@@ -216,7 +217,7 @@ class _Writer:
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]
-            if all(name in declared.extents for name, *flags in sides if any(flags)):
+            if all(name in declared.extents or self._turns_any(*flags) for name, *flags in sides if any(flags)):
                 self._add("MatMul", [self._as_matrices(*side, declared) for side in sides], self._result(0))
         elif operator == _RESIZE:
             scales = rounded_scales(self._node, declared.vectors)
@@ -283,12 +284,28 @@ class _Writer:
         """The operand with its rows behind the batch, where they are in front, and then its last two axes swapped,
         as the flags say."""
         rank = declared.rank(operand)
+        if rank is None and self._turns_any(is_swapped, is_behind):
+            return self._turned(operand)
         if not (is_swapped or is_behind) or rank is None or rank < 2:
             return operand
         axes = list(range(rank))
         *batch, first, last = [*axes[1:-1], axes[0], axes[-1]] if is_behind else axes
         perm = [*batch, last, first] if is_swapped else [*batch, first, last]
         return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
+
+    def _turns_any(self, is_swapped: int, is_behind: int) -> bool:
+        """Whether these flags of a product have a placeholder for an operand of unknown rank."""
+        return bool(is_swapped) and not is_behind and self._opset >= _OLDEST_WITH_PARTS_OF_SHAPES
+
+    def _turned(self, operand: str) -> str:
+        """A value with the extents of the operand, of any rank from 2, whose last two axes are swapped."""
+        bounds = ({"end": -2}, {"start": -1}, {"start": -2, "end": -1})
+        parts = [
+            self._add("Shape", [operand], attributes=[helper.make_attribute(*each) for each in bound.items()])
+            for bound in bounds
+        ]
+        shape = self._add("Concat", parts, attributes=[helper.make_attribute("axis", 0)])
+        return self._add("Reshape", [operand, shape])
 
     def _perms(self, rank: int | None) -> Sequence[list[int]] | None:
         """The permutations from channels last to channels second and back, none where the operator has channels second;
