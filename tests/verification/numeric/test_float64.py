@@ -113,6 +113,28 @@ def test_a_cast_to_float16_in_one_model_alone_is_no_rounding() -> None:
     assert "casts between float types" in float64_of(verification)
 
 
+ONES = "sc = Constant <value = float[6] {1.0, 1.0, 1.0, 1.0, 1.0, 1.0}> () s = Cast <to = 10> (sc) "
+
+
+def test_a_sum_of_float16_may_be_written_in_float32() -> None:
+    """A normalization that is written in other operators rounds its result once, as one operator does."""
+    lossy_sum = LOSSY_HALF.replace("i = ", "c = ") + f" {ONES} i = LayerNormalization <axis = -1> (c, s)"
+    wider = f"""{constant("factor", 1.0)} c = Mul (h, factor) {ONES} f = Cast <to = 1> (c) t = Cast <to = 1> (s)
+        n = LayerNormalization <axis = -1> (f, t) i = Cast <to = 10> (n)"""
+    verification = verify(half(wider), "onnx", against=half(lossy_sum))
+    assert rules(verification) == {("rounding", "note")}
+    assert "agree" in float64_of(verification)
+
+
+def test_a_cast_to_float16_between_operators_in_float32_is_no_rounding() -> None:
+    """Nor where both models cast the same values back to float16 in the end."""
+    plain = "f = Cast <to = 1> (h) g = Sin (f) k = Mul (g, g) i = Cast <to = 10> (k)"
+    cut = plain.replace("k = Mul (g, g)", "q = Cast <to = 10> (g) r = Cast <to = 1> (q) k = Mul (r, r)")
+    verification = verify(half(cut), "onnx", against=half(plain))
+    assert ("numeric", "error") in rules(verification)
+    assert "casts between float types" in float64_of(verification)
+
+
 def test_a_cast_that_nothing_reads_is_no_difference() -> None:
     verification = verify(kept(), "onnx", against=lossy(f"{CONV} unread = Cast <to = 10> (a)"))
     assert verification.passed

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.bodies import BodyOf
+from relayout.verification.numeric.casts import round_alike
 from relayout.verification.numeric.float64_model import UndecidedError, steps_of, wide
 from relayout.verification.numeric.float64_run import Deadline, run_wide
 from relayout.verification.numeric.inputs import Array, with_noise
@@ -80,7 +81,7 @@ def _compared(
             steps_of(original.model, theirs_wanted, body_of),
             steps_of(model.model, mine_wanted, body_of),
         )
-        if their_steps.casts != my_steps.casts:
+        if not round_alike(my_steps.casts, their_steps.casts):
             raise UndecidedError("the two models do not have the same casts between float types")
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):

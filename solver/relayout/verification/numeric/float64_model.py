@@ -7,7 +7,6 @@ their rounding.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,18 +23,17 @@ from relayout.model.proto_graphs import (
     graphs_inside,
     nodes_inside,
     replace_entries,
+    subgraphs_of,
 )
 from relayout.ops import all_nodes
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.bodies import BodyOf
+from relayout.verification.numeric.casts import FLOATS, TYPES, Casts, casts_of
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]
 
-_WIDENED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-# Attributes that are an element type. Absent ones are float32 by default where no operand has a type.
-_TYPES = ("to", "dtype", "output_dtype", "output_datatype")
+# Attributes that are an element type are float32 by default where no operand has a type.
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
 
 _OWN = "a model has float64 of its own, so its rounding is part of it"
@@ -81,12 +79,12 @@ class Body:
 class Steps:
     """A model's nodes in order, its constants as they are, and its opsets.
 
-    `casts` counts the casts to each type that is widened, and `largest` is the largest number of the narrowest one.
+    `casts` are those between the types that are widened, and `largest` is the largest number of the narrowest one.
     """
 
     steps: tuple[Step, ...]
     constants: dict[str, Array]
-    casts: Counter[int]
+    casts: Casts
     largest: float
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
@@ -111,12 +109,19 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
     types.update(entry.type.tensor_type.elem_type for entry in declared_values(proto.graph))
-    casts = Counter(a.i for node in nodes for a in node.attribute if a.name in _TYPES and a.i in _WIDENED)
+    casts = casts_of(nodes, _types_of(proto.graph, constants), constants)
     if TensorProto.DOUBLE in types:
         raise UndecidedError(_OWN)
-    has_float16 = TensorProto.FLOAT16 in types or TensorProto.FLOAT16 in casts
+    has_float16 = TensorProto.FLOAT16 in types or TensorProto.FLOAT16 in casts.closed | casts.others
     largest = float(np.finfo(np.float16 if has_float16 else np.float32).max)
     return Steps(steps, constants, casts, largest, tuple(proto.opset_import), proto.ir_version)
+
+
+def _types_of(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> dict[str, int]:
+    """The element types that are declared, in the graph and those inside it, and those of its constants."""
+    stored = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in constants.items()}
+    declared = (entry for inner in subgraphs_of(graph) for entry in declared_values(inner))
+    return stored | {entry.name: entry.type.tensor_type.elem_type for entry in declared}
 
 
 def wide(array: Array) -> Array:
@@ -165,7 +170,7 @@ def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:
 
 
 def _of_type(array: Array, dtype: int) -> Array:
-    if helper.np_dtype_to_tensor_dtype(array.dtype) not in _WIDENED:
+    if helper.np_dtype_to_tensor_dtype(array.dtype) not in FLOATS:
         return array
     return array.astype(helper.tensor_dtype_to_np_dtype(dtype))
 
@@ -190,10 +195,10 @@ def _in_type(node: onnx.NodeProto, dtype: int) -> onnx.NodeProto:
 
 def _attribute(attribute: onnx.AttributeProto, dtype: int) -> onnx.AttributeProto:
     kinds = onnx.AttributeProto
-    if attribute.type == kinds.INT and attribute.name in _TYPES:
+    if attribute.type == kinds.INT and attribute.name in TYPES:
         if attribute.i == TensorProto.DOUBLE:
             raise UndecidedError(_OWN)
-        return helper.make_attribute(attribute.name, dtype) if attribute.i in _WIDENED else attribute
+        return helper.make_attribute(attribute.name, dtype) if attribute.i in FLOATS else attribute
     if attribute.type == kinds.TENSOR:
         return helper.make_attribute(attribute.name, _tensor(attribute.t, dtype))
     if attribute.name == "value_float":
@@ -213,7 +218,7 @@ def _constant(data: float | Sequence[float], dtype: int, shape: tuple[int, ...])
 
 
 def _tensor(tensor: onnx.TensorProto, dtype: int) -> onnx.TensorProto:
-    if tensor.data_type not in _WIDENED:
+    if tensor.data_type not in FLOATS:
         return tensor
     return numpy_helper.from_array(_of_type(_array(tensor), dtype), tensor.name)
 
@@ -227,7 +232,7 @@ def _array(tensor: onnx.TensorProto) -> Array:
 def _graph(graph: onnx.GraphProto, dtype: int) -> onnx.GraphProto:
     widened = copied(graph)
     for entry in declared_values(widened):
-        if entry.type.tensor_type.elem_type in _WIDENED:
+        if entry.type.tensor_type.elem_type in FLOATS:
             entry.type.tensor_type.elem_type = dtype
     del widened.node[:], widened.initializer[:]
     widened.node.extend(_in_type(node, dtype) for node in graph.node)
