@@ -175,7 +175,7 @@ def legalize_model(
     check_dims(dims, model)
     operators = conversion_operators_of(backend)
     nodes = [*all_nodes(model.graph)]
-    elements = DimSizes(model, dims, nodes)
+    elements = DimSizes(model, dims)
     before = totals(model, dims, operators, elements, nodes)
     warnings = warnings_about(backend, model, constant_values)
     changed = prepared_by(backend, model)
@@ -195,7 +195,7 @@ def legalize_model(
     changed = finished or is_rewritten or changed
     nodes = [*all_nodes(model.graph)]
     # Before and after, and in the cost, a dim counts the same.
-    counted = DimSizes(model, elements.counted, nodes) if changed else elements
+    counted = DimSizes(model, elements.counted) if changed else elements
     after = totals(model, elements.counted, operators, counted, nodes) if changed else before
     report = describe(result, backend, before, after, elements.assumed, {**elements.counted, **counted.counted})
     warnings = (*report.warnings, *warnings)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from relayout.model.io import read_model
-from relayout.model.tensor_sizes import DimSizes
+from relayout.model.tensor_sizes import DYNAMIC, DimSizes
 
 
 @pytest.mark.parametrize(("operator", "kernel"), [("Conv", "16, 3, 1, 1"), ("ConvTranspose", "3, 16, 1, 1")])
@@ -21,3 +21,24 @@ def test_a_batch_that_is_named_anew_behind_a_convolution_keeps_its_size(operator
     )
     counted = DimSizes(model, {"n": 5})
     assert [counted(ir.Shape([name])) for name in ("m", "k")] == [5, 5]
+
+
+def test_a_loop_counts_the_dims_that_its_body_names_like_those_it_reads() -> None:
+    # As tf2onnx writes a loop over images: the body and the results have names of their own for the batch.
+    model = read_model(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[n, 3, 8, 8] x, int64 rounds, bool go) => (float[last, 3, 8, 8] y, float[steps, each, 8, 8, 3] z) {
+              y, z = Loop (rounds, go, x) <body =
+                b (int64 i, bool going, float[before, 3, 8, 8] taken)
+                  => (bool going_on, float[behind, 3, 8, 8] made, float[shown, 8, 8, 3] seen) {
+                  going_on = Identity(going)  made = Relu(taken)  seen = Transpose <perm = [0, 2, 3, 1]> (made) }> }"""
+        )
+    )
+    counted = DimSizes(model, {"n": 5})
+    (loop,) = model.graph
+    body = loop.attributes["body"].as_graph()
+    image = 3 * 8 * 8
+    within = [body.inputs[2], *body.outputs[1:]]
+    assert [counted(value.shape) for value in within] == [5 * image] * 3
+    assert [counted(value.shape) for value in loop.outputs] == [5 * image, DYNAMIC * 5 * image]

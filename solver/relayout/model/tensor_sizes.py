@@ -3,10 +3,11 @@
 A dim that the caller gave a size has that size, and a formula of dims that of the dims in it. Of the others, one that a
 Reshape to known extents forces to a size has it, and the first dim of a graph input (in the source's order) is a batch
 and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one that an
-operator keeps under another name, or that of a Slice, Pad or pool, that of the operand. Dims in a formula or a product
-for which a Reshape, a Squeeze, another operand (such as a matrix of so many rows) or a declared output asks for a
-number have sizes with which it is that number. Any other counts 64, or the first usual size with which no formula is
-0: an image of 64 x 64 has no window of 7 x 7 behind five strides of 2.
+operator keeps under another name, or that of a Slice, Pad or pool, that of the operand; one that goes into a body or
+comes out of it under another name, that on the other side. Dims in a formula or a product for which a Reshape, a
+Squeeze, another operand (such as a matrix of so many rows) or a declared output asks for a number have sizes with
+which it is that number. Any other counts 64, or the first usual size with which no formula is 0: an image of 64 x 64
+has no window of 7 x 7 behind five strides of 2.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
 from relayout.model.dims.forced_dims import RESHAPES, fitting_sizes, forced_sizes
 from relayout.model.dims.formula import formula_names, formula_size
-from relayout.ops import Fixed, Free, all_nodes, rule_of
+from relayout.ops import (
+    Axes,
+    Fixed,
+    Free,
+    RegionEdge,
+    all_nodes,
+    given_at,
+    graphs_of,
+    read_at,
+    region_edges_of,
+    rule_of,
+)
 from relayout.ops.node_reader import constant_tensor
 
 __all__ = [
@@ -72,8 +84,7 @@ class DimSizes:
     without a name.
     """
 
-    def __init__(self, model: ir.Model, given: Mapping[str, int], nodes: Sequence[ir.Node] | None = None) -> None:
-        """`nodes` are the model's `all_nodes`, where the caller has them."""
+    def __init__(self, model: ir.Model, given: Mapping[str, int]) -> None:
         first = [
             value.shape[first_axis(value)]
             for value in model.graph.inputs
@@ -90,7 +101,10 @@ class DimSizes:
         self._usual = {**fitting, **_usual_sizes(model, {**self._sizes, **fitting})}
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}
-        self._size_introduced(model, all_nodes(model.graph) if nodes is None else nodes)
+        # Values of equal type share a shape: the names of one that was seen before are no longer new.
+        self._seen = {name for value in model.graph.inputs for name in _names(value.shape)} | self._sizes.keys()
+        self._seen_shapes: set[int] = set()
+        self._size_introduced(model.graph, model.graph.opset_imports)
         self._formulas.clear()  # so that those read later are entered into `assumed` and `counted`
         self.assumed.clear()
         self.counted.clear()
@@ -163,30 +177,58 @@ class DimSizes:
             self._size(each)
         return result
 
-    def _size_introduced(self, model: ir.Model, nodes: Iterable[ir.Node]) -> None:
-        """Add the sizes of symbols that a reshape introduces, whose result has as many elements as its operand, and of
-        those of a window. `_bounds` gets what is known of all symbols that nodes introduce."""
-        seen = {name for value in model.graph.inputs for name in _names(value.shape)} | self._sizes.keys()
-        # Values of equal type share a shape. The names of one that was seen before are no longer new.
-        shapes: set[int] = set()
-        for node in nodes:
+    def _size_introduced(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
+        """Add the sizes of symbols that the graph introduces: by a reshape, whose result has as many elements as its
+        operand, by a window, by an operator that keeps an axis, or at the border of a graph inside. `_bounds` gets what
+        is known of all symbols that nodes introduce."""
+        for node in graph:
+            # What the graphs inside take comes before their nodes, and the results behind them.
+            if inner := graphs_of(node):
+                edges = region_edges_of(node, opsets.get("", 1), lambda _: False)
+                self._size_at_border(node, edges, inwards=True)
+                for each in inner:
+                    self._size_introduced(each, opsets)
+                self._size_at_border(node, edges, inwards=False)
             for value in node.outputs:
-                if id(value.shape) in shapes:
+                new = self._new_names(value)
+                if not new:
                     continue
-                shapes.add(id(value.shape))
-                names = _names(value.shape)
-                if not names:
-                    continue
-                new = [name for name in names if name not in seen]
-                seen.update(new)
                 self._bounds.update(self._bounds_of(node, value, new))
                 if node.op_type in _WINDOWS and node.inputs[0] is not None:
                     self._size_like_operand(node.inputs[0].shape, value.shape, new)
                     continue
-                self._size_kept(node, value, new, model.graph.opset_imports)
+                self._size_kept(node, value, new, opsets)
                 source = node.inputs[0] if node.op_type in RESHAPES and node.inputs else None
                 if source is not None and source.shape is not None:
                     self._size_by_elements(source, value, new)
+
+    def _new_names(self, value: ir.Value) -> list[str]:
+        """The names in the value's shape that were not seen before; from now on they are."""
+        if id(value.shape) in self._seen_shapes:
+            return []
+        self._seen_shapes.add(id(value.shape))
+        new = [name for name in _names(value.shape) if name not in self._seen]
+        self._seen.update(new)
+        return new
+
+    def _size_at_border(self, node: ir.Node, edges: Iterable[RegionEdge], *, inwards: bool) -> None:
+        """Add the sizes of symbols that are new where values go into the graphs inside a node, or come out of them:
+        those of the values that are read. An extent of 0 or 1 may be the beginning of one that grows."""
+        for edge in edges:
+            read = zip(edge.reads, edge.rule.inputs, read_at(node, edge.reads), strict=True)
+            given = zip(edge.gives, edge.rule.outputs, given_at(node, edge.gives), strict=True)
+            long: dict[int, list[int]] = {}
+            for axis, dim in _dims_of((axes, value) for port, axes, value in read if (port.graph is None) is inwards):
+                if dim not in (0, 1):
+                    long.setdefault(axis, []).append(self(ir.Shape([dim])))
+            for axis, dim in _dims_of((axes, value) for port, axes, value in given if (port.graph is None) != inwards):
+                name = None if isinstance(dim, int) else dim.value
+                if name is None or name in self._seen or not name.isidentifier():
+                    continue
+                if axis in long:
+                    self._sizes[name] = max(long[axis])
+                if inwards:
+                    self._seen.add(name)
 
     def _size_by_elements(self, source: ir.Value, value: ir.Value, new: Sequence[str]) -> None:
         """Add the sizes of the `new` symbols of a reshaped value: together they have what the other dims leave of the
@@ -302,6 +344,13 @@ def _usual_sizes(model: ir.Model, known: Mapping[str, int]) -> dict[str, int]:
 def _is_empty(formula: str, sizes: Mapping[str, int]) -> bool:
     size = formula_size(formula, sizes)
     return size is not None and size < 1
+
+
+def _dims_of(members: Iterable[tuple[Axes | None, ir.Value | None]]) -> Iterator[tuple[int, int | ir.SymbolicDim]]:
+    """The dims of values, each with its axis of a rule's space."""
+    for axes, value in members:
+        if axes is not None and value is not None and value.shape is not None:
+            yield from zip(axes, value.shape, strict=True)
 
 
 def _has_parameters(node: ir.Node, rule: Free) -> bool:

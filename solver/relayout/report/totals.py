@@ -36,7 +36,7 @@ def totals(
     if nodes is None or flat is not model:
         nodes = [*all_nodes(flat.graph)]
     if elements is None or flat is not model:
-        elements = DimSizes(flat, dims, nodes)
+        elements = DimSizes(flat, dims)
     operators = 0
     transposes, reorders, pads = [], [], []
     for node in nodes:
