@@ -42,3 +42,18 @@ def test_a_loop_counts_the_dims_that_its_body_names_like_those_it_reads() -> Non
     within = [body.inputs[2], *body.outputs[1:]]
     assert [counted(value.shape) for value in within] == [5 * image] * 3
     assert [counted(value.shape) for value in loop.outputs] == [5 * image, DYNAMIC * 5 * image]
+
+
+@pytest.mark.parametrize(
+    ("view", "sizes"), [("Identity(x)", [5, 3]), ("Transpose <perm = [1, 0, 2]> (x)", [3, 5]), ("Transpose(x)", [7, 3])]
+)
+def test_the_dims_of_a_view_that_are_named_anew_keep_their_sizes(view: str, sizes: list[int]) -> None:
+    model = read_model(
+        onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 18]>
+            g (float[n, m, c] x) => (y) <float[k, l, d] v> {{ v = {view}  y = Relu(v) }}"""
+        )
+    )
+    counted = DimSizes(model, {"n": 5, "m": 3, "c": 7})
+    assert [counted(ir.Shape([name])) for name in ("k", "l")] == sizes
+    assert [counted.bounds(ir.SymbolicDim(name)) for name in ("k", "l", "d")] == [None] * 3

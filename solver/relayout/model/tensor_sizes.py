@@ -56,6 +56,7 @@ DYNAMIC = 64
 USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 """Sizes of images and texts that take the place of `DYNAMIC` where that is too small."""
 
+_MOVES = frozenset({"Identity", "Transpose"})
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _WINDOWS = _POOLS | {"Pad", "Slice"}
 
@@ -194,6 +195,9 @@ class DimSizes:
                 if not new:
                     continue
                 self._bounds.update(self._bounds_of(node, value, new))
+                if node.op_type in _MOVES and not node.domain:
+                    self._size_moved(node, value, new)
+                    continue
                 if node.op_type in _WINDOWS and node.inputs[0] is not None:
                     self._size_like_operand(node.inputs[0].shape, value.shape, new)
                     continue
@@ -210,6 +214,20 @@ class DimSizes:
         new = [name for name in _names(value.shape) if name not in self._seen]
         self._seen.update(new)
         return new
+
+    def _size_moved(self, node: ir.Node, value: ir.Value, new: Sequence[str]) -> None:
+        """Add the sizes of the `new` symbols of a value whose dims are those of the operand."""
+        read, made = node.inputs[0].shape if node.inputs[0] is not None else None, value.shape
+        if read is None or made is None or len(read) != len(made):
+            return
+        every = range(len(made)) if node.op_type == "Identity" else reversed(range(len(made)))
+        for axis, dim in zip(node.attributes.get_ints("perm", tuple(every)), made, strict=True):
+            name = None if isinstance(dim, int) else dim.value
+            if name not in new or name is None or not name.isidentifier():
+                continue
+            self._sizes[name] = self(ir.Shape([read[axis]]))
+            if self.bounds(read[axis]) is None:
+                self._bounds.pop(name, None)
 
     def _size_at_border(self, node: ir.Node, edges: Iterable[RegionEdge], *, inwards: bool) -> None:
         """Add the sizes of symbols that are new where values go into the graphs inside a node, or come out of them:
