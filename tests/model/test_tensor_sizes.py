@@ -44,6 +44,24 @@ def test_a_loop_counts_the_dims_that_its_body_names_like_those_it_reads() -> Non
     assert [counted(value.shape) for value in loop.outputs] == [5 * image, DYNAMIC * 5 * image]
 
 
+def test_a_scan_and_an_if_count_the_dims_that_they_name_anew() -> None:
+    model = read_model(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[n, m, 4] x, bool go) => (float[p, q, 4] y, float[r, s, 4] z) {
+              y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1], body =
+                b (float[before, 4] taken) => (float[behind, 4] made) { made = Relu(taken) }> (x)
+              z = If (go) <then_branch = t () => (float[a, c, 4] one) { one = Relu(x) },
+                           else_branch = e () => (float[d, f, 4] other) { other = Sin(x) }> }"""
+        )
+    )
+    counted = DimSizes(model, {"n": 5, "m": 3})
+    scan, either = model.graph
+    body = scan.attributes["body"].as_graph()
+    assert [counted(value.shape) for value in (*body.inputs, *body.outputs)] == [5 * 4] * 2
+    assert [counted(node.outputs[0].shape) for node in (scan, either)] == [5 * 3 * 4] * 2
+
+
 @pytest.mark.parametrize(
     ("view", "sizes"), [("Identity(x)", [5, 3]), ("Transpose <perm = [1, 0, 2]> (x)", [3, 5]), ("Transpose(x)", [7, 3])]
 )
