@@ -154,6 +154,14 @@ def test_formats_that_are_only_produced_do_not_count_as_copies() -> None:
     assert (verdict.cost, verdict.bound, verdict.on_trust, verdict.fault) == (9, 9, 0, None)
 
 
+def test_sixteen_formats_may_be_made_one_from_another() -> None:
+    rows = [[0 if f == g else 1 if g == f + 1 else 20 for g in range(16)] for f in range(16)]
+    item = {"producer": [0, [0]], "consumers": [[1, [15]], [2, [7]]], "conversion": rows, "reuses_copies": True}
+    problem = {"choices": [[0], [0], [0]], "items": [item], "assignment": [0, 0, 0], "version": 1}
+    verdict = check({**problem, "cost": 15, "bound": 15})
+    assert (verdict.cost, verdict.bound, verdict.on_trust, verdict.fault) == (15, 15, 0, None)
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain as joined
+from math import comb
 
 import onnx_ir as ir
 from msgspec.structs import replace
@@ -28,8 +29,11 @@ __all__ = ["build"]
 _Rows = tuple[tuple[int | None, ...], ...]
 
 MOST_REUSED = 10
-"""A tensor of more formats at all its devices is converted from the produced or received ones alone: the sets of its
-copies would be too many."""
+"""A tensor of no more formats at all its devices may have copies made from copies, however many nodes read it."""
+MOST_REUSED_BY_FEW = 16
+"""A tensor of no more at its one device may, if few nodes read it: the sets of its copies are then no more than those
+of a tensor of `MOST_REUSED` formats that many read. Any other is converted from the produced or received formats
+alone."""
 
 
 def build(
@@ -122,10 +126,18 @@ def _with_copies(costs: ConversionCosts, chain: DefUse) -> DefUse:
 
 def _reusing(costs: ConversionCosts, chain: DefUse) -> frozenset[str]:
     """The devices at which copies may be made from copies, and some may cost less for it."""
-    if len(chain.formats) * len(chain.devices) > MOST_REUSED:
+    count = len(chain.formats) * len(chain.devices)
+    # Transfers between devices are read as well.
+    readers = len(chain.consumers) if len(chain.devices) == 1 else count
+    if count > MOST_REUSED_BY_FEW or _splits(count, readers) > _splits(MOST_REUSED, MOST_REUSED):
         return frozenset()
     tables = {device: costs.table(chain.tensor, device, chain.formats) for device in chain.devices}
     return frozenset(device for device, table in tables.items() if not table.is_direct)
+
+
+def _splits(formats: int, readers: int) -> int:
+    """From how many formats in how many ways the sets that the readers may read are made in two parts."""
+    return formats * sum(comb(formats, size) << size for size in range(min(formats, readers) + 1))
 
 
 def _use(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFormat, int]) -> Use:

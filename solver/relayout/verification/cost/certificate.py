@@ -46,7 +46,7 @@ Tables = dict[tuple[int, ...], Table]
 _NEVER = 1 << 60
 _LARGEST_TABLE = 1 << 16
 _MOST_BRANCHES = 2000
-_MOST_REUSED = 12
+_MOST_REUSED = 16
 
 
 @dataclass(frozen=True)
@@ -169,20 +169,26 @@ def _least(prices: tuple[tuple[int | None, ...], ...], produced: int) -> tuple[d
     place = {f: n for n, f in enumerate(found)}
     if len(place) > _MOST_REUSED:
         raise ValueError(f"copies of {len(place)} formats are reused, and at most {_MOST_REUSED} can be")
-    formats, sets = range(len(place)), range(1 << len(place))
-    least = [_NEVER] * len(sets)
+    count = len(place)
+    # The price of each format from the cheapest one of each set.
+    cheapest = np.full((1 << count, count), _NEVER, np.int64)
+    for f, produces in enumerate(found):
+        row = [_NEVER if (price := prices[produces][g]) is None else int(price) for g in found]
+        cheapest[1 << f : 2 << f] = np.minimum(cheapest[: 1 << f], row)
+    sets = np.arange(1 << count)
+    lengths = sum(sets >> g & 1 for g in range(count))
+    least = np.full(1 << count, _NEVER, np.int64)
     least[1] = 0
-    for made in sets:
-        here = [f for f in formats if made >> f & 1]
-        for g in formats:
-            known = [price for f in here if (price := prices[found[f]][found[g]]) is not None]
-            if g not in here and known:
-                more = made | 1 << g
-                least[more] = min(least[more], least[made] + int(min(known)))
-    for made in reversed(sets):
+    for length in range(1, count):
+        for g in range(count):
+            made = sets[(lengths == length) & (sets >> g & 1 == 0)]
+            more = made | 1 << g
+            least[more] = np.minimum(least[more], least[made] + cheapest[made, g])
+    for g in range(count):
         # More formats than these are no harm.
-        least[made] = min(least[made], *(least[made | 1 << g] for g in formats))
-    return place, least
+        lacking = sets[sets >> g & 1 == 0]
+        least[lacking] = np.minimum(least[lacking], least[lacking | 1 << g])
+    return place, np.minimum(least, _NEVER).tolist()
 
 
 def _add(tables: Tables, axes: Mapping[int, int], table: Table) -> None:
