@@ -6,11 +6,15 @@ from itertools import product
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net, assert_same_numbers, session
+from onnx import helper
+from single_node_rewriter import OneNode
 
 import relayout
 from relayout.backend.calls import ask
+from relayout.layout.layout import Layout
 from relayout.model.io import read_model
 from relayout_backends.x86_nchwc import X86Nchwc
 
@@ -96,6 +100,33 @@ def test_a_batch_that_is_broadcast_or_a_constant_is_multiplied_as_it_is() -> Non
     net.output(net.node("MatMul", x, net.input("matrix", (4, 7))))
     for node in read_model(net.model()).graph:
         assert len(ask(BACKEND, node)) == 1
+
+
+@pytest.mark.parametrize("flags", range(16))
+def test_a_fused_product_of_the_source_has_all_forms_at_their_costs(flags: int) -> None:
+    chosen = {name: flags >> bit & 1 for bit, name in enumerate(("transA", "transB", "transBatchA", "transBatchB"))}
+    rng, inputs = np.random.default_rng(flags), {}
+    for name, matrix in (("A", [5, 4]), ("B", [4, 7])):
+        outer, inner = reversed(matrix) if chosen[f"trans{name}"] else matrix
+        shape = (outer, 2, 3, inner) if chosen[f"transBatch{name}"] else (2, 3, outer, inner)
+        inputs[name] = rng.standard_normal(shape).astype(np.float32)
+    declared = [helper.make_tensor_value_info(name, 1, array.shape) for name, array in inputs.items()]
+    fused = helper.make_node("FusedMatMul", ["A", "B"], ["y"], domain="com.microsoft", alpha=0.5, **chosen)
+    graph = helper.make_graph([fused], "one", declared, [helper.make_tensor_value_info("y", 1, (2, 3, 5, 7))])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    (expected,) = session(model).run(None, inputs)
+    node = ir.from_proto(model).graph[0]
+    ways = ask(BACKEND, node)
+    assert len(ways) == 32
+    (own,) = [way for way in ways if way.rewrite is None]
+    assert own.inputs == (Layout.from_names("0123"),) * 2
+    assert (own.cost > 0) == bool(chosen["transA"])
+    assert min(way.cost for way in ways) == 0
+    for way in ways:
+        if way.rewrite is not None:
+            (found,) = OneNode(node, way, "0123").run({0: inputs["A"], 1: inputs["B"]}).values()
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("images", "transposes"), [(1, 1), (2, 4)])

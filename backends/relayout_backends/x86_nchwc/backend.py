@@ -78,6 +78,8 @@ class X86Nchwc(Unpacked):
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         (plain,) = super().implementations(node)
+        if (node.domain, node.op_type) == ("com.microsoft", "FusedMatMul"):
+            return tuple(products(node, plain))
         if node.domain != "":
             return (plain,)
         if node.op_type == "QLinearConv":

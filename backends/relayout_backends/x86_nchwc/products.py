@@ -8,7 +8,7 @@ result is in MatMul's order, or with its own last two axes swapped: the product 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -30,24 +30,57 @@ _FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain`, and the implementations with permuted operands or result, at their extra cost."""
-    yield plain
-    left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
-    if left is None or right is None or not is_float(left) or not is_float(right) or not _same_batch(left, right):
+    """Yield the implementations of a MatMul or FusedMatMul with permuted operands or result, at their extra cost.
+
+    `plain` is one of a MatMul: the library itself writes a product, and one of the transposes, that MatMul can express.
+    It is also that of a product whose order has no cost here: of constants, of matrices, or with a broadcast batch.
+    """
+    own = tuple((_flag(node, f"trans{name}"), _flag(node, f"transBatch{name}")) for name in "AB")
+    is_fused = node.op_type == "FusedMatMul"
+    orders = _orders(node, own)
+    if orders is None or not is_fused:
+        yield plain
+    if orders is None:
         return
-    if is_known(left) or is_known(right) or result.shape is None or left.shape is None:
-        return
-    rank = len(left.shape)
-    results = {False: Layout.any(rank), True: _layout(rank, 1, 0)}
-    penalty = multiplying_transposed(volume(result, range(rank)) * volume(left, [rank - 1]))
+    left, result = node.inputs[0], node.outputs[0]
+    assert left is not None
+    rank = len(orders[0])
+    results = {False: Layout.any(rank), True: _layout(_order(rank, 1, 0))}
+    penalty = multiplying_transposed(volume(result, range(rank)) * volume(left, [orders[0].index(rank - 1)]))
+    alpha = node.attributes.get_float("alpha", 1.0)
     for a, b, is_transposed in product(_FORMS, _FORMS, (False, True)):
         operand_order = _transposed(a, b) if is_transposed else _OperandOrder(a, b)
-        if operand_order.is_plain:
-            continue  # the library itself writes a product, and one of the transposes, that MatMul can express
+        if operand_order.is_plain and not is_fused:
+            continue
         # The kernel is optimized for contiguous rows; columns of the right operand are packed in any case.
         cost = plain.cost + (penalty if operand_order.left[0] else 0)
-        layouts = (_layout(rank, *a), _layout(rank, *b))
-        yield Implementation(layouts, (results[is_transposed],), cost, partial(_fused, operand_order=operand_order))
+        layouts = tuple(
+            _layout([lies.index(axis) for axis in _order(rank, *form)])
+            for form, lies in zip((a, b), orders, strict=True)
+        )
+        is_own = is_fused and (a, b) == own and not is_transposed
+        rewrite = None if is_own else partial(_fused, operand_order=operand_order, alpha=alpha)
+        yield Implementation(layouts, (results[is_transposed],), cost, rewrite)
+
+
+def _flag(node: ir.Node, name: str) -> int:
+    return node.attributes.get_int(name, 0)
+
+
+def _orders(node: ir.Node, own: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]] | None:
+    """The axes of each operand of MatMul, in the order of its dims, which have these forms; None where the order has no
+    cost. Both are data of one rank, from 3 to 8, with provably the same batch, so that neither is broadcast."""
+    left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    if left is None or right is None or not is_float(left) or not is_float(right) or is_known(left) or is_known(right):
+        return None
+    one, other = left.shape, right.shape
+    if one is None or other is None or result.shape is None or len(one) != len(other) or not 3 <= len(one) <= 8:
+        return None
+    first, second = (_order(len(one), *form) for form in own)
+    batch = range(len(one) - 2)
+    pairs = [(one[first.index(axis)], other[second.index(axis)]) for axis in batch]
+    known = all(isinstance(extent, int) or extent.value is not None for extent, _ in pairs)
+    return (first, second) if known and all(mine == theirs for mine, theirs in pairs) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +101,21 @@ def _transposed(a: tuple[int, int], b: tuple[int, int]) -> _OperandOrder:
     return _OperandOrder((1 - b[0], b[1]), (1 - a[0], a[1]), (1, 0))
 
 
-def _same_batch(left: ir.Value, right: ir.Value) -> bool:
-    """Whether both are of the same rank, from 3 to 8, with provably the same batch, so that neither is broadcast."""
-    one, other = left.shape, right.shape
-    if one is None or other is None or len(one) != len(other) or not 3 <= len(one) <= 8:
-        return False
-    batch = list(one)[:-2]
-    return batch == list(other)[:-2] and all(isinstance(e, int) or e.value is not None for e in batch)
-
-
-def _layout(rank: int, is_swapped: int, is_behind: int) -> Layout:
-    """The order of an operand's axes in memory, by their numbers."""
+def _order(rank: int, is_swapped: int, is_behind: int) -> list[int]:
+    """The axes of an operand in the order of its memory."""
     batch, last = list(range(rank - 2)), [rank - 2, rank - 1]
     if is_swapped:
         last.reverse()
-    order = [last[0], *batch, last[1]] if is_behind else [*batch, *last]
+    return [last[0], *batch, last[1]] if is_behind else [*batch, *last]
+
+
+def _layout(order: Sequence[int]) -> Layout:
     return Layout.from_names("".join(map(str, order)))
 
 
-def _fused(writing: Writing, *, operand_order: _OperandOrder) -> None:
+def _fused(writing: Writing, *, operand_order: _OperandOrder, alpha: float) -> None:
     (a, batch_a), (b, batch_b) = operand_order.left, operand_order.right
-    chosen = {"transA": a, "transBatchA": batch_a, "transB": b, "transBatchB": batch_b, "alpha": 1.0}
+    chosen = {"transA": a, "transBatchA": batch_a, "transB": b, "transBatchB": batch_b, "alpha": alpha}
     shape = writing.shape_of(0, is_result=True)
     operands = [writing.read(index) for index in operand_order.indices]
     writing.set_result(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))
