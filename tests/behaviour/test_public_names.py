@@ -31,6 +31,7 @@ def test_the_public_names_are_these() -> None:
         "legalize",
         "load_backend",
         "read_model",
+        "render_text",
         "verify",
         "write_model",
     ]
