@@ -50,7 +50,8 @@ def test_work_without_end_is_killed_and_the_server_stays_up(client: httpx.Client
     stopped, died = replaced(client, "stopped"), replaced(client, "died")
     answer = client.post("/v1/verify", json=ENDLESS)
     assert (answer.status_code, answer.json()["type"]) == (504, "/problems/out-of-time")
-    wait_for(lambda: replaced(client, "stopped") == stopped + 1)
+    # A worker that another test's caller left may be stopped in the meantime too.
+    wait_for(lambda: replaced(client, "stopped") > stopped)
     assert replaced(client, "died") == died
     assert answer.json()["expected"] == f"at most {TIME_LIMIT:g} s"
     assert still_works(client)
