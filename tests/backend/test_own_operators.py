@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -14,6 +15,8 @@ from relayout import Backend, BackendError, Implementation, Layout, Reordering, 
 from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, OperatorBody, Violation
 from relayout.backend.calls import ask, operator_layouts_of
 from relayout.report.schema import Finding
+from relayout.verification.numeric.float64_model import UndecidedError, steps_of
+from relayout.verification.numeric.float64_run import Deadline, run_wide
 
 NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
 
@@ -231,6 +234,32 @@ def test_an_operator_that_no_runtime_has_runs_as_its_body(extend: Callable[[type
     assert "body" not in {each.rule for each in cut.findings}
 
 
+def test_a_body_may_have_operands_and_results_that_the_node_leaves_out() -> None:
+    function = """<domain: "com.acme", opset_import: ["" : 20]> Pack (x, k) => (a, b) { a = Neg (x) b = Abs (x) }"""
+    body = OperatorBody(onnx.parser.parse_function(function))
+    kind = type("Bodied", (Acme,), {"operator_body": lambda self, node, opset: body if node.domain else None})
+    text = """<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[2,3] x) => (float[2,3] y) {{ a = {made} y = Exp (a) }}"""
+    source, wrong = (onnx.parser.parse_model(text.format(made=f"{operator} (x)")) for operator in ("Neg", "Abs"))
+    for results in (["a", ""], ["a", "unread"], ["", "a"]):
+        legal = onnx.parser.parse_model(text.format(made="com.acme.Pack (x, )"))
+        del legal.graph.node[0].output[:]
+        legal.graph.node[0].output.extend(results)
+        right, other = (source, wrong) if results[0] == "a" else (wrong, source)
+        assert relayout.verify(legal, kind(), right).passed
+        assert "numeric" in {each.rule for each in relayout.verify(legal, kind(), other).findings}
+
+
+def test_a_body_that_reads_an_operand_which_is_absent_is_no_verdict() -> None:
+    function = """<domain: "com.acme", opset_import: ["" : 20]> Pack (x, k) => (y) { y = Add (x, k) }"""
+    body = OperatorBody(onnx.parser.parse_function(function))
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[2] x) => (float[2] y) { y = com.acme.Pack (x) }""")
+    steps = steps_of(ir.from_proto(model), ["y"], lambda node, opset: body)
+    with pytest.raises(UndecidedError, match="the body of Pack reads an operand that the node leaves out: k"):
+        run_wide(steps, [{"x": np.ones(2, np.float32)}], ["y"], Deadline(60))
+
+
 def test_an_operator_of_both_models_runs_as_its_body() -> None:
     legal, _ = packing()
     verification = relayout.verify(legal, with_body("[0, 2, 3, 1]")(), legal)
@@ -258,7 +287,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a body has other operands": (
         {"operator_body": lambda self, node, opset: OperatorBody(onnx.FunctionProto())},
-        "a function of the node's operands (inputs: 1, outputs: 1)",
+        "a function with the node's operands (inputs: 1, outputs: 1)",
     ),
     "a body is of another opset": (
         {

@@ -151,8 +151,8 @@ class Violation:
 class OperatorBody:
     """ONNX operators that compute what an operator of a backend's own computes (see `Backend.operator_body`).
 
-    `function` has the node's operands in order. `is_needed`: onnxruntime on this machine has an operator of that name
-    that computes something else.
+    `function` has the operands in order, of which a node may leave out the last. `is_needed`: onnxruntime on this
+    machine has an operator of that name that computes something else.
     """
 
     function: onnx.FunctionProto

@@ -55,12 +55,16 @@ def _call(model: ir.Model, node: ir.Node, body: OperatorBody) -> None:
     """Make the node call its body, a function of the model."""
     proto = copied(body.function)
     proto.domain, proto.overload, proto.name = _DOMAIN, "", ""
+    del proto.output[len(node.outputs) :]
     # One function for all equal bodies, of the same name in the model and in its original.
     proto.name = f"{node.op_type}_{zlib.crc32(proto.SerializeToString(deterministic=True)):08x}"
     function = ir.serde.deserialize_function(proto)
     model.functions[function.identifier()] = function
     node.domain, node.op_type, node.overload = function.identifier()
     node.attributes.clear()
+    for place, result in enumerate(node.outputs):
+        # onnxruntime wants a name for each result of a function, also for one without readers.
+        result.name = result.name or f"{_DOMAIN}/{node.outputs[0].name or node.name}/{place}"
 
 
 def body_notes(replaced: Operators) -> Iterator[Finding]:

@@ -101,7 +101,8 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     flat.graph.initializers.clear()
     opset = flat.opset_imports.get("", 1)
     asked = ((node, body_of(node, opset)) for node in all_nodes(flat.graph))
-    bodies = {str(node.outputs[0].name): body.function for node, body in asked if body is not None}
+    named = {_named(value.name for value in node.outputs): body for node, body in asked}
+    bodies = {name: body.function for name, body in named.items() if body is not None}
     proto = ir.to_proto(flat)
     _keep_nodes_of(proto.graph, wanted)
     steps = _steps(proto.graph.node, bodies)
@@ -135,7 +136,11 @@ def narrow(array: Array) -> Array:
 
 
 _Bodies = Mapping[str, onnx.FunctionProto]
-"""The bodies of nodes by the name of the first result."""
+"""The bodies of nodes by the name of the first result that has one."""
+
+
+def _named(results: Iterable[str | None]) -> str:
+    return next(filter(None, results), "")
 
 
 def _steps(nodes: Iterable[onnx.NodeProto], bodies: _Bodies) -> tuple[Step, ...]:
@@ -146,7 +151,7 @@ def _step(node: onnx.NodeProto, bodies: _Bodies) -> Step:
     branches = {}
     if node.domain in STANDARD_DOMAINS and node.op_type == "If":
         branches = {attribute.name == "then_branch": _branch(attribute.g, bodies) for attribute in node.attribute}
-    function = bodies.get(node.output[0]) if node.output else None
+    function = bodies.get(_named(node.output))
     body = None if function is None else Body(_steps(function.node, {}), (*function.input,), (*function.output,))
     narrowed, widened = _in_type(node, TensorProto.FLOAT), _in_type(node, TensorProto.DOUBLE)
     return Step(narrowed, widened, tuple(_reads(node)), branches, body)

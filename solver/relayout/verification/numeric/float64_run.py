@@ -134,9 +134,11 @@ def _by_branch(model: Steps, step: Step, operands: Operands, constants: Operands
 
 def _by_body(model: Steps, node: onnx.NodeProto, body: Body, operands: Operands, deadline: Deadline) -> Operands:
     """The results of an operator of a backend's own: of the nodes of its body, one after the other."""
-    given = {own: operands[name] for own, name in zip(body.operands, node.input, strict=True) if name}
+    given = {own: operands[name] for own, name in zip(body.operands, node.input, strict=False) if name}
+    if absent := {*body.operands}.difference(given).intersection(name for step in body.steps for name in step.reads):
+        raise UndecidedError(f"the body of {node.op_type} reads an operand that the node leaves out: {min(absent)}")
     [found] = _run(model, body.steps, [given], {}, body.results, deadline)
-    return {name: found[result] for name, result in zip(node.output, body.results, strict=True) if name}
+    return {name: found[result] for name, result in zip(node.output, body.results, strict=False) if name}
 
 
 def _is_beyond(largest: float, array: Array) -> bool:
