@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_overloads, get_type_hints
 
 import pytest
 import typer
@@ -171,6 +171,12 @@ def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> No
 @pytest.mark.parametrize(("verb", "typed"), [("legalize", LegalizeOptions), ("explain", ExplainOptions)])
 def test_editors_know_the_options_of_the_library_with_their_types(verb: str, typed: type) -> None:
     assert get_type_hints(typed) == {option.name: option.hint for option in options_of(verb)}
+
+
+def test_each_kind_of_model_has_the_same_arguments_for_editors() -> None:
+    """The types of `legalize` are written once for each kind of result."""
+    names = [[*signature(each).parameters] for each in get_overloads(relayout.legalize)]
+    assert names == [[*ARGUMENTS[relayout.legalize], "options"]] * 2
 
 
 @pytest.mark.parametrize("verb", ["legalize", "explain"])
