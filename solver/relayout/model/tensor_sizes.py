@@ -183,7 +183,7 @@ class DimSizes:
         operand, by a window, by an operator that keeps an axis, or at the border of a graph inside. `_bounds` gets what
         is known of all symbols that nodes introduce."""
         for node in graph:
-            # What the graphs inside take comes before their nodes, and the results behind them.
+            # The dims of a graph inside are sized first: those that it takes, those of its nodes, those that it gives.
             if inner := graphs_of(node):
                 edges = region_edges_of(node, opsets.get("", 1), lambda _: False)
                 self._size_at_border(node, edges, inwards=True)

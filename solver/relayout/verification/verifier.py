@@ -314,7 +314,7 @@ def _numeric(
     body_of = bodies_of(backend)
     mine, replaced = with_bodies(model, body_of)
     theirs, theirs_replaced = with_bodies(original, body_of)
-    # What is replaced does not run as it was given.
+    # A model with replaced operators does not run as it was given.
     sources = None if replaced else given[0], None if theirs_replaced else given[1]
     found, numeric = compare(mine, theirs, opaque, sampling, sources, body_of)
     found = [*body_notes(replaced | theirs_replaced), *found]
