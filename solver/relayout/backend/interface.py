@@ -320,7 +320,7 @@ class Backend:
         its operands as they are in memory; None: not known.
 
         The verifier runs them where it compares numbers: in place of an operator that no runtime has, and in float64
-        where the runtime has it in float32 alone. Then both are run in float32 and must agree.
+        where the runtime has it in float32 alone. There their results are held against those of the runtime.
 
             def operator_body(self, node, opset):
                 if (node.domain, node.op_type) != ("com.acme", "Pack"):
