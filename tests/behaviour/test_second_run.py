@@ -313,6 +313,31 @@ def test_a_resize_keeps_the_names_of_its_axes() -> None:
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
 
 
+RESIZES = {
+    "sizes": (13, "<int64[4] sizes = {1,3,12,20}> { t = Resize <mode = 'linear'> (x, , , sizes)"),
+    "axes": (18, "<float[2] scales = {2.5,2}> { t = Resize <mode = 'linear', axes = [3,-2]> (x, , scales)"),
+    "scales": (9, "<float[4] scales = {1,1,2,2.5}> { t = Upsample <mode = 'linear'> (x, scales)"),
+    "attribute": (7, "{ t = Upsample <mode = 'linear', scales = [1.0,1.0,2.0,2.5]> (x)"),
+}
+
+
+@pytest.mark.parametrize("numbers", RESIZES)
+@pytest.mark.parametrize("backend", ["onnx", "nchw"])
+def test_a_resize_in_another_layout_costs_as_much_as_the_one_of_onnx(numbers: str, backend: str) -> None:
+    """The `relayout::` operator has its numbers in ONNX's order, whatever the order of its data."""
+    opset, text = RESIZES[numbers]
+    image = "(float[1,3,6,8] x) => (float[1,12,20,3] y)"
+    body = text.replace("'", '"')
+    source = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["":{opset}]> g {image} {body} y = Transpose <perm = [0,2,3,1]> (t) }}'
+    )
+    laid, _ = checked(source, "nhwc")
+    assert [node.domain for node in laid.graph.node if node.op_type in ("Resize", "Upsample")] == ["relayout"]
+    _, direct = checked(source, backend)
+    _, report = checked(laid, backend)
+    assert report.cost == direct.cost
+
+
 def test_names_of_open_dims_inside_are_no_part_of_the_nodes() -> None:
     """A second run numbers them anew, at every depth."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from relayout.ops.named_axes import named, native_letters
+from relayout.ops.named_axes import letters_of, named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.operand_roles import OWN_DOMAIN, spatial_letters
 from relayout.ops.registry import row
@@ -25,8 +25,6 @@ def resize(node: Reading) -> Free:
     """
     extents, result = node.extents(0), node.result_extents()
     axes = tuple(range(len(extents)))
-    if node.node.domain == OWN_DOMAIN:
-        return named(node, (0,), "exact")  # the sizes of the `relayout` function are in ONNX's order
     inputs = _inputs_by_axis(node)
     try:
         arrays = {index: node.constant(index) for index in inputs}
@@ -38,15 +36,18 @@ def resize(node: Reading) -> Free:
         or node.string("coordinate_transformation_mode") == "tf_crop_and_resize"
     ):
         return named(node, (0,), "exact")
+    # The numbers of an operator of `relayout` are in ONNX's order.
+    laid = letters_of(node, len(axes)) if node.node.domain == OWN_DOMAIN else ""
+    numbered = tuple(map(laid.index, native_letters(len(axes)))) if laid else axes
     given = node.ints("axes")
-    covered = tuple(a % len(axes) for a in given) if given is not None else axes
+    covered = tuple(numbered[a % len(axes)] for a in given) if given is not None else numbered
     numbers = _Numbers(axes, covered, given is not None, _scales_attribute(node), arrays)
     factors = numbers.factors(next((arrays[index] for index, name in inputs.items() if name == "scales"), np.zeros(0)))
     scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
     moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
     # An axis whose extent stays the same after rounding does not count as resized.
     resized = {a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}
-    axis_names = _letters(resized, node.noted_order())
+    axis_names = laid or _letters(resized, node.noted_order())
     # An axis of unknown extent may be resized.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
     if len(axes) == 4 and moving <= {axis_names.index("H"), axis_names.index("W")}:
@@ -101,7 +102,7 @@ class _Numbers(Struct, frozen=True):
     def edit(self, order: Axes) -> Edit:
         """The edit of the node for data in this order."""
         if self.scales is not None:
-            return Edit({"scales": tuple(self.scales[a] for a in order)})
+            return Edit({"scales": tuple(self.scales[self.covered.index(a)] for a in order)})
         covered = self.covered
         sequence = sorted(range(len(covered)), key=lambda i: order.index(covered[i]))
         places = tuple(position(order, self.axes, covered[i]) for i in sequence)
