@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from relayout.errors import UsageError
 from relayout_api.problems import MalformedBodyError, RefusedError
+from relayout_api.schemas import FILES, MOST_SAMPLES
 from relayout_api.settings import Settings
 from relayout_api.workers.messages import Content
 
@@ -25,6 +26,8 @@ JSON = "application/json"
 ONNX = "application/octet-stream"
 MULTIPART = "multipart/form-data"
 ZIP = "application/zip"
+
+_MOST_FILES = 2 + MOST_SAMPLES
 
 # A client that is still sending does not read the answer, so its body is read a little longer before the answer.
 _DRAIN_SECONDS = 2.0
@@ -116,7 +119,7 @@ class _Form(MultiPartParser):
 
 
 async def _form_in(request: Request, body: Body) -> FormData:
-    """The files of a form: `model`, and to compare with, `against`. Raises MalformedBodyError, UsageError."""
+    """The files of a form (see `Bodies.files`). Raises MalformedBodyError, UsageError."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         view = body.view()
@@ -124,9 +127,9 @@ async def _form_in(request: Request, body: Body) -> FormData:
             yield bytes(view[start : start + _PIECE])
             await anyio.sleep(0)
 
-    expected = "a form with the files `model` and, to compare with, `against`"
+    expected = "a form with the file `model` and, for a comparison, the files `against` and `inputs`"
     try:
-        parser = _Form(request.headers, chunks(), max_files=2, max_fields=0)
+        parser = _Form(request.headers, chunks(), max_files=_MOST_FILES, max_fields=0)
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
         # Starlette's words are of its own settings.
@@ -134,7 +137,8 @@ async def _form_in(request: Request, body: Body) -> FormData:
         found = "a field that is no file; options go into the query" if is_field else str(error)[:200]
         raise MalformedBodyError(expected, found) from None
     names = sorted(name for name, _ in form.multi_items())
-    if parser.is_whole and names in (["model"], ["against", "model"]):
+    others = [name for name in names if name != "inputs"]
+    if parser.is_whole and others in (["model"], ["against", "model"]):
         return form
     await form.close()
     if not parser.is_whole:
@@ -172,31 +176,32 @@ class Bodies:
             self.held -= reading.content.size
 
     @asynccontextmanager
-    async def files(self, request: Request) -> AsyncIterator[tuple[Body, int | None]]:
-        """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
+    async def files(self, request: Request) -> AsyncIterator[tuple[Body, list[tuple[str, int]]]]:
+        """A body, or the files of a form one after the other: the model, then what it is compared with and on.
 
-        The number is the length of the first where there are two. Raises as `read`, MalformedBodyError, UsageError.
+        The names and lengths are those of the files where there are several. Raises as `read`, MalformedBodyError,
+        UsageError.
         """
         async with self.read(request) as body:
             if media_type(request, JSON, ONNX, MULTIPART) != MULTIPART:
-                yield body, None
+                yield body, []
                 return
             form = await _form_in(request, body)
             # The parser has the files on disk.
             self.held -= body.size
             body.clear()
-            whole, sizes = Body(), []
+            whole, files = Body(), []
             try:
                 try:
-                    # The model first.
-                    for _, file in sorted(form.multi_items(), reverse=True):
+                    for name, file in sorted(form.multi_items(), key=lambda each: FILES.index(each[0])):
                         assert isinstance(file, UploadFile)
+                        start = whole.size
                         while piece := await file.read(_PIECE):
                             self.hold(whole, piece)
-                        sizes.append(whole.size)
+                        files.append((name, whole.size - start))
                 finally:
                     await form.close()
-                yield whole, sizes[0] if len(sizes) == 2 else None
+                yield whole, files if len(files) > 1 else []
             finally:
                 self.held -= whole.size
 

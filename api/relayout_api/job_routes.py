@@ -59,9 +59,10 @@ async def submit_job(
         raise UsageError("the header is there several times", where=where, expected="one", found=str(times))
     parameters, media = given_parameters(request, kind, "kind", "name")
     caller = caller_of(request).name
-    async with service.bodies.files(request) as (body, split):
+    async with service.bodies.files(request) as (body, files):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
-        job = await service.jobs.submit({**arguments, "split": split}, body, caller, idempotency_key)
+        arguments["files"] = [list(file) for file in files]
+        job = await service.jobs.submit(arguments, body, caller, idempotency_key)
     if idempotency_key is None and await request.is_disconnected():
         # Nobody has the job's id, to ask for its result or to cancel it.
         await service.jobs.cancel(await service.jobs.find(job.id))

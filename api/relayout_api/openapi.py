@@ -18,6 +18,8 @@ from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.query import QUERIES
 from relayout_api.schemas import (
+    FILES,
+    MOST_SAMPLES,
     BackendList,
     ExplainRequest,
     GraphRequest,
@@ -119,7 +121,8 @@ def _operation(
 
 
 def _form(*files: str) -> dict[str, Any]:
-    properties = dict.fromkeys(files, _BINARY)
+    many = {"type": "array", "items": _BINARY, "maxItems": MOST_SAMPLES}
+    properties = {name: many if name == "inputs" else _BINARY for name in files}
     return {MULTIPART: {"schema": {"type": "object", "properties": properties, "required": ["model"]}}}
 
 
@@ -136,7 +139,7 @@ _RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend",
 _SUBMIT_ERRORS = (*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space")
 SUBMIT: dict[str, Any] = {
     **_operation("jobs", "Submit a job", "The job is accepted", _json(Job), *_SUBMIT_ERRORS, status=202),
-    **_takes(_json(LegalizeRequest, VerifyRequest, ExplainRequest, shown=examples.LEGALIZE), "model", "against"),
+    **_takes(_json(LegalizeRequest, VerifyRequest, ExplainRequest, shown=examples.LEGALIZE), *FILES),
     "status_code": 202,
 }
 SUBMIT["responses"][202] |= _header("Location", "the path of the job")
@@ -163,12 +166,12 @@ JOB_GRAPH = _operation(
 _LEGAL = {**_json(LegalizeResponse, ModelResponse), **_MODEL, ZIP: {"schema": _BINARY}}
 LEGALIZE = _operation(
     "work", "Make a graph legal", "The legal graph or model, and the report", _LEGAL, *_WORK, "infeasible"
-) | _takes(_json(LegalizeRequest, shown=examples.LEGALIZE), "model")
+) | _takes(_json(LegalizeRequest, shown=examples.LEGALIZE), "model", "inputs")
 LEGALIZE["responses"][200] |= _header(
     "Relayout-Report", "with the model's bytes: the report in JSON, without its lists"
 )
 VERIFY = _operation("work", "Verify a graph", "The report with the findings", _json(ReportResponse), *_WORK) | _takes(
-    _json(VerifyRequest, shown=examples.VERIFY), "model", "against"
+    _json(VerifyRequest, shown=examples.VERIFY), *FILES
 )
 EXPLAIN = _operation(
     "work", "Explain the conversions", "The report with the reasons", _json(ReportResponse), *_WORK, "infeasible"

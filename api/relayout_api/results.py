@@ -106,7 +106,7 @@ class Results:
         It is made of the work, its form, the body, the parameters, and the versions of what answers.
         The results of a job are recorded in another form than the answer to a request, so its key is another.
         """
-        facts = [task.verb, task.form, task.parameters, task.split, task.of_job, task.digest, others, _versions()]
+        facts = [task.verb, task.form, task.parameters, task.files, task.of_job, task.digest, others, _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     @property

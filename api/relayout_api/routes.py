@@ -143,8 +143,8 @@ async def answer(request: Request, verb: str) -> Response:
     given, kind = given_parameters(request, verb)
     preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
     form = _FORMS[preferred]
-    async with service.bodies.files(request) as (body, split):
-        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split, await body.digest())
+    async with service.bodies.files(request) as (body, files):
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, files, await body.digest())
         key = service.results.key(task)
         if is_known(request, key):
             return Response(status_code=304, headers={"ETag": tag_of(key), "Vary": "Accept"})

@@ -42,8 +42,14 @@ __all__ = [
     "with_fields",
 ]
 
+MOST_SAMPLES = int(next(option.most for option in options_of("verify") if option.name == "samples") or 0)
+"""The most samples of a comparison."""
+FILES = ("model", "against", "inputs")
+"""The files of a form: the model, the original, and an .npz file for each sample."""
+
 _Name = Annotated[str, Field(max_length=1024)]
 _Word = Annotated[str, Field(max_length=256)]
+_Samples = list[dict[str, JsonValue]]
 _VALUES: dict[Any, Any] = {str: _Word, object: JsonValue, Any: JsonValue}
 _Fields = TypeVar("_Fields", bound="Strict")
 
@@ -106,6 +112,12 @@ _Drawn = Field(None, description="null: only the graph itself is drawn, and no o
 _Recorded = Field(
     None, description="the name of an installed backend, or a declarative backend; by default the one recorded"
 )
+_Inputs: Any = Field(
+    [],
+    max_length=MOST_SAMPLES,
+    description="the inputs of a comparison in place of random ones: for each sample, the numbers of each input of the "
+    "original, nested as its shape; implies `check`",
+)
 _Weights = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
 
 
@@ -115,6 +127,7 @@ class LegalizeParameters(Strict):
     backend: str | dict[str, Any] = _Backend
     options: LegalizeOptions = LegalizeOptions()
     weights: bool = _Weights
+    inputs: _Samples = _Inputs
 
 
 class ExplainParameters(Strict):
@@ -129,6 +142,7 @@ class VerifyParameters(Strict):
 
     backend: str | dict[str, Any] | None = _Recorded
     options: VerifyOptions = VerifyOptions()
+    inputs: _Samples = _Inputs
 
 
 class GraphParameters(Strict):
@@ -148,6 +162,7 @@ class LegalizeRequest(Strict):
     backend: _Word | BackendTable = _Backend
     options: LegalizeOptions = LegalizeOptions()
     weights: bool = _Weights
+    inputs: _Samples = _Inputs
 
 
 class ExplainRequest(Strict):
@@ -165,6 +180,7 @@ class VerifyRequest(Strict):
     against: GraphJson | None = Field(None, description="the original, to compare with by running both")
     backend: _Word | BackendTable | None = _Recorded
     options: VerifyOptions = VerifyOptions()
+    inputs: _Samples = _Inputs
 
 
 class GraphRequest(Strict):

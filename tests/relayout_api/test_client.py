@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import httpx
+import numpy as np
 import onnx
 import pytest
 from command_line import BIN, CHANNELS_LAST, Run, saved
@@ -88,6 +89,51 @@ def test_a_model_is_verified_against_its_original(is_json: bool, remote: Client,
     other = saved(model.with_name("other.onnx"), CHANNELS_LAST.replace("Relu", "Sigmoid"))
     against = to_json(read_model(other)) if is_json else other
     assert remote.verify(legal, "nhwc", against).report.status == "failed"
+
+
+LENGTHS = """
+<ir_version: 10, opset_import: ["" : 20]>
+lengths (float[1,8,6,4] image, int64[2] parts) => (float[1,8,6,4] joined) {
+    a = Transpose <perm = [0, 3, 1, 2]> (image)
+    b, c = Split <axis = 2> (a, parts)
+    d = Concat <axis = 2> (c, b)
+    joined = Transpose <perm = [0, 2, 3, 1]> (d)
+}"""
+"""A model that runs on no random numbers: the parts of an axis have its length together."""
+
+
+@pytest.mark.parametrize("is_json", [False, True], ids=["onnx", "json"])
+def test_models_are_compared_on_inputs_that_are_sent(
+    is_json: bool, remote: Client, server: Server, tmp_path: Path, run: Run
+) -> None:
+    path = saved(tmp_path / "lengths.onnx", LENGTHS)
+    source = to_json(read_model(path)) if is_json else path
+    rng = np.random.default_rng(0)
+    images = [rng.standard_normal((1, 8, 6, 4), np.float32) for _ in range(2)]
+    inputs = [{"image": image, "parts": np.array([3, 5])} for image in images]
+    result = remote.legalize(source, "onnx", inputs=inputs)
+    assert result.model is not None
+    verified = remote.verify(result.model, "onnx", source, inputs=inputs)
+    for report in (result.report, verified.report):
+        assert report.verification is not None
+        assert report.verification.numeric is not None
+        assert (report.verification.numeric.status, report.verification.numeric.samples) == ("compared", 2)
+    jobs = {remote.submit("legalize", source, inputs=inputs, key="lengths" + str(is_json)).id for _ in range(2)}
+    assert len(jobs) == 1
+    with pytest.raises(UsageError, match=r"inputs, parts: the inputs do not fit the original"):
+        remote.legalize(source, "onnx", inputs=[{"image": images[0]}])
+    with pytest.raises(TypeError, match=re.escape("explain() got an unexpected keyword argument 'inputs'")):
+        remote.submit("explain", source, inputs=inputs)
+    with pytest.raises(UsageError, match="inputs without a comparison"):
+        remote.verify(result.model, "onnx", inputs=inputs)
+    given = tmp_path / "sample.npz"
+    np.savez(given, **inputs[0])
+    model = tmp_path / "lengths.json" if is_json else path
+    if is_json:
+        model.write_text(json.dumps(source))
+    said = run("legalize", model, "-b", "onnx", "--inputs", given, "--server", server.address, "--report", "-")
+    assert said.status == 0, said.err
+    assert json.loads(said.out)["verification"]["numeric"]["samples"] == 1
 
 
 def test_two_models_of_different_kinds_are_not_sent(model: Path) -> None:

@@ -8,6 +8,7 @@ from io import BytesIO
 from zipfile import ZipFile
 
 import httpx
+import numpy as np
 import onnx
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST
@@ -152,6 +153,25 @@ def test_a_form_with_the_same_file_twice_is_refused(client: httpx.Client, model:
     file = ("model", ("model.onnx", model))
     answer = client.post("/v1/verify", files=[file, file])
     assert (answer.status_code, answer.json()["found"]) == (422, "model, model")
+
+
+def test_inputs_that_are_no_arrays_are_refused(client: httpx.Client, model: bytes) -> None:
+    packed = BytesIO()
+    np.savez_compressed(packed, image=np.ones((1, 8, 8, 4), np.float32))
+    whole = bytearray(packed.getvalue())
+    whole[60:80] = bytes(20)
+    for faulty in (b"", b"no zip file", bytes(whole)):
+        answer = client.post("/v1/legalize", files=[("model", model), ("inputs", packed), ("inputs", faulty)])
+        problem = answer.json()
+        assert (answer.status_code, problem["type"]) == (422, "/problems/invalid-input"), problem
+        assert (problem["where"], problem["detail"]) == ("body, inputs 2", "the inputs cannot be read")
+        packed.seek(0)
+
+
+def test_a_form_with_a_file_that_the_work_does_not_read_is_refused(client: httpx.Client, model: bytes) -> None:
+    for work, other in (("explain", "inputs"), ("graph", "inputs"), ("legalize", "against")):
+        answer = client.post(f"/v1/{work}", files={"model": model, other: model})
+        assert (answer.status_code, answer.json()["found"]) == (422, f"`{other}`")
 
 
 def test_each_header_with_known_answers_counts(client: httpx.Client) -> None:

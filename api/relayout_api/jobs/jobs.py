@@ -285,8 +285,9 @@ class Jobs:
         """
         arguments = _input(row)
         content = await self._stored(row, arguments["body"], "the source")
-        # Of a form with two files, the model comes first.
-        return content[: arguments["split"]], arguments["media"], arguments["body"]
+        # Of a form, the model comes first.
+        length = arguments["files"][0][1] if arguments["files"] else None
+        return content[:length], arguments["media"], arguments["body"]
 
     async def drawn(self, row: Row) -> tuple[Task, str, list[memoryview]]:
         """The task that draws a job that legalized a graph, its key, and what it is about: the body, then PARTS.
@@ -297,7 +298,7 @@ class Jobs:
         digests = [arguments["body"], *(output[part] for part in PARTS)]
         parts = [await self._stored(row, digest, "a part of the job") for digest in digests]
         limits = self._settings.time_limit, self._settings.memory_bytes
-        task = Task("draw", arguments["parameters"], *limits, digest=arguments["body"])
+        task = Task("draw", arguments["parameters"], *limits, files=arguments["files"], digest=arguments["body"])
         return task, self._results.key(task, *digests), parts
 
     async def _output(self, row: Row, part: str) -> dict[str, Any]:
@@ -471,7 +472,7 @@ class Jobs:
                 settings.job_time_limit,
                 settings.memory_bytes,
                 "parts",
-                arguments["split"],
+                arguments["files"],
                 arguments["body"],
                 of_job=True,
             )

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-__all__ = ["Answer", "Content", "Events", "Form", "Parts", "Received", "Task", "receive"]
+__all__ = ["Answer", "Content", "Events", "Files", "Form", "Parts", "Received", "Task", "receive"]
 
 Form = Literal["json", "bytes", "parts"]
 # The place of the header in the file, and its size.
@@ -37,6 +37,9 @@ _Part = bytes | memoryview
 Parts = Sequence[_Part]
 """A request's body, and what else a task is about."""
 
+Files = Sequence[tuple[str, int]]
+"""The names and lengths of files, one after the other."""
+
 Events = Callable[[dict[str, object]], None]
 """Takes an event of a task: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
 
@@ -46,7 +49,7 @@ class Task:
     """The work of one request or job: of `verb`, legalize, explain or verify.
 
     `parameters` are the backend and the options that go with an ONNX model in the body; None where the body is JSON,
-    which has its own. `split` is the length of the model in the body where the original to compare with follows it.
+    which has its own. `files` are the names and lengths of the files in the body, one after the other, of a form.
     `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint,
     the model's bytes with the report's summary, or model and report as two parts. `digest` is the SHA-256 of the body.
     The task `of_job` sends events, and its answer has the alternatives of the nodes, to draw them.
@@ -57,7 +60,7 @@ class Task:
     seconds: float
     memory_bytes: int
     form: Form = "json"
-    split: int | None = None
+    files: Files = ()
     digest: str | None = None
     of_job: bool = False
 

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from io import BytesIO
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,8 +32,10 @@ from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.drawing_schema import Drawing, DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
+from relayout.verification.numeric.given_inputs import read_arrays
 from relayout.verification.verifier import verify
 from relayout_api.schemas import (
+    FILES,
     ExplainParameters,
     GraphParameters,
     GraphResponse,
@@ -60,6 +63,9 @@ _SUMMARY: dict[str, Any] = {
     "verification": {"passed": True},
 }
 
+_FILES: dict[type[Parameters], tuple[str, ...]] = {LegalizeParameters: ("model", "inputs"), VerifyParameters: FILES}
+"""The files of a form by what they are for; of others `model` alone."""
+
 _MOST_BACKENDS = 64
 _pure: dict[str, Backend] = {}
 
@@ -74,6 +80,8 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
     progress("read")
     source, _, parameters = _read(task, parts[0], LegalizeParameters)
     options = _options(parameters)
+    if parameters.inputs:
+        options = replace(options, check=True)
     backend = _backend(parameters.backend, options.backend_options)
     model = _model(task, source)
     options, warnings = _within(task, started, options)
@@ -81,7 +89,7 @@ def _legalize(task: Task, parts: Parts, events: Events) -> Answer:
         model, backend, options, progress=progress, improved=_improved(events), draws_choices=task.of_job
     )
     choices = _json({label: each.model_dump() for label, each in outcome.choices.items()})
-    outcome = finish(outcome, backend, options, source, progress=progress)
+    outcome = finish(outcome, backend, options, source, inputs=parameters.inputs, progress=progress)
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
@@ -196,7 +204,15 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     progress("check")
     # Two models are compared as they were given too; neither refers to a file, or reading it would have failed.
     subject = model if against is None else source
-    verification = verify(subject, backend, against=against, samples=options.samples, dims=dims, static=options.static)
+    verification = verify(
+        subject,
+        backend,
+        against=against,
+        samples=options.samples,
+        dims=dims,
+        inputs=parameters.inputs,
+        static=options.static,
+    )
     report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
     report = within_budget(report, asdict(options))
     passed = report.verification is not None and report.verification.passed
@@ -211,7 +227,7 @@ def _backends(task: Task, parts: Parts, events: Events) -> Answer:
 
 def _model(task: Task, source: Source) -> ir.Model:
     """The model in a source, with the digest of the body where that is an ONNX file."""
-    is_file = task.parameters is not None and task.split is None
+    is_file = task.parameters is not None and not task.files
     return read_model(source, external_data=False, digest=task.digest if is_file else None)
 
 
@@ -232,23 +248,34 @@ def _repeats(backend: Backend, report: Report) -> bool:
 def _read(
     task: Task, content: bytes | memoryview, schema: type[_Parameters]
 ) -> tuple[Source, Source | None, _Parameters]:
-    """The source, the original to compare it with, and the parameters."""
+    """The source, the original to compare it with, and the parameters with the inputs of the comparison."""
     if task.parameters is not None:
-        parameters = schema.model_validate(task.parameters)
-        if task.split is None:
-            return parse_model(content), None, parameters
-        if schema is not VerifyParameters:
-            expected = "the file `model` alone"
-            raise UsageError("there is nothing to compare with", where="body", expected=expected, found="`against` too")
-        model = parse_model(content[: task.split])
-        with _of_the_original():
-            return model, parse_model(content[task.split :]), parameters
+        return _read_files(task, memoryview(content), schema.model_validate(task.parameters))
     body = load_body(content)
     graph = _graph_of(body, "graph")
     if graph is None:
         raise InputError("there is no graph", where="body.graph", expected="graph JSON, version 1", found="nothing")
     against = _graph_of(body, "against") if schema is VerifyParameters else None
     return graph, against, validated(schema, body)
+
+
+def _read_files(task: Task, content: memoryview, parameters: _Parameters) -> tuple[Source, Source | None, _Parameters]:
+    """The source, the original, and the parameters with the inputs, of a body of files."""
+    files: dict[str, list[memoryview]] = {}
+    for name, size in task.files or [("model", len(content))]:
+        files.setdefault(name, []).append(content[:size])
+        content = content[size:]
+    taken = _FILES.get(type(parameters), ("model",))
+    if others := files.keys() - taken:
+        expected, found = (" and ".join(f"`{name}`" for name in names) for names in (taken, sorted(others)))
+        raise UsageError("the form has other files", where="body", expected=expected, found=found)
+    source = parse_model(files["model"][0])
+    with _of_the_original():
+        original = parse_model(files["against"][0]) if "against" in files else None
+    if "inputs" in files:
+        given = [read_arrays(BytesIO(file), f"body, inputs {n}") for n, file in enumerate(files["inputs"], 1)]
+        parameters = parameters.model_copy(update={"inputs": given})
+    return source, original, parameters
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def legalize(
                 assert server is not None
                 from relayout.cli.remote import legalize_remotely
 
-                outcome = legalize_remotely(server, model, source, request, bar)
+                outcome = legalize_remotely(server, model, source, request, bar, given)
             else:
                 outcome = legalize_file(
                     model,
@@ -158,9 +158,6 @@ def _check_files(
     if certificate is not None and server is not None:
         expected = "--certify, and the verdict in the report"
         raise UsageError("a service sends no certificate", where="--certificate", expected=expected)
-    if inputs and server is not None:
-        expected = "relayout verify --against --inputs with the legal model"
-        raise UsageError("a service takes no inputs", where=f"--inputs {inputs[0]}", expected=expected)
     named = [(option, path) for option, path in outputs if path is not None]
     check_files([*named, *(("--report", path) for path in reports)], reads=[model, *inputs])
 

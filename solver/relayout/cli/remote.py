@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,14 @@ KEY = "RELAYOUT_KEY"
 """The variable with the API key or bearer token for the server."""
 
 
-def legalize_remotely(server: str, path: Path, source: Source, request: Request, bar: Bar) -> Outcome:
+def legalize_remotely(
+    server: str, path: Path, source: Source, request: Request, bar: Bar, inputs: Sequence[Mapping[str, Any]] = ()
+) -> Outcome:
     """The legal model of `source`, read from `path`, and its report, from the service at `server`.
 
-    A table that declares a backend is sent along; other backends are the server's. The job is cancelled where the
-    command ends before it. Raises the errors of `relayout.legalize`, and UsageError where the server does not answer.
+    `inputs` are those of the comparison. A table that declares a backend is sent along; other backends are the
+    server's. The job is cancelled where the command ends before it. Raises the errors of `relayout.legalize`, and
+    UsageError where the server does not answer.
     """
     from relayout.client import Client, Event, Job
     from relayout.legalization import Outcome
@@ -53,7 +56,7 @@ def legalize_remotely(server: str, path: Path, source: Source, request: Request,
     content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
     options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
     with Client(server, key=os.environ.get(KEY)) as client, naming(path), bar.elsewhere(stop):
-        submitted.append(client.submit("legalize", content, backend, **options))
+        submitted.append(client.submit("legalize", content, backend, inputs=inputs, **options))
         client.wait(submitted[0].id, show)
         result = client.result(submitted[0].id)
     assert result.model is not None

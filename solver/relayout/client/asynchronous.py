@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, Self
 
@@ -14,6 +14,7 @@ import httpx_sse
 from relayout.client.protocol import (
     Backend,
     Event,
+    Inputs,
     Job,
     Model,
     Progress,
@@ -109,16 +110,17 @@ class AsyncClient:
         model: Model,
         backend: Backend = "onnx",
         *,
+        inputs: Sequence[Inputs] = (),
         weights: bool = True,
         progress: Progress = _ignore,
         **options: Any,
     ) -> Result:
         """The legal model and its report: submit a job, wait, and download.
 
-        `options` are those of `relayout.legalize`; each event of the job is given to `progress`. Without `weights`, the
-        data of constants above 1 KiB stays out of legal graph JSON; an ONNX model always has it.
+        `options` and `inputs` are those of `relayout.legalize`; each event of the job is given to `progress`. Without
+        `weights`, the data of constants above 1 KiB stays out of legal graph JSON; an ONNX model always has it.
         """
-        return await self._work("legalize", model, backend, options, progress, weights=weights)
+        return await self._work("legalize", model, backend, options, progress, inputs=inputs, weights=weights)
 
     async def explain(
         self, /, model: Model, backend: Backend = "onnx", *, progress: Progress = _ignore, **options: Any
@@ -133,14 +135,16 @@ class AsyncClient:
         backend: Backend | None = None,
         against: Model | None = None,
         *,
+        inputs: Sequence[Inputs] = (),
         progress: Progress = _ignore,
         **options: Any,
     ) -> Result:
         """The report with the findings of the verifier, by default for the backend that the model records.
 
-        With `against`, the original, both are run and compared. Both are ONNX or both graph JSON.
+        With `against`, the original, both are run and compared, on `inputs` if there are some. Both are ONNX or both
+        graph JSON.
         """
-        return await self._work("verify", model, backend, options, progress, against)
+        return await self._work("verify", model, backend, options, progress, against, inputs=inputs)
 
     async def submit(
         self,
@@ -150,6 +154,7 @@ class AsyncClient:
         backend: Backend | None = None,
         *,
         against: Model | None = None,
+        inputs: Sequence[Inputs] = (),
         weights: bool = True,
         name: str | None = None,
         key: str | None = None,
@@ -158,9 +163,10 @@ class AsyncClient:
         """Submit a job of `kind`: legalize, verify or explain. Two submissions with one `key` are one job.
 
         The default backend is that of the service: `onnx`, or for verify the one that the model records. `against` is
-        the original to verify against, `weights` as in `legalize`, and `name` what lists of jobs show.
+        the original to verify against, `inputs` and `weights` are those of `legalize`, and lists of jobs show `name`.
         """
-        sent = body_of(kind, model, backend, options, against, weights=weights).request(kind, name, key)
+        body = body_of(kind, model, backend, options, against, inputs=inputs, weights=weights)
+        sent = body.request(kind, name, key)
         return job_of(await self._send("POST", "/v1/jobs", **sent))
 
     async def job(self, job: str) -> Job:
@@ -249,11 +255,12 @@ class AsyncClient:
         progress: Progress,
         against: Model | None = None,
         *,
+        inputs: Sequence[Inputs] = (),
         weights: bool = True,
     ) -> Result:
         # Here, because `submit` has arguments of its own beside the options.
         check_names(kind, options)
-        job = await self.submit(kind, model, backend, against=against, weights=weights, **options)
+        job = await self.submit(kind, model, backend, against=against, inputs=inputs, weights=weights, **options)
         try:
             await self.wait(job.id, progress)
         except BaseException:

@@ -6,11 +6,12 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import httpx
 
@@ -32,6 +33,7 @@ __all__ = [
     "Backend",
     "Body",
     "Event",
+    "Inputs",
     "Job",
     "Model",
     "Progress",
@@ -53,6 +55,9 @@ Model = str | os.PathLike[str] | bytes | Mapping[str, Any]
 
 Backend = str | Mapping[str, Any]
 """The name of a backend that the server has, or a declarative one."""
+
+Inputs = Mapping[str, Any]
+"""A sample of a comparison: an array for each input of the original, by name."""
 
 _HEADER = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 ENDED = ("succeeded", "failed", "cancelled")
@@ -134,12 +139,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of a request with its media type and query; with `against`, a form of two ONNX models."""
+    """The body of a request with its media type and query; with other `files`, a form in which `content` is the model.
+    Each file has its name."""
 
     content: bytes
     media: str
     query: list[tuple[str, str]] = field(default_factory=list)
-    against: bytes | None = None
+    files: list[tuple[str, bytes]] = field(default_factory=list)
 
     def request(self, kind: str, name: str | None, key: str | None) -> dict[str, Any]:
         """The arguments of an httpx request that submits this as a job. Raises UsageError for a `key` that fits no
@@ -150,8 +156,9 @@ class Body:
         headers = {} if key is None else {"Idempotency-Key": key}
         own = [("kind", kind)] if name is None else [("kind", kind), ("name", name)]
         given = {"params": [*own, *self.query], "headers": headers}
-        if self.against is not None:
-            return {**given, "files": {"model": BytesIO(self.content), "against": BytesIO(self.against)}}
+        if self.files:
+            files = [("model", self.content), *self.files]
+            return {**given, "files": [(name, BytesIO(content)) for name, content in files]}
         headers["Content-Type"] = self.media
         return {**given, "content": self.content}
 
@@ -163,18 +170,21 @@ def body_of(
     options: Mapping[str, Any],
     against: Model | None = None,
     *,
+    inputs: Sequence[Inputs] = (),
     weights: bool = True,
 ) -> Body:
     """The body for a model; `options` are those of the verb `kind`. Without a backend the service has its default.
 
-    `against` is the original to verify against; without `weights` a legal graph comes back without them. Raises
-    TypeError for an unknown option, UsageError, InputError.
+    `against` is the original to verify against, and `inputs` are those of the comparison; without `weights` a legal
+    graph comes back without them. Raises TypeError for an unknown option, UsageError, InputError.
     """
     check_names(kind, options)
     if not weights and kind != "legalize":
         check_names(kind, ["weights"])
     if against is not None and kind != "verify":
         check_names(kind, ["against"])
+    if inputs and kind not in ("legalize", "verify"):
+        check_names(kind, ["inputs"])
     content, original = _content(model), None if against is None else _content(against)
     if original is not None and isinstance(content, bytes) != isinstance(original, bytes):
         expected, found = "two ONNX models, or graph JSON twice", "one of each"
@@ -183,9 +193,13 @@ def body_of(
         assert original is None or isinstance(original, bytes)
         if not weights:
             raise UsageError("ONNX has its weights", where="weights", expected="graph JSON", found="an ONNX model")
-        return Body(content, _ONNX, _query(kind, backend, options), original)
+        files = [] if original is None else [("against", original)]
+        files += [("inputs", _packed(sample)) for sample in inputs]
+        return Body(content, _ONNX, _query(kind, backend, options), files)
     given = {name: value for name, value in options.items() if value is not None}
-    others = {"backend": backend, "against": original, "weights": None if weights else False}
+    others: dict[str, Any] = {"backend": backend, "against": original, "weights": None if weights else False}
+    if inputs:
+        others["inputs"] = [{name: _listed(data) for name, data in sample.items()} for sample in inputs]
     whole = {"graph": content, **{name: each for name, each in others.items() if each is not None}, "options": given}
     return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
 
@@ -322,6 +336,26 @@ def _content(model: Model) -> bytes | Mapping[str, Any]:
     from relayout.model.graph_json.schema import load_json
 
     return load_json(content, f"file {path}")
+
+
+def _packed(sample: Inputs) -> bytes:
+    """The arrays of a sample as an .npz file."""
+    import numpy as np
+
+    packed = BytesIO()
+    # `numpy.savez` takes no array with the name of one of its own arguments.
+    with ZipFile(packed, "w") as archive:
+        for name, data in sample.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(data), allow_pickle=False)
+    return packed.getvalue()
+
+
+def _listed(data: object) -> Any:
+    """An array, or a sequence of numbers, as JSON."""
+    import numpy as np
+
+    return np.asarray(data).tolist()
 
 
 def _query(kind: str, backend: Backend | None, options: Mapping[str, Any]) -> list[tuple[str, str]]:

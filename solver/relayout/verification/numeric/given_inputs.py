@@ -6,21 +6,36 @@ Random numbers are no inputs of some models, such as one that reads lengths whos
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
+from zipfile import BadZipFile, is_zipfile
+from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import onnx_ir as ir
 
-from relayout.errors import UsageError
+from relayout.errors import InputError, UsageError
 from relayout.verification.axis_names import fed
 from relayout.verification.numeric.symbolic_sizes import symbol_of
 
-__all__ = ["Given", "checked_inputs", "extents_of_inputs"]
+__all__ = ["Given", "checked_inputs", "extents_of_inputs", "read_arrays"]
 
 Given = Mapping[str, Any]
 """An array, or a sequence of numbers, for each input of the original, by name. One with a default may be missing."""
 
 Array = np.ndarray[Any, Any]
+
+
+def read_arrays(file: IO[bytes], where: str) -> dict[str, Array]:
+    """The arrays of an .npz file by name. Raises InputError, OSError."""
+    try:
+        if not is_zipfile(file):
+            raise BadZipFile("another kind of file")
+        file.seek(0)
+        with np.load(file) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, BadZipFile, ZlibError, NotImplementedError) as error:
+        expected = "an .npz file of arrays, as numpy.savez writes it"
+        raise InputError("the inputs cannot be read", where=where, expected=expected, found=str(error)) from None
 
 
 def checked_inputs(original: ir.Model, given: Sequence[Given]) -> tuple[dict[str, Array], ...]:
