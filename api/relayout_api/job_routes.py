@@ -61,8 +61,8 @@ async def submit_job(
     caller = caller_of(request).name
     async with service.bodies.files(request) as (body, files):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
-        arguments["files"] = [list(file) for file in files]
-        job = await service.jobs.submit(arguments, body, caller, idempotency_key)
+        lengths = [list(file) for file in files]
+        job = await service.jobs.submit({**arguments, "files": lengths}, body, caller, idempotency_key)
     if idempotency_key is None and await request.is_disconnected():
         # Nobody has the job's id, to ask for its result or to cancel it.
         await service.jobs.cancel(await service.jobs.find(job.id))

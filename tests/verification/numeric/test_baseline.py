@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -11,8 +12,8 @@ from onnx import TensorProto
 from relayout import legalize, verify
 from relayout.model.io import read_model
 from relayout.verification.numeric.baseline import Baseline, baseline_of
-from relayout.verification.numeric.divisors import can_be_watched, watched
-from relayout.verification.numeric.runtimes import Session
+from relayout.verification.numeric.divisors import doubtful_divisions
+from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import Sampling
 
 pytest.importorskip("onnxruntime")
@@ -56,14 +57,38 @@ def test_an_integer_divided_by_zero_is_the_fault_of_a_run_in_onnxruntime() -> No
         session.run({"x": np.array([6, 2]), "y": seven})
 
 
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint8"])
+def test_an_integer_divided_by_zero_inside_a_node_is_the_fault_of_a_run_too(kind: str) -> None:
+    """A detector of key points divides by the width of each region, in a Loop."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (int64 times, {kind}[3] x, {kind}[3] y) => ({kind}[n,3] rest) <bool yes = {{1}}> {{
+            rest = Loop (times, yes) <body = b (int64 i, bool c) => (bool d, {kind}[3] each) {{
+                d = Identity (c)  own = Identity (y)  each = Mod (x, own)  more = Mod (y, own)
+            }}> }}""")
+    session = Session(read_model(model), "onnxruntime")
+    seven, own = np.full(3, 7, kind), np.array([4, 5, 100], kind)
+    (rest,) = session.run({"times": np.array(2), "x": seven, "y": own}).values()
+    assert rest.tolist() == [[3, 2, 7]] * 2
+    with pytest.raises(ZeroDivisionError, match="an integer is divided by own, which is 0"):
+        session.run({"times": np.array(2), "x": seven, "y": own - own})
+
+
+def test_divisions_whose_results_have_one_name_do_not_run_in_onnxruntime() -> None:
+    branch = "n () => (int64[3] b) { own = Identity (y)  b = Mod (x, own) }"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (bool c, int64[3] x, int64[3] y) => (int64[3] a) {{
+            a = If (c) <then_branch = {branch}, else_branch = {branch}> }}""")
+    assert doubtful_divisions(ir.from_proto(model)) is None
+    assert runtimes_for(ir.from_proto(model)) == ["onnx.reference"]
+
+
 @pytest.mark.parametrize(("kind", "is_safe"), [("INT64", True), ("INT32", True), ("UINT8", False)])
 def test_an_extent_in_eight_bits_may_be_zero(kind: str, is_safe: bool) -> None:
     net = Net()
     extent = net.node("Cast", net.node("Shape", net.input("x", ("n",))), to=getattr(TensorProto, kind))
     net.output(net.node("Div", net.input("y", (1,), getattr(TensorProto, kind)), extent), getattr(TensorProto, kind))
     model = read_model(net.model())
-    assert can_be_watched(model) is is_safe
-    assert watched(model) == {}
+    assert doubtful_divisions(model) == ({} if is_safe else {"div_2": ir.DataType.UINT8})
 
 
 def test_a_model_whose_results_contradict_it_is_run_in_one_runtime() -> None:

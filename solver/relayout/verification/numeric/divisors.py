@@ -1,15 +1,16 @@
 """Integers that a model divides by: onnxruntime ends the process where one is 0.
 
-Many are extents, and so are above 0 at the sizes that are drawn. The others are watched: they are results of the run, 1
-is in place of 0 where they divide, and a 0 is an error.
+Many are extents, and so are above 0 at the sizes that are drawn. Nodes before the division check each other one, in the
+graph and in the bodies of nodes: the index of a Gather is out of bounds where an element is 0, for which onnxruntime
+raises an error.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
@@ -20,61 +21,65 @@ from relayout.verification.numeric.inputs import divides
 from relayout.verification.numeric.symbolic_sizes import symbol_of
 from relayout.verification.operator_facts import constant_ints
 
-__all__ = ["can_be_watched", "check", "watch", "watched"]
+__all__ = ["check_divisors", "divided_by_zero", "doubtful_divisions"]
 
 # Operators whose results are numbers of their first operand, or products of their operands.
 _SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
-# Integers that hold every extent; onnxruntime has all operators of the watch for them.
+# Integers that hold every extent.
 _WIDE = (ir.DataType.INT32, ir.DataType.INT64)
 
 _NAME = "relayout_divisor"
+_ERROR = re.compile(rf"Name:'{_NAME} (.*) of .*' Status Message")
 
 
-def can_be_watched(model: ir.Model) -> bool:
-    """Whether a run would show each divisor that may be 0: those inside nodes and in eight bits are not shown."""
-    outside = set(model.graph)
-    return all(node in outside and _divisor(node).dtype in _WIDE for node in _doubtful(model))
+def doubtful_divisions(model: ir.Model) -> dict[str, ir.DataType] | None:
+    """The type of each integer that may be 0 where a node divides by it, by the name of that node's result. None where
+    a type is unknown, or where a name stands for results of several such nodes."""
+    doubtful = _doubtful(model)
+    if not doubtful:
+        return {}
+    names = Counter(node.outputs[0].name for node in model.graph.all_nodes() if divides(node, 1))
+    types = {str(node.outputs[0].name): _divisor(node).dtype for node in doubtful}
+    known = {name: dtype for name, dtype in types.items() if dtype is not None and names[name] == 1}
+    return known if len(known) == len(doubtful) else None
 
 
-def watched(model: ir.Model) -> dict[str, ir.DataType]:
-    """The type of each integer that may be 0 where a node of the graph divides by it, by name."""
-    outside = set(model.graph)
-    divisors = [_divisor(node) for node in _doubtful(model) if node in outside]
-    return {str(value.name): value.dtype for value in divisors if value.dtype in _WIDE}
-
-
-def watch(proto: onnx.ModelProto, divisors: Mapping[str, ir.DataType]) -> None:
-    """Divide by d + (d == 0) in place of d, for each of these d of the graph."""
-    nodes = list(proto.graph.node)
-    del proto.graph.node[:]
-    safe: dict[str, str] = {}
+def check_divisors(graph: onnx.GraphProto, types: Mapping[str, ir.DataType]) -> None:
+    """Insert checks before the divisions with these results, in the graph and the bodies of its nodes."""
+    nodes = list(graph.node)
+    del graph.node[:]
     for node in nodes:
-        is_division = node.op_type in ("Div", "Mod") and node.domain == ""
-        by = node.input[1] if is_division else ""
-        if by in divisors:
-            if by not in safe:
-                safe[by] = f"{_NAME}_{len(safe)}"
-                proto.graph.node.extend(_without_zeros(by, divisors[by], safe[by]))
-            node.input[1] = safe[by]
-        proto.graph.node.append(node)
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                check_divisors(body, types)
+        if node.op_type in ("Div", "Mod") and node.domain == "" and node.output[0] in types:
+            graph.node.extend(_checked(node, types[node.output[0]]))
+        graph.node.append(node)
 
 
-def _without_zeros(by: str, dtype: ir.DataType, safe: str) -> list[onnx.NodeProto]:
-    zero = helper.make_tensor(f"{safe}_zero", dtype.value, (), [0])
+def _checked(node: onnx.NodeProto, dtype: ir.DataType) -> list[onnx.NodeProto]:
+    """The nodes that compute the divisor of a node again, or raise an error."""
+    by, name = node.input[1], f"{_NAME} {node.output[0]}"
+    zero, zeros, wide, is_zero, index, none, checked, node.input[1] = (f"{name} {n}" for n in range(8))
+    # Not all operators take all integers. 64 bits hold the bits of each.
+    bits = onnx.TensorProto.INT64
     return [
-        helper.make_node("Constant", [], [zero.name], value=zero),
-        helper.make_node("Equal", [by, zero.name], [f"{safe}_is_zero"]),
-        helper.make_node("Cast", [f"{safe}_is_zero"], [f"{safe}_one"], to=dtype.value),
-        helper.make_node("Add", [by, f"{safe}_one"], [safe]),
+        helper.make_node("Constant", [], [zero], value=helper.make_tensor(zero, bits, (), [0])),
+        helper.make_node("Constant", [], [zeros], value=helper.make_tensor(zeros, bits, (1,), [0])),
+        helper.make_node("Cast", [by], [wide], to=bits),
+        helper.make_node("Equal", [wide, zero], [is_zero]),
+        helper.make_node("Cast", [is_zero], [index], to=bits),
+        helper.make_node("Gather", [zeros, index], [none], name=f"{_NAME} {by} of {node.output[0]}"),
+        helper.make_node("Add", [wide, none], [checked]),
+        helper.make_node("Cast", [checked], [node.input[1]], to=dtype.value),
     ]
 
 
-def check(divisors: Iterable[str], results: Mapping[str, Any]) -> None:
-    """Raise ZeroDivisionError if a run divided by 0: what it gave has no meaning."""
-    for name in divisors:
-        if not np.all(results[name]):
-            raise ZeroDivisionError(f"an integer is divided by {name}, which is 0")
+def divided_by_zero(error: Exception) -> ZeroDivisionError | None:
+    """What an error of a run tells of a divisor, or None."""
+    found = _ERROR.search(str(error))
+    return ZeroDivisionError(f"an integer is divided by {found[1]}, which is 0") if found is not None else None
 
 
 def _divisor(node: ir.Node) -> ir.Value:

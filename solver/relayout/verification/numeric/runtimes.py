@@ -22,7 +22,7 @@ from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, nodes_inside
 from relayout.model.runtime import plain_session
 from relayout.model.serialization import proto_of
-from relayout.verification.numeric.divisors import can_be_watched, check, watch, watched
+from relayout.verification.numeric.divisors import check_divisors, divided_by_zero, doubtful_divisions
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["LARGEST_COPY", "Session", "largest_model", "runtimes_for", "weights_size"]
@@ -82,18 +82,16 @@ class Session:
         else:
             proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
         # A model as it was given runs on inputs on which the model that was read divided by no 0.
-        divisors = watched(model) if isinstance(model, ir.Model) and runtime == "onnxruntime" else {}
-        watch(proto, divisors)
+        if isinstance(model, ir.Model) and runtime == "onnxruntime" and (doubtful := doubtful_divisions(model)):
+            check_divisors(proto.graph, doubtful)
         declared = {info.name: info for info in proto.graph.value_info}
         present = {info.name for info in proto.graph.output}
-        asked = [name for name in dict.fromkeys((*extra, *divisors)) if name not in present]
+        asked = [name for name in dict.fromkeys(extra) if name not in present]
         for name in asked:
             proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
-        self._divisors = tuple(divisors)
-        self._run_names = [info.name for info in proto.graph.output]
-        self.names = [name for name in self._run_names if name not in asked or name in extra]
+        self.names = [info.name for info in proto.graph.output]
         # onnxruntime makes no session of a model without results, which is what is left where all of it was cut out.
-        self._run = _RUNTIMES[runtime](proto, weights) if self._run_names else lambda names, feeds: []
+        self._run = _RUNTIMES[runtime](proto, weights) if self.names else lambda names, feeds: []
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0.
@@ -102,9 +100,11 @@ class Session:
         BatchNormalization in training mode.
         """
         copies = {name: array.copy() for name, array in feeds.items()}
-        results = dict(zip(self._run_names, self._run(self._run_names, copies), strict=True))
-        check(self._divisors, results)
-        return {name: results[name] for name in self.names}
+        try:
+            results = self._run(self.names, copies)
+        except Exception as error:  # a runtime may raise anything
+            raise (divided_by_zero(error) or error) from None
+        return dict(zip(self.names, results, strict=True))
 
 
 def _apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -203,7 +203,7 @@ _RUNTIMES = {"onnxruntime": _onnxruntime, "onnx.reference": _reference}
 def runtimes_for(model: ir.Model) -> list[str]:
     """The names of the installed runtimes that run a model, the first choice first."""
     # An integer that is divided by 0 ends the process in onnxruntime.
-    runtimes = [*_RUNTIMES] if can_be_watched(model) else ["onnx.reference"]
+    runtimes = [*_RUNTIMES] if doubtful_divisions(model) is not None else ["onnx.reference"]
     if weights_size(model) > LARGEST_COPY:
         runtimes.remove("onnx.reference")
     return [name for name in runtimes if find_spec(name.split(".")[0]) is not None]
