@@ -33,7 +33,8 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
             for at, dilation, extent, step in zip(place, dilations, extents, strides, strict=True)
         ]
         seen = padded[(slice(None), slice(None), *cut)].reshape(batch, groups, channels // groups, -1)
-        result += weights[place] @ seen
+        # One product of matrices for each channel is slower than a product of all elements.
+        result += weights[place] * seen if channels == groups else weights[place] @ seen
     result = result.reshape(batch, kernel.shape[0], *extents)
     return result if bias is None else result + bias.reshape(-1, *[1] * len(window))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,6 +81,7 @@ class Steps:
     """A model's nodes in order, its constants as they are, and its opsets.
 
     `casts` are those between the types that are widened, and `largest` is the largest number of the narrowest one.
+    `sessions` of onnxruntime are those of nodes that ran, by the bytes of a model of one node: many nodes are the same.
     """
 
     steps: tuple[Step, ...]
@@ -88,6 +90,7 @@ class Steps:
     largest: float
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
+    sessions: dict[bytes, Any] = field(default_factory=dict)
 
 
 def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:

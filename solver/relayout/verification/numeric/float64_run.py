@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
+from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import Body, Step, Steps, UndecidedError, narrow, wide
 from relayout.verification.numeric.inputs import Array
@@ -30,6 +31,10 @@ __all__ = ["Deadline", "run_wide"]
 _SMALL = 256
 # A thread takes longer to start than one operator runs on so many elements.
 _ALONE = 1 << 16
+# Sessions of nodes are kept up to this number, as each takes some memory.
+_MOST_SESSIONS = 512
+# Operators of which a second run may give other results on the same operands, and those that may write into an operand.
+_STATEFUL = RANDOM | {"BatchNormalization", "Dropout"}
 # How far one operator in float32 may be from the same in float64, relative to the largest element.
 _ONE_OPERATOR = 1e-3
 # The modes of GridSample before opset 20, in the words since.
@@ -149,11 +154,34 @@ def _is_beyond(largest: float, array: Array) -> bool:
 def _by_onnxruntime(
     model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands
 ) -> list[Operands]:
-    proto = _alone(model, node, operands[0], constants)
-    session = plain_session(proto, threads=1 if sum(array.size for array in operands[0].values()) <= _ALONE else 0)
-    names = [entry.name for entry in proto.graph.output]
-    fed = [entry.name for entry in proto.graph.input]
-    return [dict(zip(names, session.run(names, {name: each[name] for name in fed}), strict=True)) for each in operands]
+    is_small = max(sum(array.size for array in each.values()) for each in operands) <= _ALONE
+    sessions = model.sessions if is_small and node.op_type not in _STATEFUL else {}
+    names = {name: name for name in (*operands[0], *node.output) if name}
+    if not any(attribute.HasField("g") for attribute in node.attribute):
+        # Under the same names, many nodes are the same. A body would read its outer values under their old names.
+        names = {name: f"_{n}" for n, name in enumerate(names)}
+        node = _renamed(node, names)
+    found = []
+    for each in operands:
+        held = _held(each, constants)
+        given = {names[name]: array for name, array in each.items()}
+        proto = _alone(model, node, given, {names[name] for name in held})
+        content = proto.SerializeToString(deterministic=True)
+        session = sessions.get(content) or plain_session(proto, threads=1 if is_small else 0)
+        if len(sessions) < _MOST_SESSIONS:
+            sessions[content] = session
+        fed = {entry.name: given[entry.name] for entry in proto.graph.input}
+        results = session.run([entry.name for entry in proto.graph.output], fed)
+        found.append(dict(zip((name for name in names if name not in each), results, strict=True)))
+    return found
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    copy = copied(node)
+    copy.name = ""
+    copy.input[:] = [names.get(name, "") for name in node.input]
+    copy.output[:] = [names.get(name, "") for name in node.output]
+    return copy
 
 
 def _by_reference(
@@ -163,7 +191,7 @@ def _by_reference(
 
     if (node.domain, node.op_type) == ("", "Conv"):
         return [{node.output[0]: convolve(node, *(each[name] for name in node.input if name))} for each in operands]
-    proto = _alone(model, _in_words_of_opset_20(node), operands[0], constants)
+    proto = _alone(model, _in_words_of_opset_20(node), operands[0], _held(operands[0], constants))
     names = [entry.name for entry in proto.graph.output]
     try:
         with np.errstate(all="ignore"), deadline:
@@ -230,15 +258,19 @@ def _is_near(expected: Array, found: Array) -> bool:
     return bool(apart <= _ONE_OPERATOR * np.abs(found[both]).max(initial=0.0))
 
 
-def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, constants: Operands) -> onnx.ModelProto:
-    """A model of one node, with the node's inputs; small constants are initializers."""
-    held = [name for name in operands if name in constants and operands[name].size <= _SMALL]
+def _held(operands: Operands, constants: Operands) -> set[str]:
+    """The operands that are initializers of a model of one node."""
+    return {name for name, array in operands.items() if name in constants and array.size <= _SMALL}
+
+
+def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, held: Set[str]) -> onnx.ModelProto:
+    """A model of one node, with the node's inputs; those that are `held` are initializers."""
     fed = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in operands.items()
         if name not in held
     ]
-    kept = [numpy_helper.from_array(operands[name], name) for name in held]
+    kept = [numpy_helper.from_array(array, name) for name, array in operands.items() if name in held]
     results: list[Any] = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "step", fed, results, kept)
     return helper.make_model(graph, opset_imports=list(model.opsets), ir_version=model.ir_version)
