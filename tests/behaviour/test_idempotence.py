@@ -17,6 +17,7 @@ from relayout.candidates.aliases import collect_tensors
 from relayout.candidates.requirements import collect_requirements
 from relayout.layout.memory_format import order_of
 from relayout.model.io import read_model
+from relayout_backends.x86_nchwc.blocks import probe
 
 
 def twice(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.ModelProto, Report]:
@@ -316,22 +317,26 @@ def test_a_node_that_needs_whole_axes_gets_them_beside_a_factored_format() -> No
 
 
 def test_windows_of_attention_are_cut_out_of_the_copy_that_the_residual_reads() -> None:
-    """A block of Swin: in its legal model the features have 13 formats, and a direct Transpose into windows is dear."""
-    net = Net()
-    features = net.transpose(net.conv(net.input("x", (2, 4, 24, 24)), 4, 8), 0, 2, 3, 1)
-    windows = net.node("Reshape", features, net.constant([2, 4, 6, 4, 6, 8]))
-    rows = net.node("Reshape", net.transpose(windows, 0, 1, 3, 2, 4, 5), net.constant([32, 36, 8]))
+    """A block of Swin: in its legal model the features have 13 formats, and a direct Transpose into windows is dear.
+    They have half as many channels as a block.
+
+    The scores are small, as in an attention that divides them: a Softmax of large ones amplifies rounding.
+    """
+    net, deep = Net(), probe() // 2
+    features = net.transpose(net.conv(net.input("x", (2, 4, 24, 24)), 4, deep), 0, 2, 3, 1)
+    windows = net.node("Reshape", features, net.constant([2, 4, 6, 4, 6, deep]))
+    rows = net.node("Reshape", net.transpose(windows, 0, 1, 3, 2, 4, 5), net.constant([32, 36, deep]))
     query, key, value = [
         net.transpose(
-            net.node("Reshape", net.node("MatMul", rows, net.weight(8, 8)), net.constant([32, 36, 2, 4])), 0, 2, 1, 3
+            net.node("Reshape", net.node("MatMul", rows, small), net.constant([32, 36, 2, deep // 2])), 0, 2, 1, 3
         )
-        for _ in range(3)
+        for small in (net.constant(net.rng.normal(0, 0.1, (deep, deep)).astype(np.float32)) for _ in range(3))
     ]
     weights = net.node("Softmax", net.node("MatMul", query, net.transpose(key, 0, 1, 3, 2)), axis=-1)
     heads = net.transpose(net.node("MatMul", weights, value), 0, 2, 1, 3)
-    attended = net.node("MatMul", net.node("Reshape", heads, net.constant([32, 36, 8])), net.weight(8, 8))
-    mixed = net.node("LayerNormalization", net.node("Add", rows, attended), net.weight(8), net.weight(8), axis=-1)
-    back = net.transpose(net.node("Reshape", mixed, net.constant([2, 4, 4, 6, 6, 8])), 0, 1, 3, 2, 4, 5)
-    whole = net.transpose(net.node("Reshape", back, net.constant([2, 24, 24, 8])), 0, 3, 1, 2)
-    net.output(net.conv(whole, 8, 4))
+    attended = net.node("MatMul", net.node("Reshape", heads, net.constant([32, 36, deep])), net.weight(deep, deep))
+    mixed = net.node("LayerNormalization", net.node("Add", rows, attended), net.weight(deep), net.weight(deep), axis=-1)
+    back = net.transpose(net.node("Reshape", mixed, net.constant([2, 4, 4, 6, 6, deep])), 0, 1, 3, 2, 4, 5)
+    whole = net.transpose(net.node("Reshape", back, net.constant([2, 24, 24, deep])), 0, 3, 1, 2)
+    net.output(net.conv(whole, deep, 4))
     twice(net.model(), "x86-nchwc")
