@@ -13,6 +13,9 @@ from relayout.ops.operand_roles import OWN_DOMAIN, spatial_letters
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Edit, Free, free, position
 
+_NAMED_SINCE = 18
+"""The opset since which an attribute says of which axes the numbers are."""
+
 
 @row("free", "Resize", since=10)
 @row("free", "Upsample", since=7)
@@ -26,11 +29,6 @@ def resize(node: Reading) -> Free:
     extents, result = node.extents(0), node.result_extents()
     axes = tuple(range(len(extents)))
     inputs = _inputs_by_axis(node)
-    try:
-        arrays = {index: node.constant(index) for index in inputs}
-    except NoRuleError:
-        # Sizes computed at run time: the node stays unchanged, or becomes a `relayout` function.
-        return named(node, (0,), "exact")
     if (
         node.string("keep_aspect_ratio_policy", "stretch") != "stretch"
         or node.string("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -41,15 +39,26 @@ def resize(node: Reading) -> Free:
     numbered = tuple(map(laid.index, native_letters(len(axes)))) if laid else axes
     given = node.ints("axes")
     covered = tuple(numbered[a % len(axes)] for a in given) if given is not None else numbered
-    numbers = _Numbers(axes, covered, given is not None, _scales_attribute(node), arrays)
-    factors = numbers.factors(next((arrays[index] for index, name in inputs.items() if name == "scales"), np.zeros(0)))
-    scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
-    moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
+    arrays = {index: node.constant(index) for index in inputs if node.is_known(index)}
+    computed = {name: index for index, name in inputs.items() if index not in arrays}
+    is_named = given is not None or (bool(computed) and node.opset >= _NAMED_SINCE)
+    numbers = _Numbers(axes, covered, is_named, _scales_attribute(node), arrays, computed)
+    factors = numbers.factors(next((arrays[n] for n in arrays if inputs[n] == "scales"), np.zeros(0)))
+    scaled = {a: False for a in axes if a not in covered} | {
+        a: factor != 1 for a, factor in zip(covered, factors, strict=False)
+    }
+    if "sizes" in computed:
+        scaled |= {a: False for a in covered if extents[a] is not None and extents[a] == result[a]}
+    pairs = [(a, before, after) for a, before, after in zip(axes, extents, result, strict=True)]
+    changed = {a for a, *pair in pairs if all(isinstance(each, int) for each in pair) and pair[0] != pair[1]}
+    moved = {a for a in axes if scaled.get(a, a in changed)}
     # An axis whose extent stays the same after rounding does not count as resized.
     resized = {a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}
     axis_names = laid or _letters(resized, node.noted_order())
     # An axis of unknown extent may be resized.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
+    if "scales" in computed:
+        moving = set(axes)  # an axis may keep its extent, and be resized
     if len(axes) == 4 and moving <= {axis_names.index("H"), axis_names.index("W")}:
         moving = {axis_names.index("H"), axis_names.index("W")}
     mode = node.string("mode", "nearest")
@@ -85,13 +94,15 @@ def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
 
 class _Numbers(Struct, frozen=True):
     """The numbers of a node that are given per axis. `arrays` are constant inputs: one number, or a begin and an end,
-    for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the old attribute."""
+    for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the old attribute, and
+    `computed` are inputs of the same kinds that are computed while the model runs, by name."""
 
     axes: Axes
     covered: Axes
     is_named: bool
     scales: Sequence[float] | None
     arrays: Mapping[int, np.ndarray]
+    computed: Mapping[str, int]
 
     def factors(self, given: np.ndarray) -> Sequence[float]:
         """The growth factor of each covered axis; empty where only the sizes are given."""
@@ -104,6 +115,9 @@ class _Numbers(Struct, frozen=True):
         if self.scales is not None:
             return Edit({"scales": tuple(self.scales[self.covered.index(a)] for a in order)})
         covered = self.covered
+        if self.computed and self.is_named:
+            # The numbers stay as they are, and the attribute says of which axes they are.
+            return Edit({"axes": tuple(position(order, self.axes, axis) for axis in covered)})
         sequence = sorted(range(len(covered)), key=lambda i: order.index(covered[i]))
         places = tuple(position(order, self.axes, covered[i]) for i in sequence)
         constants = {}
@@ -112,7 +126,9 @@ class _Numbers(Struct, frozen=True):
                 constants[index] = array[sequence]
             elif array.size == 2 * len(covered):
                 constants[index] = array.reshape(2, -1)[:, sequence].reshape(-1)
-        return Edit({"axes": places} if self.is_named else {}, constants)
+        ends = tuple(len(covered) + i for i in sequence)
+        reordered = {index: (*sequence, *(ends if name == "roi" else ())) for name, index in self.computed.items()}
+        return Edit({"axes": places} if self.is_named else {}, constants, reordered)
 
 
 def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:

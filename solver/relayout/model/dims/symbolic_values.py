@@ -145,7 +145,7 @@ class Symbols:
             names = list(node.input[:1] if node.op_type in OF_FIRST else node.input)
             while names and not names[-1]:
                 names.pop()  # an operand that is left out at the end says nothing
-            read = [self._value(name) for name in names]
+            read = [self._value(name) or (self._unknown(name) if node.op_type == "Concat" else None) for name in names]
         operands = [each for each in read if each is not None]
         if len(operands) < len(read) or (any(v.columns for v in operands) and node.op_type not in OF_MATRICES):
             return
@@ -231,9 +231,9 @@ class Symbols:
         if node.op_type == "Reshape":
             copies = not any(each.name == "allowzero" and each.i for each in node.attribute)
             shape = reshape(source, given, self._exact, copies=copies)
-            known = self._dims.get(node.output[0])
-            if shape is None and known is not None:
-                shape = left_by_elements(source, known)
+            partly = self._dims.get(node.output[0]) if shape is None else shape if None in shape else None
+            if partly is not None:
+                shape = left_by_elements(source, partly) or shape
             self._exact |= exact_quotients(source, shape) if shape is not None else {}
             return shape
         return SHAPED[node.op_type](source, given)
@@ -244,6 +244,11 @@ class Symbols:
             if vector is not None:
                 self.values[name] = vector
         return self.values.get(name)
+
+    def _unknown(self, name: str) -> Vector | None:
+        """A vector of unknown elements, for a value of one known extent."""
+        shape = _numbers(self._dims.get(name))
+        return Vector((None,) * shape[0]) if shape is not None and len(shape) == 1 and shape[0] <= LONGEST else None
 
     def _shape_of(self, name: str) -> Dims | None:
         dims = self._dims.get(name)
