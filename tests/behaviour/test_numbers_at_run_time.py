@@ -85,11 +85,12 @@ def test_another_order_of_them_is_found(kind: str, version: int, mode: str, runs
 
 RESIZES = {
     "sizes": """extents = Shape (t)  kept = Slice (extents, zero, two)  given = Concat <axis = 0> (kept, wanted)
-        r = Resize <mode = "MODE"> (t, , , given)""",
-    "sizes of named axes": """r = Resize <mode = "MODE", axes = [3, -2]> (t, , , wanted)""",
+        [resize] r = Resize <mode = "MODE"> (t, , , given)""",
+    "sizes of named axes": """[resize] r = Resize <mode = "MODE", axes = [3, -2]> (t, , , wanted)""",
     "scales": """extents = Shape (t)  twice = Add (extents, extents)  kept = Slice (extents, zero, two)
         last = Slice (twice, two, four)  made = Concat <axis = 0> (kept, last)  above = Cast <to = 1> (made)
-        below = Cast <to = 1> (extents)  given = Div (above, below)  r = Resize <mode = "MODE"> (t, , given)""",
+        below = Cast <to = 1> (extents)  given = Div (above, below)
+        [resize] r = Resize <mode = "MODE"> (t, , given)""",
 }
 
 
@@ -125,3 +126,21 @@ def test_a_resize_takes_its_numbers_in_the_order_of_the_data(
     assert report.after.transposes == transposes
     again, second = legalize(legal, "onnx", inputs=inputs)
     assert (second.cost, again) == (report.cost, legal)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("sizes", 13), ("sizes", 19), ("sizes of named axes", 19), ("scales", 13), ("scales", 19)]
+)
+def test_numbers_of_other_axes_are_found_without_a_run(kind: str, version: int) -> None:
+    """Rows and columns are exchanged; the shapes are as open as before."""
+    source = resized(kind, version, "nearest")
+    legal, _ = legalize(source, "onnx")
+    (resize,) = [node for node in legal.graph.node if node.op_type == "Resize"]
+    (axes,) = [attribute.ints for attribute in resize.attribute if attribute.name == "axes"] or [None]
+    if axes is not None:
+        axes[-2:] = [axes[-1], axes[-2]]
+    else:
+        (places,) = [each for each in legal.graph.initializer if each.name.endswith("_places")]
+        places.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(places)[[0, 2, 1, 3]], places.name))
+    found = verify(legal, "onnx", against=source, run=False)
+    assert [finding.rule for finding in found.findings if finding.severity == "error"] == ["axis-mismatch"]

@@ -11,12 +11,15 @@ from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
 from relayout.verification.counterparts import OriginalIndex, ancestors, paired_graphs, source_name
-from relayout.verification.memory_format import memory_format_of, whole
+from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames
+from relayout.verification.operator_facts import OURS, AxisNames, constant_ints, small_constant
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_axes_read"]
+
+_NUMBERED = {"Pad": (1,), "Resize": (1, 2, 3)}
+"""The operands with numbers of axes: begins and ends, a region, scales or sizes."""
 
 
 def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Finding]:
@@ -41,6 +44,7 @@ def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Find
         graph = node.graph and graphs.get(node.graph)
         sources = [original.results.get((graph, source_name(value))) for value in node.outputs]
         yield from _check_results(node, counterpart, sources, (mine, theirs), original.common_names)
+        yield from _check_numbers(node, counterpart, sources[0] if sources else None)
         axes_here, axes_there = numbered_axes(node, mine), numbered_axes(counterpart, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here.known, axes_there.known):
             continue
@@ -105,18 +109,12 @@ def _check_results(
     mine, theirs = names
     for value, namesake, result in zip(node.outputs, sources, counterpart.outputs, strict=False):
         source = namesake or result
-        here, there, format_ = mine.get(value), theirs.get(source), memory_format_of(value)
+        here, there = mine.get(value), theirs.get(source)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue
-        format_ = format_ or whole(range(len(there)))
-        earlier = memory_format_of(source)
-        if earlier is not None:
-            # The original is itself a legal model, and both orders are relative to that one's source.
-            if earlier.permutation is None or format_.permutation is None:
-                continue
-            if len(earlier.permutation) != len(format_.permutation):
-                continue
-            format_ = whole([earlier.permutation.index(axis) for axis in format_.permutation])
+        format_ = _relative(value, source, len(there))
+        if format_ is None:
+            continue
         known = [name for name in there if name is not None]
         fits = not format_.fault(tuple(source.shape)) and len(format_.dims) == len(here)
         if not fits or len(set(known)) != len(known):
@@ -132,6 +130,89 @@ def _check_results(
             if not is_all and not _are_joined(here[n], expected[n], source):
                 yield _disordered(node, value, expected, here)
                 break
+
+
+def _relative(value: ir.Value, source: ir.Value, rank: int) -> MemoryFormat | None:
+    """The format of a value relative to the original's value of this rank; None where it is not known."""
+    format_, earlier = memory_format_of(value) or whole(range(rank)), memory_format_of(source)
+    if earlier is None:
+        return format_
+    # The original is itself a legal model, and both orders are relative to that one's source.
+    if earlier.permutation is None or format_.permutation is None:
+        return None
+    if len(earlier.permutation) != len(format_.permutation):
+        return None
+    return whole([earlier.permutation.index(axis) for axis in format_.permutation])
+
+
+def _check_numbers(node: ir.Node, counterpart: ir.Node, source: ir.Value | None) -> Iterator[Finding]:
+    """Yield a finding for each vector with numbers of axes, one or two for each axis, in which a number is of another
+    axis than in the original. Shapes do not show that where the vector is computed while the model runs. `source`: the
+    original's value for which the result stands.
+    """
+    if node.op_type not in _NUMBERED or node.domain or counterpart.domain or source is None or source.shape is None:
+        return
+    format_ = _relative(node.outputs[0], source, len(source.shape))
+    behind = _transposed(source, counterpart.outputs[0])
+    if format_ is None or format_.permutation is None or behind is None or len(format_.permutation) != len(behind):
+        return
+    order = [behind[axis] for axis in format_.permutation]
+    for n in _NUMBERED[node.op_type]:
+        (base, found), (other, wanted) = _axes_of_numbers(node, n, order), _axes_of_numbers(counterpart, n)
+        if base is None or other is None or source_name(base) != source_name(other) or found.keys() != wanted.keys():
+            continue
+        # An axis of extent 1 may be anywhere.
+        shape = counterpart.outputs[0].shape
+        if any(found[place] != axis for place, axis in wanted.items() if shape is None or shape[axis[0]] != 1):
+            yield Finding(
+                rule="axis-mismatch",
+                node=node_label(node),
+                operand=n,
+                expected=f"numbers of the axes {_listed(wanted)}",
+                found=f"numbers of the axes {_listed(found)}",
+                message=f"operand {n} of this {node.op_type} has the numbers of other axes than in the original",
+            )
+
+
+def _transposed(value: ir.Value, source: ir.Value) -> list[int] | None:
+    """The axes of `source` in a value that Transposes make of it; None if other operators do."""
+    axes = list(range(len(value.shape or ())))
+    while value is not source:
+        node = value.producer()
+        perm = node.attributes.get_ints("perm") if node is not None and node.op_type == "Transpose" else None
+        if node is None or perm is None or node.inputs[0] is None or len(perm) != len(axes):
+            return None
+        axes, value = [perm[axis] for axis in axes], node.inputs[0]
+    return axes
+
+
+_Numbers = dict[int, tuple[int, int]]
+"""The original's axis of each number of a vector, and whether it is the first or the second number of this axis."""
+
+
+def _axes_of_numbers(node: ir.Node, n: int, order: Sequence[int] = ()) -> tuple[ir.Value | None, _Numbers]:
+    """The vector from which operand `n` is gathered, or that operand, and the axes of its numbers, of which `order` has
+    the original's; no axes where these are not known."""
+    value, shape = node.inputs[n] if n < len(node.inputs) else None, node.outputs[0].shape
+    if value is None or shape is None or small_constant(value) is not None:
+        return None, {}
+    rank = len(shape)
+    has_axes = "axes" in node.attributes or (node.op_type == "Pad" and len(node.inputs) > 3)
+    axes = constant_ints(node, "axes", 3) if has_axes else tuple(range(rank))
+    if axes is None or not all(-rank <= axis < rank for axis in axes):
+        return value, {}
+    places: Sequence[int] = range(len(axes) * (1 if node.op_type == "Resize" and n > 1 else 2))
+    gather = value.producer()
+    if gather is not None and gather.op_type == "Gather" and gather.domain == "" and gather.inputs[1] is not None:
+        chosen = small_constant(gather.inputs[1])
+        if chosen is not None and len(chosen) == len(places):
+            value, places = gather.inputs[0], chosen
+    named = [order[axis % rank] if order else axis % rank for axis in axes]
+    return value, {place: (named[i % len(named)], i // len(named)) for i, place in enumerate(places)}
+
+
+def _listed(numbers: _Numbers) -> str:
+    return ",".join(str(axis) for _, (axis, _) in sorted(numbers.items()))
 
 
 def _mismatch(node: ir.Node, n: int, expected: Iterable[Pair], found: Iterable[Pair]) -> Finding:
