@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 
+import relayout
 from relayout.model.io import read_model
 from relayout.verification.numeric.cut import cut, lacking
 
@@ -23,3 +25,29 @@ def test_a_value_that_removed_branches_read_is_removed_too() -> None:
     left = cut(read, lambda node: node.op_identifier()[:2] in unknown)
     assert [node.op_type for node in left.model.graph] == ["Neg"]
     assert left.left_out == ("y",)
+
+
+GRID_SAMPLE = """<ir_version: 10, opset_import: ["" : 17]>
+    net (double[1,4,6,6] x, double[1,5,5,2] grid) => (double[1,4,5,5] y) {
+        a = Cos (x)
+        b = GridSample <mode = "bilinear"> (a, grid)
+        y = Neg (b) }"""
+
+
+def test_what_lies_around_a_function_of_an_operator_that_no_runtime_has_is_run() -> None:
+    """onnxruntime has no GridSample of doubles, be it in the function that computes it with channels last."""
+    original = onnx.parser.parse_model(GRID_SAMPLE)
+    legal, report = relayout.legalize(original, "nhwc", check=True)
+    assert "GridSample" in {node.op_type for node in legal.graph.node if node.domain == "relayout"}
+    assert (report.status, [(each.rule, each.severity) for each in report.findings]) == ("optimal", [("cut", "note")])
+    again = relayout.verify(legal, "nhwc", against=legal)
+    assert [(each.rule, each.severity) for each in again.findings] == [("cut", "note")]
+
+
+@pytest.mark.parametrize(("operator", "other"), [("Cos", "Sin"), ("Neg", "Abs")], ids=["before", "after"])
+def test_another_operator_around_such_a_function_is_found(operator: str, other: str) -> None:
+    original = onnx.parser.parse_model(GRID_SAMPLE)
+    legal, _ = relayout.legalize(original, "nhwc")
+    [changed] = (node for node in legal.graph.node if node.op_type == operator)
+    changed.op_type = other
+    assert "numeric" in {each.rule for each in relayout.verify(legal, "nhwc", against=original).findings}

@@ -8,7 +8,7 @@ what depends on it is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constants import RANDOM
 from relayout.verification.operator_facts import OURS
 
-__all__ = ["Cut", "Operators", "cut", "draws_anew", "lacking"]
+__all__ = ["Cut", "Operators", "cut", "draws_anew", "holding", "lacking", "nodes_run_by"]
 
 _HAS_KERNELS = (
     "",
@@ -49,14 +49,41 @@ class Cut:
 
 
 def lacking(model: ir.Model, fault: str = "") -> Operators:
-    """The operators of domains that no runtime knows and that have no body; without such, those that `fault` names."""
+    """The operators of domains that no runtime knows and that have no body; without such, those that `fault` names.
+
+    Those in functions that the graph calls are among them.
+    """
     bodies = {(domain, name) for domain, name, _ in model.functions}
-    used = {(node.domain, node.op_type) for node in model.graph.all_nodes()} - bodies
+    used = {(node.domain, node.op_type) for node in nodes_run_by(model)} - bodies
     unknown = frozenset((domain, name) for domain, name in used if domain not in _HAS_KERNELS and domain != OURS)
     if unknown or not _LACKS.search(fault):
         return unknown
     words = set(re.findall(r"\w+", fault))
     return frozenset((domain, name) for domain, name in used if name in words)
+
+
+def nodes_run_by(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of the graph, and those of the functions that it calls."""
+    pending, seen = [model.graph.all_nodes()], set()
+    while pending:
+        for node in pending.pop():
+            yield node
+            called = node.op_identifier()
+            if called in model.functions and called not in seen:
+                seen.add(called)
+                pending.append(model.functions[called].all_nodes())
+
+
+def holding(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> Callable[[ir.Node], bool]:
+    """Whether a node is such a one, or calls a function that runs one."""
+    found: set[ir.OperatorIdentifier] = set()
+    while more := {
+        name
+        for name, function in model.functions.items()
+        if name not in found and any(is_one(node) or node.op_identifier() in found for node in function.all_nodes())
+    }:
+        found |= more
+    return lambda node: is_one(node) or node.op_identifier() in found
 
 
 def draws_anew(node: ir.Node) -> bool:
@@ -71,10 +98,11 @@ def draws_anew(node: ir.Node) -> bool:
 
 
 def cut(model: ir.Model, is_lacking: Callable[[ir.Node], bool], feedable: Set[str] | None = None) -> Cut:
-    """The model without these operators, and without a node that holds one inside.
+    """The model without these operators, and without a node that holds one inside or calls a function that runs one.
 
     Their results become inputs where their type and rank are known and, if `feedable` is given, they are among these.
     """
+    is_lacking = holding(model, is_lacking)
     if not any(map(is_lacking, model.graph.all_nodes())):
         return Cut(model, (), (), ())
     copy = model.clone()

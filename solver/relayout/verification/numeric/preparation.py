@@ -14,9 +14,10 @@ from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import Extent, memory_format_of, whole
 from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of, behind
-from relayout.verification.numeric.cut import Cut, Operators, cut, draws_anew, lacking
+from relayout.verification.numeric.cut import Cut, Operators, cut, draws_anew, holding, lacking, nodes_run_by
 from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.symbolic_sizes import Sampling
+from relayout.verification.operator_facts import OURS
 
 __all__ = ["RANDOM_RESULT", "Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
 
@@ -116,7 +117,7 @@ def _prepared(
         left = cut(model, is_gone, _sources(model, right, opaque))
         drawn = behind(right.model, draws_anew)
         inner = {name: other for name, other in _inner(left.model, right.model, opaque).items() if other not in drawn}
-        inner |= dict(_operands(model, original, left, right, is_gone, opaque))
+        inner |= dict(_operands(model, original, left, right, holding(model, is_gone), opaque))
         supplied = {str(value.name): source_name(value) for value in left.given}
         results = {str(value.name) for node in right.model.graph for value in node.outputs}
         needed = {name for name in supplied.values() if name in results}
@@ -130,8 +131,9 @@ def _prepared(
             notes = (*cut_notes(theirs, own, len(inner)), *_random_notes(filter(is_drawn, original.graph.all_nodes())))
             lost, outputs = {*right.left_out, *left.left_out}, [str(value.name) for value in original.graph.outputs]
             # An output is random where the original's is, and nothing else keeps it from being compared.
-            random = behind(original, draws_anew) - behind(original, _either(unknown)) - behind(model, _either(unknown))
-            gone = shown(frozenset(node.op_identifier()[:2] for node in model.graph.all_nodes() if is_gone(node)))
+            unrun = (behind(each, holding(each, _either(unknown))) for each in (original, model))
+            random = behind(original, draws_anew).difference(*unrun)
+            gone = shown(frozenset(node.op_identifier()[:2] for node in nodes_run_by(model) if is_gone(node)))
             left_out = {
                 name: RANDOM_RESULT if name in random else f"it depends on {gone or shown(unknown)}"
                 for name in outputs
@@ -194,13 +196,18 @@ def _operands(
     made = {str(value.name): node for node in original.graph for value in node.outputs}
     for node in model.graph:
         other = made.get(source_name(node.outputs[0])) if node.outputs else None
-        if other is None or other.op_identifier() != node.op_identifier() or not is_gone(node):
+        if other is None or not (is_gone(node) and _is_same_operator(node, other)):
             continue
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
             if mine is None or theirs is None or mine.name in opaque:
                 continue
             if mine.name in left.asked and theirs.name in right.asked and fits(mine, theirs):
                 yield str(mine.name), str(theirs.name)
+
+
+def _is_same_operator(node: ir.Node, other: ir.Node) -> bool:
+    """Whether both are one operator, in the model perhaps a call of the function that computes it in a layout."""
+    return node.op_identifier() == other.op_identifier() or (node.domain, node.op_type) == (OURS, other.op_type)
 
 
 def _inner(model: ir.Model, original: ir.Model, opaque: Set[str]) -> dict[str, str]:
