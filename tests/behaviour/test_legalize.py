@@ -393,6 +393,24 @@ def test_a_channel_shuffle_is_folded_into_the_kernels_after_it() -> None:
     assert_same_numbers(net.model(), legal)
 
 
+@pytest.mark.parametrize(("groups", "transposes"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_an_image_that_is_normalized_as_a_whole_is_so_in_any_order(
+    batch: int | str, groups: int, transposes: int
+) -> None:
+    """A GroupNorm of one group, as exporters write it before opset 21. Several groups split the channels."""
+    net = Net(opset=18)
+    value = skip = net.conv(net.input("x", (batch, 4, 6, 5)), 4, 8)
+    value = net.node("Reshape", value, net.constant(np.array([0, groups, -1])))
+    value = net.node("InstanceNormalization", value, net.weight(groups), net.weight(groups))
+    value = net.node("Mul", net.node("Reshape", value, net.constant(np.array([0, 8, 6, 5]))), net.weight(8, 1, 1))
+    net.output(net.conv(net.node("Add", value, skip), 8, 4))
+    model = net.model()
+    legal, report = checked(model, "nhwc")
+    assert report.after.transposes == transposes
+    assert_same_numbers(model, legal)
+
+
 def test_an_order_is_combined_from_the_formats_of_several_operands() -> None:
     net = Net()
     value = net.transpose(net.input("x", (6, 3)), 1, 0)

@@ -55,13 +55,15 @@ def named(
     results: int = 1,
     written: Sequence[tuple[Callable[[DecompositionWriter, int, Axes], None], int]] = (),
     tiles: Axes = (),
+    reduces_spatial: bool = False,
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the others in any order. "leading": batch and channels
     outermost, the spatial axes in any order. `written`: a function that decomposes the operator in any order, given the
     channel axis and the spatial axes, and how many more times than the operator it reads and writes the data. `tiles`
-    are the axes of ONNX's order that these functions take in tiles.
+    are the axes of ONNX's order that these functions take in tiles. `reduces_spatial`: the operator reads the spatial
+    axes in sums over all of each, for which their elements may be in any order.
     """
     extents, axes = node.space()
     rank = len(axes)
@@ -86,6 +88,7 @@ def named(
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         axis_names=axis_names,
+        permutable_within=spatial if reduces_spatial else (),
         decompositions=tuple(
             _written(write, channel, spatial, passes, tuple(native[axis] for axis in tiles))
             for write, passes in written

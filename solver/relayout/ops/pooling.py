@@ -44,12 +44,12 @@ def instance_normalization(node: Reading) -> Free:
     known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
     plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
     if not plain or not all(node.has(index) and node.rank(index) == 1 for index in (1, 2)):
-        return named(node, (0,), "exact")
+        return named(node, (0,), "exact", reduces_spatial=True)
 
     def write(writing: DecompositionWriter, channel: int, spatial: Axes, *, plainly: bool = False) -> None:
         normalise(writing, spatial, channel=channel, plainly=plainly)
 
-    rule = named(node, (0,), "exact", written=[(write, 8), (partial(write, plainly=True), 10)])
+    rule = named(node, (0,), "exact", written=[(write, 8), (partial(write, plainly=True), 10)], reduces_spatial=True)
     channel = rule.axis_names.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 

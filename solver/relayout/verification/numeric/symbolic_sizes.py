@@ -191,7 +191,7 @@ def _sized(model: ir.Model, batch: int, sizes: Sequence[int]) -> list[dict[str, 
     """The open dims with the size `batch` for batches and these sizes in turn for the others, and then with sums."""
     batches, others = _unknown(fed(model))
     extents = dict.fromkeys(batches, batch) | {name: sizes[i % len(sizes)] for i, name in enumerate(others)}
-    return [extents, *_with_sums(model, extents, others)]
+    return [extents, *(_with_sums(model, extents, others) if others else ())]
 
 
 def _with_sums(model: ir.Model, extents: Mapping[str, int], others: Sequence[str]) -> Iterator[dict[str, int]]:
