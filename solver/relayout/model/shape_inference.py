@@ -31,6 +31,7 @@ from relayout.model.dims.inference_placeholders import (
 )
 from relayout.model.dims.loop_states import declare_results, with_carried_states
 from relayout.model.dims.operator_placeholders import replaced_operator
+from relayout.model.dims.shape_merging import name_generated_anew, names_in
 from relayout.model.operator_schema import has_body
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, replace_entries, subgraphs_of
 from relayout.model.serialization import proto_of
@@ -182,11 +183,14 @@ def _infer_once(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelPr
         fault = _contradiction(str(error), proto.graph.name)
         if notes is None:
             raise fault from error
+    taken = names_in(proto.graph)
     _clear_declared_shapes(proto)
+    kept = names_in(proto.graph)
     try:
         inferred = _strictly(proto)
     except Exception:
         raise fault from None
+    name_generated_anew(inferred.graph, kept, taken)
     note = f"{fault.where}: a declared shape is wrong, and those that follow from the operators are used: {fault.found}"
     if note not in notes:
         notes.append(note)

@@ -7,8 +7,9 @@ import pytest
 from graphs import Net
 from onnx import TensorProto, helper
 
-from relayout.model.dims.shape_merging import merge_shapes
+from relayout.model.dims.shape_merging import merge_shapes, names_in
 from relayout.model.io import read_model
+from relayout.model.shape_inference import infer_shapes
 
 Dims = list[int | str | None]
 
@@ -105,3 +106,20 @@ def test_so_does_an_input_of_a_body() -> None:
     (_, taken, state) = loop.attributes["body"].as_graph().inputs
     assert taken.shape is not None
     assert [str(dim) for dim in state.shape or ()] == ["2", "4", "6", "n"]
+
+
+def test_dims_that_are_named_again_get_no_names_of_earlier_ones() -> None:
+    """A declared shape is wrong, so all are inferred anew, and onnx numbers its names from 0."""
+    net = Net()
+    x = net.input("x", (4, 3))
+    wrong = net.node("Exp", x)
+    first, second = net.node("NonZero", x), net.node("NonZero", wrong)
+    net.output(net.node("Concat", first, second, axis=1), TensorProto.INT64)
+    model = net.model()
+    for name, kind, shape in ((wrong, TensorProto.FLOAT, [9, 3]), (second, TensorProto.INT64, [2, "unk__0"])):
+        model.graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
+    notes: list[str] = []
+    names = names_in(infer_shapes(model, notes=notes).graph)
+    assert len(notes) == 1
+    assert names
+    assert "unk__0" not in names

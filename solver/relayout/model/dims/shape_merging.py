@@ -17,7 +17,7 @@ from relayout.layout.terms import GENERATED, NAME
 from relayout.model.dims.dim_unification import rename
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
 
-__all__ = ["merge_shapes", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
+__all__ = ["merge_shapes", "name_generated_anew", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
 
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
@@ -66,6 +66,14 @@ def name_open_dims(graph: onnx.GraphProto) -> None:
             for dim in value.type.tensor_type.shape.dim:
                 if not dim.HasField("dim_value") and not dim.dim_param:
                     dim.dim_param = next(unused)
+
+
+def name_generated_anew(graph: onnx.GraphProto, kept: Set[str], taken: Set[str]) -> None:
+    """Rename the dims that inference has named, all but those `kept` from before, where their names are `taken` by
+    other dims: inference numbers from 0 what it finds without a name."""
+    own = names_in(graph)
+    unused = _unused(own | taken)
+    rename(graph, {name: next(unused) for name in sorted((own & taken) - kept) if name.startswith(GENERATED)})
 
 
 def name_input_dims(graph: onnx.GraphProto) -> None:
