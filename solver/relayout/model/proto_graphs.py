@@ -6,13 +6,15 @@ an exception in protobuf's library, and takes three times as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 
 __all__ = [
     "STANDARD_DOMAINS",
+    "branch_taken",
     "copied",
     "copy_fields",
     "declared_values",
@@ -43,6 +45,15 @@ def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
 def graphs_inside(nodes: Iterable[onnx.NodeProto]) -> list[onnx.GraphProto]:
     """The graphs in the attributes of these nodes, without those inside the graphs."""
     return [graph for node in nodes for attribute in node.attribute[:] for graph in graphs_in(attribute)]
+
+
+def branch_taken(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.GraphProto | None:
+    """The branch of an If that runs; None where the condition is not among the values that are `known`."""
+    condition = known.get(node.input[0]) if node.op_type == "If" and node.domain in STANDARD_DOMAINS else None
+    if condition is None or condition.size != 1:
+        return None
+    taken = "then_branch" if condition.item() else "else_branch"
+    return next((attribute.g for attribute in node.attribute if attribute.name == taken), None)
 
 
 def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

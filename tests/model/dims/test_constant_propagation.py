@@ -334,3 +334,50 @@ def test_a_body_that_does_not_run_may_contradict_what_it_computes() -> None:
     )
     shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
     assert (shapes["e"], shapes["q"]) == ([2, 3], None)
+
+
+TILE = """<ir_version: 10, opset_import: ["" : 17]>
+    net (float[{n},24,{h},{w}] x, float[1,24,8,8] window) => (float[a,b,c,d] y)
+    <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64 two = {{2}}, int64 three = {{3}}, int64 four = {{4}},
+     int64 eight = {{8}}> {{
+        s = Shape (x)
+        h0 = Gather (s, two)
+        w0 = Gather (s, three)
+        h1 = Div (h0, eight)
+        w1 = Div (w0, eight)
+        h2 = Unsqueeze (h1, zero)
+        w2 = Unsqueeze (w1, zero)
+        repeats = Concat <axis = 0> (one, one, h2, w2)
+        rank = Size (repeats)
+        lacking = Sub (four, rank)
+        nought = Constant <value = int64 {{0}}> ()
+        is_short = Greater (lacking, nought)
+        all = If (is_short) <
+            then_branch = longer () => (int64[k] t) {{
+                ones = Constant <value = int64[1] {{1}}> ()
+                r = Reshape (lacking, ones)
+                e = Expand (ones, r)
+                t = Concat <axis = 0> (e, repeats) }},
+            else_branch = same () => (int64[l] u) {{ u = Identity (repeats) }}>
+        tiled = Tile (window, all)
+        first = Transpose <perm = [0, 2, 3, 1]> (x)
+        second = Transpose <perm = [0, 2, 3, 1]> (tiled)
+        y = Add (first, second) }}"""
+
+
+@pytest.mark.parametrize(
+    ("extents", "expected"),
+    [
+        ((2, 16, 24), [2, 16, 24, 24]),
+        (("N", "h", "w"), ["N", "8*(h//8)", "8*(w//8)", 24]),
+        ((2, "h", 24), [2, "8*(h//8)", 24, 24]),
+    ],
+)
+def test_an_if_whose_condition_is_known_gives_what_its_branch_does(
+    extents: tuple[int | str, ...], expected: list[int | str]
+) -> None:
+    """PyTorch's exporter writes `tile` so. The other branch has one axis more."""
+    n, h, w = extents
+    model = read_model(onnx.parser.parse_model(TILE.format(n=n, h=h, w=w)))
+    [added] = (node for node in model.graph if node.op_type == "Add")
+    assert added.outputs[0].shape == expected

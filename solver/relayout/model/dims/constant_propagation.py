@@ -25,6 +25,7 @@ from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
+    branch_taken,
     copied,
     declared_values,
     graphs_inside,
@@ -51,8 +52,8 @@ SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
 
 class _Computing(NamedTuple):
-    """A node of ARITHMETIC or a Constant, its operator and its operands. All passes look at these: to read a field of a
-    protobuf takes as long as five looks into a tuple."""
+    """A node of ARITHMETIC, an If or a Constant, its operator and its operands. All passes look at these: to read a
+    field of a protobuf takes as long as five looks into a tuple."""
 
     node: onnx.NodeProto
     operator: str
@@ -152,12 +153,14 @@ def _computing(graph: onnx.GraphProto) -> list[_Computing]:
     return [
         _Computing(node, operator, node.input[:])
         for node in graph.node[:]
-        if (operator := node.op_type) in ARITHMETIC or operator == "Constant"
+        if (operator := node.op_type) in ARITHMETIC or operator in ("Constant", "If")
     ]
 
 
 def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str, np.ndarray]:
     read = {name for _, operator, operands in computing if operator in ARITHMETIC for name in operands}
+    branches = [inner for node, operator, _ in computing if operator == "If" for inner in graphs_inside([node])]
+    read.update(name for branch in branches for graph in subgraphs_of(branch) for name in _read_in(graph))
     # A Pad that lists its axes: onnx leaves all its extents open.
     read.update(name for node in graph.node[:] if node.op_type == "Pad" for name in node.input[1:] if node.input[3:])
     read -= {value.name for value in graph.input}
@@ -173,6 +176,12 @@ def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str
         if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
             known[name] = numpy_helper.to_array(tensor)
     return known
+
+
+def _read_in(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names that shape arithmetic reads, and those of the graph's results."""
+    yield from (name for _, _, operands in _computing(graph) for name in operands)
+    yield from (value.name for value in graph.output)
 
 
 def _infer_inside(
@@ -221,8 +230,7 @@ def _values_inside(
     ]
     around = {**outer, **_stored(graph, read)}
     for inner in graphs_inside(graph.node):
-        own = {value.name for value in (*inner.input, *inner.initializer)}
-        own.update(name for node in inner.node for name in node.output)
+        own = _made_in(inner)
         known = {name: value for name, value in around.items() if name not in own}
         seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
         computing = _computing(inner)
@@ -230,6 +238,12 @@ def _values_inside(
         found = _compute(computing, seen, known, opsets)
         yield inner, {name: known[name] for name in found}, seen
         yield from _values_inside(inner, known, seen, opsets)
+
+
+def _made_in(graph: onnx.GraphProto) -> set[str]:
+    """The names of the graph's own values."""
+    made = {name for node in graph.node for name in node.output}
+    return made.union(value.name for value in (*graph.input, *graph.initializer))
 
 
 def _asked_shapes(
@@ -252,6 +266,11 @@ def _compute(
         asks = operator in _ASKING
         if not asks and not (names and (names[0] in known or not names[0])):
             continue
+        if operator == "If":
+            values = _of_branch(node, shapes, known, opsets)
+            found.update(values.keys() - known.keys())
+            known.update(values)
+            continue
         if operator not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
         if asks and names[0] in shapes and names[0] not in known:
@@ -270,6 +289,23 @@ def _compute(
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
     return found
+
+
+def _of_branch(
+    node: onnx.NodeProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    known: Mapping[str, np.ndarray],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> dict[str, np.ndarray]:
+    """The values of an If whose condition is known that the branch which runs computes from known ones."""
+    branch = branch_taken(node, known)
+    if branch is None:
+        return {}
+    own, computing = _made_in(branch), _computing(branch)
+    inner = {name: value for name, value in known.items() if name not in own} | _stored(branch, computing)
+    _compute(computing, {name: shape for name, shape in shapes.items() if name not in own}, inner, opsets)
+    results = zip(node.output, branch.output, strict=True)
+    return {name: inner[value.name] for name, value in results if name and value.name in inner}
 
 
 def _asks_for_shapes(computing: Sequence[_Computing], known: Mapping[str, np.ndarray]) -> bool:
@@ -426,7 +462,15 @@ def _enter_constants(
     graph: onnx.GraphProto, values: Mapping[str, np.ndarray], hints: Mapping[str, onnx.ValueInfoProto]
 ) -> None:
     """Make these computed values constants of the graph, and declare the shapes of these hints."""
-    kept = [node for node in graph.node if not node.output or any(n and n not in values for n in node.output)]
+    kept = []
+    for node in graph.node:
+        is_known = bool(node.output) and all(not name or name in values for name in node.output)
+        if is_known and not graphs_inside([node]):
+            continue
+        if is_known:
+            # It stays for the graphs inside, which `merge_shapes` pairs.
+            node.output[:] = [""] * len(node.output)
+        kept.append(node)
     computed = {name for node in kept for name in node.output}
     replace_entries(graph.node, kept)
     graph.initializer.extend(

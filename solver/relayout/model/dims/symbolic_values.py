@@ -40,7 +40,7 @@ from relayout.model.dims.symbolic_vectors import (
     Vector,
     constant,
 )
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
+from relayout.model.proto_graphs import STANDARD_DOMAINS, branch_taken, declared_values
 
 __all__ = ["Symbols"]
 
@@ -84,6 +84,8 @@ class Symbols:
         for node in graph.node:
             if node.domain not in STANDARD_DOMAINS:
                 continue
+            if node.op_type == "If":
+                self._follow_branch(node)
             if node.op_type in _FOLLOWED:
                 self._follow_shape(node)
             else:
@@ -173,6 +175,27 @@ class Symbols:
             shape = matched(node, [self._shape_of(name) for name in node.input if name])
         if shape is not None:
             self._enter(node.output[0], shape)
+
+    def _follow_branch(self, node: onnx.NodeProto) -> None:
+        """Give the results of an If whose condition is known the values and shapes of the outer values that the branch
+        which runs passes on. PyTorch's exporter writes such an If for `tile`."""
+        branch = branch_taken(node, self._known)
+        if branch is None:
+            return
+        passed = {each.output[0]: each.input[0] for each in branch.node if each.op_type == "Identity"}
+        made = {name for each in branch.node for name in each.output}
+        made.update(tensor.name for tensor in branch.initializer)
+        for name, result in zip(node.output, branch.output, strict=True):
+            source = result.name
+            while source in passed:
+                source = passed[source]
+            if source in made:
+                continue
+            value, shape = self._value(source), self._shape_of(source)
+            if value is not None:
+                self.values[name] = value
+            if shape is not None:
+                self._enter(name, shape)
 
     def _follow_alone(self, node: onnx.NodeProto) -> None:
         """Enter the shapes of results that are not known in full, of an operator whose operands' shapes are."""
