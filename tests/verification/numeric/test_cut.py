@@ -27,8 +27,9 @@ def test_a_value_that_removed_branches_read_is_removed_too() -> None:
     assert left.left_out == ("y",)
 
 
+# With as many channels as rows and columns, extents do not tell channels last from channels first.
 GRID_SAMPLE = """<ir_version: 10, opset_import: ["" : 17]>
-    net (double[1,4,6,6] x, double[1,5,5,2] grid) => (double[1,4,5,5] y) {
+    net (double[1,6,6,6] x, double[1,6,6,2] grid) => (double[1,6,6,6] y) {
         a = Cos (x)
         b = GridSample <mode = "bilinear"> (a, grid)
         y = Neg (b) }"""

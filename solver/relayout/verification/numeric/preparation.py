@@ -17,7 +17,6 @@ from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds,
 from relayout.verification.numeric.cut import Cut, Operators, cut, draws_anew, holding, lacking, nodes_run_by
 from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.symbolic_sizes import Sampling
-from relayout.verification.operator_facts import OURS
 
 __all__ = ["RANDOM_RESULT", "Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
 
@@ -196,18 +195,13 @@ def _operands(
     made = {str(value.name): node for node in original.graph for value in node.outputs}
     for node in model.graph:
         other = made.get(source_name(node.outputs[0])) if node.outputs else None
-        if other is None or not (is_gone(node) and _is_same_operator(node, other)):
+        if other is None or other.op_identifier() != node.op_identifier() or not is_gone(node):
             continue
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
             if mine is None or theirs is None or mine.name in opaque:
                 continue
             if mine.name in left.asked and theirs.name in right.asked and fits(mine, theirs):
                 yield str(mine.name), str(theirs.name)
-
-
-def _is_same_operator(node: ir.Node, other: ir.Node) -> bool:
-    """Whether both are one operator, in the model perhaps a call of the function that computes it in a layout."""
-    return node.op_identifier() == other.op_identifier() or (node.domain, node.op_type) == (OURS, other.op_type)
 
 
 def _inner(model: ir.Model, original: ir.Model, opaque: Set[str]) -> dict[str, str]:
