@@ -82,6 +82,23 @@ def test_sizes_that_the_original_does_not_fit_decide_nothing() -> None:
     assert not findings(strict, strict)
 
 
+def test_sizes_at_which_a_tensor_becomes_empty_decide_nothing() -> None:
+    """There inference does not see that the original fails: it broadcasts no rows to any number of them."""
+
+    def cut(draw: Draw) -> Draw:
+        def drawn(net: Net, image: str) -> str:
+            bounds = (net.constant(np.array([number])) for number in (40, 1 << 30, 1))
+            net.output(net.node("Relu", net.node("Slice", image, *bounds)))
+            return draw(net, image)
+
+        return drawn
+
+    wrong, right = model(cut(in_windows(8))), model(cut(in_windows(4)))
+    [found] = findings(wrong, right)
+    assert "where those of the original do not" in found.message
+    assert not found.message.endswith("h=32")
+
+
 def test_sizes_of_the_caller_are_kept() -> None:
     wrong, right = model(in_windows(8)), model(in_windows(4))
     [found] = check_shapes_at_sizes(wrong, lambda: right, {"h": 16})

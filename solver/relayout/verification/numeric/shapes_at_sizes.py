@@ -103,11 +103,23 @@ def check_shapes_at_sizes(
 
 def _fitting(source: ir.Model, at: SizedReader, plan: Plan) -> ir.Model | None:
     """The original at these sizes, where its shapes fit together. Where inference loses an extent of the original, it
-    may have missed that the original does not fit either."""
+    may have missed that the original does not fit either; and where an image is empty, as inference broadcasts no
+    elements to any number of them."""
     wanted = at(plan.extents)
     if not isinstance(wanted, ir.Model) or any(a != b for a, b in _declared(source, wanted, plan.extents)):
         return None
-    return wanted
+    return None if _has_become_empty(source, wanted) else wanted
+
+
+def _has_become_empty(model: ir.Model, sized: ir.Model) -> bool:
+    """Whether a tensor of two dims or more has no elements at these sizes, where the model declares no extent of 0."""
+    before = {value.name: value.shape for node in model.graph for value in node.outputs if value.shape is not None}
+    return any(
+        0 in value.shape and 0 not in before.get(value.name, ())
+        for node in sized.graph
+        for value in node.outputs
+        if value.shape is not None and len(value.shape) > 1
+    )
 
 
 def _named_by(plan: Plan, findings: Iterable[Finding]) -> list[Finding]:
