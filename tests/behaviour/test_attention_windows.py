@@ -116,3 +116,27 @@ def test_rows_of_an_unknown_batch_cost_as_those_of_a_known_one(
     again, second = legalize(legal, backend, dims={"batch": 2})
     assert second.cost == report.cost
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "bias"), [(2, ()), (2, (6,)), (2, (128, 1)), (2, (128, 6)), ("batch", ()), ("batch", (6,))], ids=str
+)
+@pytest.mark.parametrize("is_turned", [0, 1])
+def test_a_gemm_takes_its_rows_in_any_order(batch: int | str, bias: tuple[int, ...], is_turned: int) -> None:
+    """onnxruntime writes a MatMul and its bias so. Rows are independent; a bias for each row is turned with them."""
+    net = Net(17)
+    image = net.node("Relu", net.input("x", (batch, 8, 8, 12)))
+    apart = net.node("Reshape", image, net.constant([-1, 2, 4, 2, 4, 12]))
+    rows = net.node("Reshape", net.transpose(apart, 0, 1, 3, 2, 4, 5), net.constant([-1, 12]))
+    rows = net.transpose(rows, 1, 0) if is_turned else rows
+    operands = [rows, net.weight(12, 6), *([net.weight(*bias)] if bias else [])]
+    product = net.node("Gemm", *operands, transA=is_turned, alpha=0.5)
+    apart = net.transpose(net.node("Reshape", product, net.constant([-1, 2, 2, 4, 4, 6])), 0, 1, 3, 2, 4, 5)
+    net.output(net.node("Relu", net.node("Reshape", apart, net.constant([-1, 8, 8, 6]))))
+    model = net.model()
+    legal, report = legalize(model, "onnx", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert report.after.transposes == 0
+    assert_same_numbers(model, legal)
+    assert legalize(model, "onnx", engine="cp-sat")[1].cost == report.cost

@@ -1,6 +1,7 @@
 """Axis shuffles: a summed axis may be permuted, as long as all operands that share it are permuted alike. A convolution
 sums over its input channels in any order if the kernel has them in the same one; a matrix product over its contracted
-axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
+axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants. The rows of a matrix
+are independent, and may be permuted with those of the product.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class AxisShuffle(Struct, frozen=True, eq=False):
 def axis_shuffle(
     node: NodePorts, shared: tuple[Shared, ...], base: Sequence[tuple[Requirement, FixedLowering]]
 ) -> AxisShuffle | None:
-    """The shuffle of a node whose rule says that these axes may be permuted together; None where none has one known
-    extent in all the operands that share it."""
+    """The shuffle of a node whose rule says that these axes may be permuted together; None where none has one extent,
+    a number or a name, in all the operands that share it."""
     members = {member: axes for axes in shared if _have_one_extent(node, axes) for member in axes}
     return AxisShuffle(node, members, tuple(base)) if members else None
 
@@ -120,10 +121,10 @@ def permuted_together(node: NodePorts, rule: Free) -> tuple[Shared, ...]:
 
 
 def _have_one_extent(node: NodePorts, members: Shared) -> bool:
-    """Whether the axis has one known extent in all the operands that share it."""
+    """Whether the axis has one extent, a number or a name, in all the operands that share it."""
     known = [(_extents(node, member), member[2]) for member in members]
     found = {extents[axis] if axis < len(extents) else None for extents, axis in known}
-    return len(found) == 1 and isinstance(next(iter(found)), int)
+    return len(found) == 1 and None not in found
 
 
 def _extents(node: NodePorts, member: _Member) -> tuple[Extent, ...]:

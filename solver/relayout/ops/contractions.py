@@ -192,9 +192,13 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
         alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
     contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
     columns: Shared = ((False, 1, laid[1].index(ranks[1] - 1)), (True, 0, max(ranks) - 1))
-    if node.has(2) and (bias := node.extents(2)) and bias[-1] != 1:
+    rows: Shared = ((False, 0, laid[0].index(ranks[0] - 2)), (True, 0, max(ranks) - 2))
+    bias = node.extents(2) if node.has(2) else ()
+    if bias and bias[-1] != 1:
         columns = (*columns, (False, 2, len(bias) - 1))
-    return Listed(tuple(alternatives), (contracted, columns))
+    if len(bias) > 1 and bias[-2] != 1:
+        rows = (*rows, (False, 2, len(bias) - 2))
+    return Listed(tuple(alternatives), (contracted, columns, rows))
 
 
 def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:
