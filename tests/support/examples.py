@@ -345,6 +345,7 @@ def _contributed() -> list[Example]:
     columns = Constant(np.linspace(0.01, 0.03, 6), F), Constant(np.arange(6) - 3, I8)
     depthwise = Constant(np.arange(30).reshape(5, 1, 3, 2) - 12, I8)
     channels = Constant(np.linspace(0.01, 0.03, 5), F), Constant(np.zeros(5), I8)
+    pixels, per_channel = Input((2, 5, 3, 6)), (Constant(np.arange(1, 7), F), Constant(np.arange(6) - 2, F))
     packed, scales = Constant(np.arange(96).reshape(6, 1, 16) * 2, U8), Constant(np.linspace(0.01, 0.03, 6), F)
     return [
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
@@ -437,6 +438,25 @@ def _contributed() -> list[Example]:
             quantized(f"Skip{kind}LayerNormalization", Input((2, 3, 5)), Input((2, 3, 5)), Constant(np.arange(5), F))
             for kind in ("", "Simplified")
         ],
+        *[
+            quantized("GroupNorm", Input((2, 5, 3, 6)), *per_channel, groups=3, activation=activation, epsilon=1e-3)
+            for activation in (0, 1)
+        ],
+        quantized("GroupNorm", Input((2, 6, 5, 3)), *per_channel, groups=2, activation=1, channels_last=0),
+        quantized("SkipGroupNorm", pixels, *per_channel, pixels, per_channel[0], groups=3, activation=1),
+        quantized(
+            "SkipGroupNorm",
+            Input((2, 6, 5, 3)),
+            *per_channel,
+            Input((2, 6), permuted=False),
+            per_channel[0],
+            groups=3,
+            activation=0,
+            channels_last=0,
+        ),
+        quantized("SkipGroupNorm", pixels, *per_channel, Input((2, 1, 1, 6)), groups=3, activation=1, moves=False),
+        quantized("BiasAdd", Input((2, 3, 5)), Constant(np.arange(5), F), Input((2, 3, 5))),
+        quantized("BiasSplitGelu", Input((2, 3, 6)), Constant(np.arange(6), F)),
         quantized("QuantizeLinear", X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], np.uint16), axis=1),
         quantized("DequantizeLinear", Input((2, 3, 4, 5), np.uint16, 0, 9999), Constant(np.array(0.1), F)),
     ]

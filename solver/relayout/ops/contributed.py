@@ -84,16 +84,37 @@ def quantized_gemm(node: Reading) -> Listed:
 
 @row("free", *_POOLS, "QLinearConv", since=1, domain=CONTRIBUTED)
 def second_or_last(node: Reading) -> Free:
-    """The kernels take channels second or, with `channels_last`, last. Attributes list the spatial axes alike, and the
-    kernel of a convolution lies alike."""
-    read, made = node.extents(0), node.result_extents()
+    """Channels are second or, with `channels_last`, last. Attributes list the spatial axes alike, and the kernel of a
+    convolution lies alike."""
     if node.node.op_type in _POOLS:
         _check_scalars(node, (0,))
+    return _second_or_last(node, is_last=bool(node.integer("channels_last", 0)))
+
+
+@row("free", "GroupNorm", "SkipGroupNorm", since=1, domain=CONTRIBUTED)
+def group_norm(node: Reading) -> Free:
+    """Channels are last or, without `channels_last`, second. A summand is data, or has no spatial axes."""
+    if node.rank(0) != 4:
+        raise NoRuleError
+    rule = _second_or_last(node, is_last=bool(node.integer("channels_last", 1)))
+    if node.node.op_type == "GroupNorm":
+        return rule
+    (data, *rest), outputs = rule.inputs, tuple([rule.outputs[0] for _ in node.node.outputs])
+    assert data is not None
+    skip = node.extents(3)
+    if skip != node.extents(0) and len(skip) != 2:
+        raise NoRuleError  # in which order its axes of extent 1 are read is not defined for channels second
+    is_last = bool(node.integer("channels_last", 1))
+    rest[2] = data if len(skip) == 4 else (data[0], data[3 if is_last else 1])
+    return replace(rule, inputs=(data, *rest), outputs=outputs)
+
+
+def _second_or_last(node: Reading, *, is_last: bool) -> Free:
+    read, made = node.extents(0), node.result_extents()
     rank = len(read)
     if rank < 3 or len(made) != rank:
         raise NoRuleError
     axes = tuple(range(rank))
-    is_last = bool(node.integer("channels_last", 0))
     first = (0, rank - 1, *range(1, rank - 1)) if is_last else axes
     last = axes if is_last else (0, *range(2, rank), 1)
     return free(
@@ -142,6 +163,20 @@ row("free", "QuantizeLinear", "DequantizeLinear", since=1, domain=CONTRIBUTED)(q
 def biased_activation(node: Reading) -> Free:
     """A bias belongs to the last axis, which stays innermost."""
     return _along_last(node, (0,), (0,)) if node.has(1) else elementwise(node)
+
+
+@row("free", "BiasAdd", since=1, domain=CONTRIBUTED)
+def biased_sum(node: Reading) -> Free:
+    """A sum of data and a bias along the last axis, which stays innermost."""
+    if node.extents(0) != node.extents(2):
+        raise NoRuleError
+    return _along_last(node, (0, 2), (0,))
+
+
+@row("free", "BiasSplitGelu", since=1, domain=CONTRIBUTED)
+def biased_gate(node: Reading) -> Free:
+    """One half of the last axis, which stays innermost, gates the other."""
+    return _along_last(node, (0,), (0,), node.result_extents()[-1:])
 
 
 @row("free", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", since=1, domain=CONTRIBUTED)

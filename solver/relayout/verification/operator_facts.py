@@ -58,7 +58,7 @@ class Named(Struct, frozen=True):
     With `spatial` the data is batch, channels, then spatial axes; without, only the channels at axis 1 have a name.
     With `pooled` the first two axes are kept and the others reduced, in any order of each. With `by_place` no axis has
     a name, but attributes list axes in the order of the layout. `declared` are the backend's layouts of an operator of
-    its own.
+    its own. `last` is the default of an attribute `channels_last`.
     """
 
     inputs: tuple[int, ...] = (0,)
@@ -68,6 +68,7 @@ class Named(Struct, frozen=True):
     pooled: bool = False
     by_place: bool = False
     declared: Implementation | None = None
+    last: int = 0
 
     @property
     def names_axes(self) -> bool:
@@ -119,18 +120,21 @@ _FACTORS = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 _CONTRIBUTED_DATA = {
     **dict.fromkeys("Gelu QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu".split(), (0,)),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (0,)),
+    "BiasAdd": (0, 1, 2),
     **dict.fromkeys(("BiasGelu", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1)),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 3)),
     "QLinearWhere": (0, 1, 4),
 }
 # Those that name their axes: `channels_last` says in which order.
 _CONTRIBUTED_NAMED = {
+    "GroupNorm": Named(last=1),
     "QLinearAveragePool": Named(),
     "QLinearConv": Named(kernel=3),
     "QLinearGlobalAveragePool": Named(),
+    "SkipGroupNorm": Named(inputs=(0, 3), results=(0, 1), last=1),
 }
 _CONTRIBUTED_OTHERS = frozenset(
-    "DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearConcat".split()
+    "BiasSplitGelu DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearConcat".split()
 )
 _CONTRIBUTED_KINDS = _CONTRIBUTED_DATA.keys() | _CONTRIBUTED_NAMED.keys() | _CONTRIBUTED_OTHERS
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
@@ -212,9 +216,9 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial, and a quantized pool or convolution of onnxruntime with `channels_last` N,
-    spatial, C. One of the domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it
-    differs, and `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
+    A standard operator reads N, C, spatial, and one of onnxruntime's with `channels_last` N, spatial, C. One of the
+    domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it differs, and
+    `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
@@ -236,7 +240,7 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
         return declared
     if facts.spatial:
         names = standard_names(rank)
-        is_last = node.domain == CONTRIBUTED and node.attributes.get_int("channels_last", 0) == 1
+        is_last = node.domain == CONTRIBUTED and node.attributes.get_int("channels_last", facts.last) == 1
         return (*names[:1], *names[2:], *names[1:2]) if is_last else names
     return tuple("C" if axis == 1 else None for axis in range(rank))
 

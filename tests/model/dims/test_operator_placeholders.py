@@ -160,6 +160,30 @@ def test_windows_of_channels_last_have_the_shape_of_onnxs_operator_between_trans
     assert (shapes["c"], shapes["p"], shapes["v"]) == ("[N,4,4,8]", "[N,2,2,8]", "[N,5,2,2]")
 
 
+@pytest.mark.parametrize("opset", [17, 18])
+def test_attention_and_its_neighbours_pass_on_the_dims_of_batch_and_rows(opset: int) -> None:
+    header = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    words, packed, apart = (",".join("1" * count) for count in (9 * 8, 8 * 30, 8 * 24))
+    text = f"""{header} g (int32["N","L"] i, float["N","M",8] key, float["N","M",12] value, float[8] v) => (j)
+        <float[9,8] words = {{{words}}}, float[8,30] packed = {{{packed}}}, float[8,24] apart = {{{apart}}},
+         int64[5] five = {{0, 0, 2, 3, 4}}> {{
+        e = com.microsoft.EmbedLayerNormalization (i, , words, words, , v, v)
+        a = com.microsoft.Attention <num_heads = 2> (e, packed, v)
+        b = com.microsoft.Attention <num_heads = 2, qkv_hidden_sizes = [8, 8, 14]> (e, packed, v)
+        c = com.microsoft.MultiHeadAttention <num_heads = 2> (e, key, value)
+        p = MatMul (e, apart)
+        q = Reshape (p, five)
+        d = com.microsoft.MultiHeadAttention <num_heads = 2> (q)
+        f = com.microsoft.MultiHeadAttention <num_heads = 2> (d, q)
+        h = com.microsoft.BiasSplitGelu (f, v)
+        j = Relu (h) }}"""
+    found = read_model(onnx.parser.parse_model(text))
+    shapes = {str(value.name): str(value.shape) for node in found.graph for value in node.outputs}
+    assert [shapes[name] for name in "eabcdfhj"] == [
+        "[N,L,8]", "[N,L,10]", "[N,L,14]", "[N,L,12]", "[N,L,8]", "[N,L,8]", "[N,L,4]", "[N,L,4]"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("operand", "flags", "shape"),
     [

@@ -35,7 +35,8 @@ _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
 _LIKE = {
-    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"), (0,)),
+    "SkipGroupNorm": (0, 1),
     **dict.fromkeys(_STANDARD, (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
 }
@@ -43,6 +44,7 @@ _LIKE = {
 _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
 _OLDEST_WITH_CAST_LIKE = 15
 _OLDEST_WITH_PARTS_OF_SHAPES = 15
+_OLDEST_WITH_COUNTED_PARTS = 18
 # The operands of a product that are quantized, with their scales.
 _PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
 # Operators with an activation behind, and how many operands of ONNX's operator tell the shape.
@@ -207,9 +209,22 @@ class _Writer:
         elif operator in _WINDOWS:
             self._channels_last(_WINDOWS[operator], declared.rank(self._read(0)))
         elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
-            extents = helper.make_attribute("value_ints", [self._integer("K"), self._integer("N")])
-            weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
-            self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
+            self._product(self._integer("K"), self._integer("N"))
+        elif operator == "Attention" and self._opset >= _OLDEST_WITH_CAST_LIKE:
+            self._attention(declared)
+        elif operator == "MultiHeadAttention" and self._opset >= _OLDEST_WITH_PARTS_OF_SHAPES:
+            self._heads(declared)
+        elif operator == "EmbedLayerNormalization":
+            words = self._add("Gather", [self._read(2), self._read(0)])
+            for m in (0, 2):
+                if self._result(m):
+                    self._add("Identity", [words], self._result(m))
+        elif operator == "BiasSplitGelu":
+            halves = [helper.make_attribute("axis", -1)]
+            if self._opset >= _OLDEST_WITH_COUNTED_PARTS:
+                halves.append(helper.make_attribute("num_outputs", 2))
+            self._add("Split", [self._read(0)], self._result(0), halves)
+            self._nodes[-1].output.append(f"{PREFIX}{next(self._numbers)}")
         elif operator == _UNPOOL:
             # A scalar of the operand's type takes any shape.
             scalar = self._add("ReduceMax", [self._read(0)], attributes=[helper.make_attribute("keepdims", 0)])
@@ -228,6 +243,35 @@ class _Writer:
                 operands = [*self._node.input[:2], self._add("Constant", [], attributes=[value])]
                 self._add(operator, operands, self._result(0), self._node.attribute, self._node.domain)
         return self._nodes
+
+    def _product(self, rows: int, columns: int) -> None:
+        """The product of the first operand and a matrix."""
+        extents = helper.make_attribute("value_ints", [rows, columns])
+        weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
+        self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
+
+    def _attention(self, declared: _Declared) -> None:
+        """The values of an Attention have the last extent that it lists, or the last third of its packed weights."""
+        read = declared.extents.get(self._read(1), ())
+        sizes = self._attributes["qkv_hidden_sizes"].ints if "qkv_hidden_sizes" in self._attributes else ()
+        if len(read) == 2 and read[0] and (sizes or read[1]):
+            self._product(read[0], sizes[2] if sizes else (read[1] or 0) // 3)
+
+    def _heads(self, declared: _Declared) -> None:
+        """The rows of a MultiHeadAttention's queries; each has the values of all heads. Queries, keys and values may be
+        packed in one operand of 5 axes, and keys and values may be: then there are no values apart."""
+        if not self._read(1):
+            first = self._add("Constant", [], attributes=[helper.make_attribute("value_int", 0)])
+            heads = self._add("Gather", [self._read(0), first], attributes=[helper.make_attribute("axis", 3)])
+            extents = helper.make_attribute("value_ints", [0, 0, -1])
+            self._add("Reshape", [heads, self._add("Constant", [], attributes=[extents])], self._result(0))
+        elif not self._read(2):
+            self._add("Identity", [self._read(0)], self._result(0))
+        elif declared.rank(self._read(2)) != 4:
+            rows = self._add("Shape", [self._read(0)], attributes=[helper.make_attribute("end", 2)])
+            columns = self._add("Shape", [self._read(2)], attributes=[helper.make_attribute("start", 2)])
+            shape = self._add("Concat", [rows, columns], attributes=[helper.make_attribute("axis", 0)])
+            self._add("Reshape", [self._read(0), shape], self._result(0))
 
     def _cast(self, declared: _Declared, like: str) -> None:
         """The shape of operand 0 with the type of `like`. ONNX's casts lack the types of four bits before opset 21."""
