@@ -1,4 +1,4 @@
-"""The operators of a backend's own, as the ONNX operators that compute the same."""
+"""The operators of a backend's own, and of onnxruntime's, as the ONNX operators that compute the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from relayout.backend.interface import Backend, OperatorBody
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.ops import all_nodes
 from relayout.report.schema import Finding
+from relayout.verification.numeric.contributed_bodies import contributed_body
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.numeric.preparation import shown
 from relayout.verification.operator_facts import OURS
@@ -26,8 +27,14 @@ _KNOWN = frozenset({*STANDARD_DOMAINS, OURS, _DOMAIN})
 
 
 def bodies_of(backend: Backend) -> BodyOf:
-    """The bodies that a backend states, which may raise BackendError."""
-    return lambda node, opset: None if node.domain in _KNOWN else operator_body_of(backend, node, opset)
+    """The bodies that a backend states, which may raise BackendError, and those of onnxruntime's operators."""
+
+    def body_of(node: ir.Node, opset: int) -> OperatorBody | None:
+        if node.domain in _KNOWN:
+            return None
+        return operator_body_of(backend, node, opset) or contributed_body(node, opset)
+
+    return body_of
 
 
 def with_bodies(model: ir.Model, body_of: BodyOf) -> tuple[ir.Model, Operators]:
@@ -70,5 +77,5 @@ def _call(model: ir.Model, node: ir.Node, body: OperatorBody) -> None:
 def body_notes(replaced: Operators) -> Iterator[Finding]:
     """A note that names the operators that were replaced."""
     if replaced:
-        message = "no runtime here has these operators: they ran as the ONNX operators that the backend states for them"
+        message = "no runtime here has these operators: they ran as the ONNX operators that compute the same"
         yield Finding(rule="body", severity="note", found=shown(replaced), message=message)
