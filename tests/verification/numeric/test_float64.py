@@ -141,11 +141,51 @@ def test_a_cast_that_nothing_reads_is_no_difference() -> None:
     assert "agree" in float64_of(verification)
 
 
-def test_an_overflow_in_float16_is_no_rounding() -> None:
+def test_an_overflow_in_float16_is_one_in_float64_too() -> None:
+    """As in the sum of two masks, of which a Softmax makes zeros."""
     steps = steps_of(half("i = Mul (h, h)"), ["y"], lambda node, opset: None)
     feed = {"x": np.full((1, 3, 6, 6), 1e3, np.float32)}
+    (found,) = run_wide(steps, [feed], ["y"], Deadline(60))
+    assert np.isinf(found["y"]).any()
+    mask = constant("mask", -40000.0)
+    masked = f"{mask} m = Add (h, mask) n = Add (m, mask) s = Concat <axis = 3> (h, n) i0 = Softmax (s)"
+    masked += (
+        " a0 = Constant <value_ints = [0]> () a6 = Constant <value_ints = [6]> () a3 = Constant <value_ints = [3]> ()"
+    )
+    masked += " k = Slice (i0, a0, a6, a3)"
+    lossy_half = constant("large", 16384.0) + "b = Add (k, large) i = Sub (b, large)"
+    plain = half(masked + constant("factor", 1.0) + "i = Mul (k, factor)")
+    assert rules(verify(plain, "onnx", against=half(masked + lossy_half))) == {("rounding", "note")}
+    wrong = half(masked.replace("n = Add (m, mask)", "n = Sub (m, mask)") + "i = Identity (k)")
+    assert not verify(wrong, "onnx", against=half(masked + lossy_half)).passed
+
+
+def test_an_overflow_in_float32_beside_float16_is_no_rounding() -> None:
+    before = f"{CONV} f = Constant <value = float {{100000.0}}> () g = Mul (a, f)"
+    steps = steps_of(half("i = Neg (h)", before), ["y", "g"], lambda node, opset: None)
+    feed = {"x": np.full((1, 3, 6, 6), 1e3, np.float32)}
     with pytest.raises(UndecidedError, match="65504"):
-        run_wide(steps, [feed], ["y"], Deadline(60))
+        run_wide(steps, [feed], ["y", "g"], Deadline(60))
+
+
+def test_a_sum_inside_a_function_rounds_as_one_outside_does() -> None:
+    """The values inside a function have no declared types."""
+    call = "relayout.InstanceNormalization"
+    function = """<domain: "relayout", opset_import: ["" : 20]>
+        InstanceNormalization (X, s, b) => (Y) {
+            Xn = Transpose <perm = [0,3,1,2]> (X) Yn = InstanceNormalization (Xn, s, b)
+            Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
+    four = "four = Constant <value_ints = [4]> ()" + constant("o", 0.5) + "os = Expand (o, four)"
+    plain = f"{four} k = InstanceNormalization (h, os, os)"
+    own = f"""{four} l = Transpose <perm = [0,2,3,1]> (h) n = {call} (l, os, os) k = Transpose <perm = [0,3,1,2]> (n)"""
+    lossy_half = constant("large", 16384.0) + "b = Add (k, large) i = Sub (b, large)"
+    ends = constant("factor", 1.0) + "i = Mul (k, factor)"
+
+    def model(after: str) -> ir.Model:
+        return model_of(f"{CONV} h = Cast <to = 10> (a) {after} y = Cast <to = 1> (i)", function)
+
+    verification = verify(model(own + ends), "onnx", against=model(plain + lossy_half))
+    assert "agree" in float64_of(verification)
 
 
 def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:

@@ -37,6 +37,9 @@ __all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]
 # Attributes that are an element type are float32 by default where no operand has a type.
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
 
+_OVERFLOWS_FLOAT16 = 65520.0
+"""The least number that float16 rounds to infinity."""
+
 _OWN = "a model has float64 of its own, so its rounding is part of it"
 
 
@@ -82,12 +85,14 @@ class Steps:
 
     `casts` are those between the types that are widened, and `largest` is the largest number of the narrowest one.
     `sessions` of onnxruntime are those of nodes that ran, by the bytes of a model of one node: many nodes are the same.
+    `overflowing` has, for each value in float16, the least number that float16 rounds to infinity.
     """
 
     steps: tuple[Step, ...]
     constants: dict[str, Array]
     casts: Casts
     largest: float
+    overflowing: Mapping[str, float]
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
     sessions: dict[bytes, Any] = field(default_factory=dict)
@@ -106,19 +111,29 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     asked = ((node, body_of(node, opset)) for node in all_nodes(flat.graph))
     named = {_named(value.name for value in node.outputs): body for node, body in asked}
     bodies = {name: body.function for name, body in named.items() if body is not None}
-    proto = ir.to_proto(flat)
+    proto = _with_types(ir.to_proto(flat))
     _keep_nodes_of(proto.graph, wanted)
     steps = _steps(proto.graph.node, bodies)
     nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
     types.update(entry.type.tensor_type.elem_type for entry in declared_values(proto.graph))
-    casts = casts_of(nodes, _types_of(proto.graph, constants), constants)
+    of_values = _types_of(proto.graph, constants)
+    casts = casts_of(nodes, of_values, constants)
     if TensorProto.DOUBLE in types:
         raise UndecidedError(_OWN)
     has_float16 = TensorProto.FLOAT16 in types or TensorProto.FLOAT16 in casts.closed | casts.others
     largest = float(np.finfo(np.float16 if has_float16 else np.float32).max)
-    return Steps(steps, constants, casts, largest, tuple(proto.opset_import), proto.ir_version)
+    overflowing = {name: _OVERFLOWS_FLOAT16 for name, dtype in of_values.items() if dtype == TensorProto.FLOAT16}
+    return Steps(steps, constants, casts, largest, overflowing, tuple(proto.opset_import), proto.ir_version)
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types of all values for which they follow: those inside functions are not declared."""
+    declared = {entry.name for entry in declared_values(model.graph)}
+    if all(name in declared for node in model.graph.node for name in node.output if name):
+        return model
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def _types_of(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> dict[str, int]:

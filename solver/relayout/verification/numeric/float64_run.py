@@ -124,9 +124,16 @@ def _results(
         for name, array in each.items():
             if not isinstance(array, np.ndarray):
                 raise UndecidedError(f"{name} is not a tensor")
-            if _is_beyond(model.largest, array):
+            if name in model.overflowing and array.dtype == np.float64:
+                each[name] = _overflown(array, model.overflowing[name])
+            elif _is_beyond(model.largest, array):
                 raise UndecidedError(f"{name} has values beyond the range of the model's floats, {model.largest:.5g}")
     return results
+
+
+def _overflown(array: Array, least: float) -> Array:
+    """The numbers with infinity in place of those from `least` on, as in the narrower float: masks overflow so."""
+    return np.where(np.abs(array) >= least, np.copysign(np.inf, array), array)
 
 
 def _by_branch(model: Steps, step: Step, operands: Operands, constants: Operands, deadline: Deadline) -> Operands:
