@@ -168,6 +168,19 @@ def test_an_overflow_in_float32_beside_float16_is_no_rounding() -> None:
         run_wide(steps, [feed], ["y", "g"], Deadline(60))
 
 
+def test_constants_are_computed_in_the_models_own_types() -> None:
+    """The legal model may have the rounded result in place of the nodes, such as angles of positions."""
+    chain = constant("angle", 0.7) + "wave = Cos (angle) k = Mul (h, wave)"
+    rounded = np.cos(np.float16(0.7)).astype(np.float16)
+    stored = f"wc = Constant <value = float {{{rounded!s}}}> () wave = Cast <to = 10> (wc) k = Mul (h, wave)"
+    lossy_half = constant("large", 16384.0) + "b = Add (k, large) i = Sub (b, large)"
+    ends = constant("factor", 1.0) + "i = Mul (k, factor)"
+    assert rules(verify(half(stored + ends), "onnx", against=half(chain + lossy_half))) == {("rounding", "note")}
+    other = stored.replace(str(rounded), str(np.nextafter(rounded, np.float16(1))))
+    verification = verify(half(other + ends), "onnx", against=half(chain + lossy_half))
+    assert float64_of(verification) == "the two differ"
+
+
 def test_a_sum_inside_a_function_rounds_as_one_outside_does() -> None:
     """The values inside a function have no declared types."""
     call = "relayout.InstanceNormalization"

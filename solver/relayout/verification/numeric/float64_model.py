@@ -26,6 +26,7 @@ from relayout.model.proto_graphs import (
     replace_entries,
     subgraphs_of,
 )
+from relayout.model.runtime import plain_session
 from relayout.ops import all_nodes
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.bodies import BodyOf
@@ -113,6 +114,7 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     bodies = {name: body.function for name, body in named.items() if body is not None}
     proto = _with_types(ir.to_proto(flat))
     _keep_nodes_of(proto.graph, wanted)
+    constants |= _take_constants(proto, constants, wanted)
     steps = _steps(proto.graph.node, bodies)
     nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
@@ -190,6 +192,35 @@ def _keep_nodes_of(graph: onnx.GraphProto, wanted: Iterable[str]) -> None:
             kept.append(node)
     replace_entries(graph.node, reversed(kept))
     replace_entries(graph.value_info, [info for info in graph.value_info if info.name in needed])
+
+
+def _take_constants(proto: onnx.ModelProto, constants: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
+    """Remove the nodes that compute from constants alone; the values of theirs that are read, as onnxruntime computes
+    them in the model's own types. The legal model may have them as constants, which are rounded so."""
+    fixed = {*constants}
+    computed: list[onnx.NodeProto] = []
+    others: list[onnx.NodeProto] = []
+    for node in proto.graph.node:
+        is_fixed = node.op_type not in RANDOM and node.domain in STANDARD_DOMAINS and fixed.issuperset(_reads(node))
+        (computed if is_fixed else others).append(node)
+        fixed.update(node.output if is_fixed else ())
+    made = {name for node in computed for name in node.output if name}
+    read = sorted(made.intersection([*wanted, *(name for node in others for name in _reads(node))]))
+    if not read:
+        return {}
+    kept = {name for node in computed for name in _reads(node)} - made
+    stored = [numpy_helper.from_array(constants[name], name) for name in sorted(kept)]
+    results: list[Any] = [onnx.ValueInfoProto(name=name) for name in read]
+    graph = helper.make_graph(computed, "constants", [], results, stored)
+    alone = helper.make_model(graph, opset_imports=list(proto.opset_import), ir_version=proto.ir_version)
+    try:
+        found = dict(zip(read, plain_session(alone).run(read, {}), strict=True))
+    except Exception:  # it may raise anything: they are computed in float64 like all others
+        return {}
+    if not all(isinstance(array, np.ndarray) for array in found.values()):
+        return {}
+    replace_entries(proto.graph.node, others)
+    return found
 
 
 def _of_type(array: Array, dtype: int) -> Array:
