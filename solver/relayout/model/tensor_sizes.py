@@ -21,7 +21,7 @@ import onnx_ir as ir
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
-from relayout.model.dims.forced_dims import RESHAPES, fitting_sizes, forced_sizes
+from relayout.model.dims.forced_dims import RESHAPES, AskedSizes, fitting_sizes, forced_sizes
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops import (
     Axes,
@@ -82,10 +82,10 @@ class DimSizes:
 
     `given` has the sizes of symbols by name. A shape of unknown rank counts as one dynamic dim. `counted` has the sizes
     that were taken so far, by name. `assumed` has those of them that neither `given` nor the graph has; `?` is a dim
-    without a name.
+    without a name. `asked`: the sizes that the model asks for, if they are known already.
     """
 
-    def __init__(self, model: ir.Model, given: Mapping[str, int]) -> None:
+    def __init__(self, model: ir.Model, given: Mapping[str, int], asked: AskedSizes | None = None) -> None:
         first = [
             value.shape[first_axis(value)]
             for value in model.graph.inputs
@@ -95,10 +95,11 @@ class DimSizes:
         self.assumed: dict[str, int] = {}
         self.counted: dict[str, int] = {}
         # A branch may force a formula to a size that its symbols do not give it. Those of all runs are numbers by now.
-        forced = {name: size for name, size in forced_sizes(model).items() if not formula_names(name) or is_name(name)}
+        forced = forced_sizes(model, asked)
+        forced = {name: size for name, size in forced.items() if not formula_names(name) or is_name(name)}
         self._batches = batches - given.keys() - forced.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
-        fitting = fitting_sizes(model, self._sizes)
+        fitting = fitting_sizes(model, self._sizes, asked)
         self._usual = {**fitting, **_usual_sizes(model, {**self._sizes, **fitting})}
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}

@@ -15,6 +15,7 @@ from math import isqrt
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.terms import GENERATED, NAME, Term, extent_term, product, term_of
 from relayout.model.dims.formula import formula_size
@@ -22,7 +23,16 @@ from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import extents_of, graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = ["RESHAPES", "enter_sizes", "fitting_sizes", "forced_sizes", "sized", "sizes_of_all_runs"]
+__all__ = [
+    "RESHAPES",
+    "AskedSizes",
+    "asked_sizes",
+    "enter_sizes",
+    "fitting_sizes",
+    "forced_sizes",
+    "sized",
+    "sizes_of_all_runs",
+]
 
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ELEMENTWISE = frozenset({*UNARY, *BROADCAST})
@@ -43,11 +53,27 @@ _TRIES = 256
 """So many ways to share a product among its dims are tried."""
 
 
-def forced_sizes(model: ir.Model) -> dict[str, int]:
+Asked = tuple[tuple[str, ...], int]
+"""The names of a product of dims, and the size that a node asks of it."""
+
+
+class AskedSizes(Struct, frozen=True):
+    """The sizes that the nodes of a model ask for: those with which they run, and with which operands fit too."""
+
+    of_runs: tuple[Asked, ...]
+    of_operands: tuple[Asked, ...]
+
+
+def asked_sizes(model: ir.Model) -> AskedSizes:
+    """The sizes that a model asks for, to be found once where many sizes of its inputs are tried."""
+    return AskedSizes(tuple(_asked(model)), tuple(_asked(model, of_operands=True)))
+
+
+def forced_sizes(model: ir.Model, asked: AskedSizes | None = None) -> dict[str, int]:
     """The one size of each dim with which the nodes run on which an output depends, those in branches and
-    bodies too; the least of several."""
+    bodies too; the least of several. `asked`: what the model asks for, if that is known already."""
     found: dict[str, int] = {}
-    for names, size in _asked(model):
+    for names, size in asked.of_runs if asked is not None else _asked(model):
         if len(names) == 1:
             found[names[0]] = min(size, found.get(names[0], size))
     return found
@@ -62,7 +88,9 @@ def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
     return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1}
 
 
-def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool = False) -> dict[str, int]:
+def fitting_sizes(
+    model: ir.Model, known: Mapping[str, int], asked: AskedSizes | None = None, *, are_apart: bool = False
+) -> dict[str, int]:
     """Sizes with which formulas and products of dims are what nodes ask for, of names that are not `known`: with a
     Reshape of (64, h, w) to (64, 196), 14 for `h` and `w`; 7 and 28 if they `are_apart`. A product of matrices asks for
     as many columns of the one as the other has rows, and the sum with a constant for its extents.
@@ -70,7 +98,8 @@ def fitting_sizes(model: ir.Model, known: Mapping[str, int], *, are_apart: bool 
     A product of dims for which none are found is left out.
     """
     found: dict[str, int] = {}
-    for names, size in sorted(set(_asked(model, of_operands=True)), key=lambda each: (len(each[0]), each)):
+    every = asked.of_operands if asked is not None else _asked(model, of_operands=True)
+    for names, size in sorted(set(every), key=lambda each: (len(each[0]), each)):
         # A name that inference makes up is another one in the legal model.
         if size > 0 and not any(GENERATED in name for name in names):
             found |= _fitting(names, size, {**known, **found}, are_apart)
@@ -220,9 +249,7 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
     return [*found]
 
 
-def _asked(
-    model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = False
-) -> Iterator[tuple[tuple[str, ...], int]]:
+def _asked(model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = False) -> Iterator[Asked]:
     """The sizes that live nodes ask of dims, or of products of dims, in a model some of whose inputs have open ones;
     `of_all_runs`: those nodes that are not in a branch or a body; `of_operands`: the sizes with which operands fit too,
     those of matrices that are multiplied, and those with which none is broadcast."""
@@ -255,7 +282,7 @@ def _asked(
                 yield from _solved(dim.value, size)
 
 
-def _solved(dim: str, size: int) -> Iterator[tuple[tuple[str, ...], int]]:
+def _solved(dim: str, size: int) -> Iterator[Asked]:
     """The names in a product of this size, and their share of it.
 
     >>> [*_solved("n", 6)], [*_solved("30*n", 180)], [*_solved("4*n", 6)], [*_solved("2*h*w", 6)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.model.dims.forced_dims import fitting_sizes, forced_sizes
+from relayout.model.dims.forced_dims import asked_sizes, fitting_sizes, forced_sizes
 from relayout.model.tensor_sizes import DimSizes
 from relayout.verification.axis_names import fed
 from relayout.verification.subgraph_values import region_edges
@@ -174,16 +174,17 @@ class _Largest:
         shapes = {id(value.shape): value.shape for node in model.graph for value in node.outputs}
         self._shapes = [shape for shape in shapes.values() if shape is not None and not shape.is_static()]
         self._model = model
+        self._asked = asked_sizes(model) if self._shapes else None
 
     def at(self, extents: Mapping[str, int]) -> int:
         """Of dims that these sizes do not determine, each is as long as the longest."""
         if not self._shapes:
             return 0
-        sizes = DimSizes(self._model, extents)
+        sizes = DimSizes(self._model, extents, self._asked)
         found = max(map(sizes, self._shapes))
         if sizes.assumed:
             longest = dict.fromkeys(sizes.assumed.keys() - {"?"}, max(extents.values(), default=1))
-            found = max(map(DimSizes(self._model, {**longest, **extents}), self._shapes))
+            found = max(map(DimSizes(self._model, {**longest, **extents}, self._asked), self._shapes))
         return found
 
 
