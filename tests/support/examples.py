@@ -439,11 +439,19 @@ def _contributed() -> list[Example]:
             for kind in ("", "Simplified")
         ],
         *[
-            quantized("GroupNorm", Input((2, 5, 3, 6)), *per_channel, groups=3, activation=activation, epsilon=1e-3)
+            quantized(
+                "GroupNorm",
+                Input((2, 5, 3, 6)),
+                *per_channel,
+                groups=3,
+                activation=activation,
+                epsilon=1e-3,
+                moves=False,
+            )
             for activation in (0, 1)
         ],
         quantized("GroupNorm", Input((2, 6, 5, 3)), *per_channel, groups=2, activation=1, channels_last=0),
-        quantized("SkipGroupNorm", pixels, *per_channel, pixels, per_channel[0], groups=3, activation=1),
+        quantized("SkipGroupNorm", pixels, *per_channel, pixels, per_channel[0], groups=3, activation=1, moves=False),
         quantized(
             "SkipGroupNorm",
             Input((2, 6, 5, 3)),

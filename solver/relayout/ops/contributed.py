@@ -93,10 +93,15 @@ def second_or_last(node: Reading) -> Free:
 
 @row("free", "GroupNorm", "SkipGroupNorm", since=1, domain=CONTRIBUTED)
 def group_norm(node: Reading) -> Free:
-    """Channels are last or, without `channels_last`, second. A summand is data, or has no spatial axes."""
+    """Channels are last or, without `channels_last`, second. A summand is data, or has no spatial axes.
+
+    Channels that are last stay last, as onnxruntime's kernels for CUDA and ROCm take no others
+    (contrib_ops/cuda/diffusion/group_norm.cc of https://github.com/microsoft/onnxruntime).
+    """
     if node.rank(0) != 4:
         raise NoRuleError
-    rule = _second_or_last(node, is_last=bool(node.integer("channels_last", 1)))
+    is_last = bool(node.integer("channels_last", 1))
+    rule = _second_or_last(node, is_last=is_last, stays_last=True)
     if node.node.op_type == "GroupNorm":
         return rule
     (data, *rest), outputs = rule.inputs, tuple([rule.outputs[0] for _ in node.node.outputs])
@@ -104,12 +109,11 @@ def group_norm(node: Reading) -> Free:
     skip = node.extents(3)
     if skip != node.extents(0) and len(skip) != 2:
         raise NoRuleError  # in which order its axes of extent 1 are read is not defined for channels second
-    is_last = bool(node.integer("channels_last", 1))
     rest[2] = data if len(skip) == 4 else (data[0], data[3 if is_last else 1])
     return replace(rule, inputs=(data, *rest), outputs=outputs)
 
 
-def _second_or_last(node: Reading, *, is_last: bool) -> Free:
+def _second_or_last(node: Reading, *, is_last: bool, stays_last: bool = False) -> Free:
     read, made = node.extents(0), node.result_extents()
     rank = len(read)
     if rank < 3 or len(made) != rank:
@@ -122,7 +126,7 @@ def _second_or_last(node: Reading, *, is_last: bool) -> Free:
         tuple([result if own == 1 else own for own, result in zip(read, made, strict=True)]),
         (axes, *(None,) * (len(node.node.inputs) - 1)),
         (axes,),
-        allows=lambda order: order in (first, last),
+        allows=lambda order: order == last or (order == first and not (is_last and stays_last)),
         edit=lambda order: Edit({"channels_last": int(order == last)}),
     )
 
