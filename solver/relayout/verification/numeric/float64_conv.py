@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.lib.stride_tricks import sliding_window_view
 
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["convolve"]
 
 
+# Elements of the windows that one product of matrices reads: 32 MiB.
+_AT_ONCE = 1 << 22
+
+
 def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | None = None) -> Array:
-    """ONNX's Conv: `picture` is [N, C, *space], `kernel` [M, C / group, *window], `bias` [M]."""
+    """ONNX's Conv: `picture` is [N, C, *space], `kernel` [M, C / group, *window], `bias` [M].
+
+    Some rows at a time, the elements of each window become a column of a matrix (im2col).
+    """
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    batch, channels, *space = picture.shape
     window = kernel.shape[2:]
-    strides = given.get("strides") or [1] * len(window)
-    dilations = given.get("dilations") or [1] * len(window)
+    rank, strides = len(window), given.get("strides") or [1] * len(window)
+    dilations = given.get("dilations") or [1] * rank
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True)]
-    padded = np.pad(picture, [(0, 0), (0, 0), *_pads(given, picture.shape[2:], reach, strides)])
-    extents = [(size - one) // step + 1 for size, one, step in zip(padded.shape[2:], reach, strides, strict=True)]
+    padded = np.pad(picture, [(0, 0), (0, 0), *_pads(given, tuple(space), reach, strides)])
+    seen = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + rank)))
+    steps = [slice(None, None, step) for step in (*strides, *dilations)]
+    seen = seen[(slice(None), slice(None), *steps)]
+    extents = seen.shape[2 : 2 + rank]
+    windows = np.moveaxis(seen, range(2 + rank, 2 + 2 * rank), range(2, 2 + rank))
     groups = int(given.get("group", 1))
-    batch, channels = picture.shape[:2]
-    weights = kernel.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], *window)
-    weights = np.moveaxis(weights, (0, 1, 2), (-3, -2, -1))
-    result = np.zeros((batch, groups, weights.shape[-2], int(np.prod(extents))), picture.dtype)
-    for place in itertools.product(*map(range, window)):
-        cut = [
-            slice(at * dilation, at * dilation + (extent - 1) * step + 1, step)
-            for at, dilation, extent, step in zip(place, dilations, extents, strides, strict=True)
-        ]
-        seen = padded[(slice(None), slice(None), *cut)].reshape(batch, groups, channels // groups, -1)
-        # One product of matrices for each channel is slower than a product of all elements.
-        result += weights[place] * seen if channels == groups else weights[place] @ seen
-    result = result.reshape(batch, kernel.shape[0], *extents)
-    return result if bias is None else result + bias.reshape(-1, *[1] * len(window))
+    weights = kernel.reshape(groups, kernel.shape[0] // groups, -1)
+    result = np.empty((batch, kernel.shape[0], *extents), picture.dtype)
+    rows = max(1, _AT_ONCE // max(1, batch * channels * math.prod((*window, *extents[1:]))))
+    for start in range(0, extents[0], rows):
+        columns = windows[(slice(None), slice(None), *[slice(None)] * rank, slice(start, start + rows))]
+        made = weights @ columns.reshape(batch, groups, weights.shape[-1], -1)
+        part = result[:, :, start : start + rows]
+        part[...] = made.reshape(part.shape)
+    return result if bias is None else result + bias.reshape(-1, *[1] * rank)
 
 
 def _pads(
