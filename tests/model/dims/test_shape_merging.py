@@ -123,3 +123,19 @@ def test_dims_that_are_named_again_get_no_names_of_earlier_ones() -> None:
     assert len(notes) == 1
     assert names
     assert "unk__0" not in names
+
+
+def test_a_wrong_shape_of_a_result_of_a_branch_does_not_stay() -> None:
+    """A better inference has removed it, and onnx enters no other one for the result of a graph inside."""
+
+    def branching(dims: Dims | None) -> onnx.GraphProto:
+        result = helper.make_tensor_value_info("result", TensorProto.FLOAT, dims)
+        branch = helper.make_graph([helper.make_node("Identity", ["x"], ["result"])], "branch", [], [result])
+        node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
+        outer = helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)
+        return helper.make_graph([node], "net", [], [outer])
+
+    graph = branching(["n"])
+    merge_shapes(branching(None), graph, frozenset())
+    inner = [attribute.g.output[0] for attribute in graph.node[0].attribute]
+    assert [each.type.tensor_type.HasField("shape") for each in (*inner, graph.output[0])] == [False, False, True]

@@ -53,7 +53,7 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
         for value in _values(informed):
             if extents.rename(value, is_new=True) and own is graph:
                 learned[value.name] = value
-        _enter(informed, own)
+        _enter(informed, own, is_inner=own is not graph)
     return learned
 
 
@@ -182,16 +182,21 @@ class _Extents:
         return extent
 
 
-def _enter(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+def _enter(better: onnx.GraphProto, graph: onnx.GraphProto, *, is_inner: bool) -> None:
     """Enter the shapes of `better`, whose names mean the same by now, into `graph` without its subgraphs."""
     found = {value.name: value for value in _values(better)}
     known = found.keys() | {tensor.name for tensor in graph.initializer}
     computed = [tensor for tensor in better.initializer if tensor.name not in known]
     found |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
-    own = list(_values(graph))
+    own, results = list(_values(graph)), {value.name for value in better.output if is_inner}
     for value in own:  # onnx lists an output that has no type among the values inside too
         new = found.get(value.name)
-        if new is None or not new.type.tensor_type.HasField("shape"):
+        if new is None:
+            continue
+        if not new.type.tensor_type.HasField("shape"):
+            if value.name in results:
+                # The declared shape was wrong, and onnx enters none for a result of a graph inside.
+                value.type.tensor_type.ClearField("shape")
             continue
         dims = list(_same_dims(value, new))
         if not dims:
