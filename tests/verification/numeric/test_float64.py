@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 from relayout.report.schema import Verification
+from relayout.verification.numeric.casts import casts_of
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import UndecidedError, steps_of
 from relayout.verification.numeric.float64_run import Deadline, run_wide
@@ -366,3 +367,11 @@ def test_a_convolution_is_what_onnxruntime_computes(
     (expected,) = session.run(None, feeds)
     found = convolve(proto.graph.node[0], *(feeds[name].astype(np.float64) for name in ("x", "w", "b")))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cast_of_integers_to_float32_does_not_round() -> None:
+    """One model may have a constant extent where the other casts one that it reads."""
+    cast = onnx.helper.make_node("Cast", ["extent"], ["number"], to=onnx.TensorProto.FLOAT)
+    none = casts_of([], {}, ())
+    assert casts_of([cast], {"extent": onnx.TensorProto.INT64}, ()) == none
+    assert casts_of([cast], {"extent": onnx.TensorProto.FLOAT16}, ()) != none

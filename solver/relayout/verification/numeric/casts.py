@@ -29,7 +29,8 @@ class Casts(NamedTuple):
 
     `closed` are results that are rounded once: casts back to a narrow type of what was computed from values of that
     type alone, and operators that sum, which do so inside. `widening` casts to float32 lose nothing. `others` are all
-    other casts, and operators that have a type as an attribute.
+    other casts, and operators that have a type as an attribute. Casts of integers to float32 do not count: one of the
+    models may have a constant extent there.
     """
 
     closed: Counter[int]
@@ -51,6 +52,8 @@ def casts_of(nodes: Iterable[onnx.NodeProto], types: Mapping[str, int], constant
         stated = [each.i for each in node.attribute if each.name in TYPES and each.i in FLOATS]
         if node.op_type == "Cast" and stated and node.domain in STANDARD_DOMAINS:
             given, wanted = types.get(node.input[0], 0), stated[0]
+            if given in _INDICES and wanted == TensorProto.FLOAT:
+                continue
             if given in _NARROW and wanted == TensorProto.FLOAT:
                 widening += 1
                 narrow_of[node.output[0]] = given
