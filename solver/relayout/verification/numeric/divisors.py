@@ -77,7 +77,7 @@ def _checked(node: onnx.NodeProto, dtype: ir.DataType) -> list[onnx.NodeProto]:
 
 
 def divided_by_zero(error: Exception) -> ZeroDivisionError | None:
-    """What an error of a run tells of a divisor, or None."""
+    """The division by 0 of which an error of a run tells; None for any other error."""
     found = _ERROR.search(str(error))
     return ZeroDivisionError(f"an integer is divided by {found[1]}, which is 0") if found is not None else None
 

@@ -5,10 +5,10 @@ Random numbers are no inputs of some models, such as one that reads lengths whos
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 from zipfile import BadZipFile, is_zipfile
-from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import onnx_ir as ir
@@ -33,7 +33,7 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, Array]:
         file.seek(0)
         with np.load(file) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, BadZipFile, ZlibError, NotImplementedError) as error:
+    except (ValueError, EOFError, BadZipFile, zlib.error, NotImplementedError) as error:
         expected = "an .npz file of arrays, as numpy.savez writes it"
         raise InputError("the inputs cannot be read", where=where, expected=expected, found=str(error)) from None
 
