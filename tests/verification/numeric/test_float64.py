@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 
 from relayout.report.schema import Verification
-from relayout.verification.numeric.casts import casts_of
-from relayout.verification.numeric.float64_conv import convolve
-from relayout.verification.numeric.float64_model import UndecidedError, steps_of
-from relayout.verification.numeric.float64_run import Deadline, run_wide
+from relayout.verification.numeric.float64.casts import casts_of
+from relayout.verification.numeric.float64.convolution import convolve
+from relayout.verification.numeric.float64.run import Deadline, run_wide
+from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "com.microsoft" : 1]>'

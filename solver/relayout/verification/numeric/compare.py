@@ -11,7 +11,7 @@ from relayout.report.schema import Finding, NotCompared, Numeric
 from relayout.verification.numeric.as_given import Unread, check_as_given
 from relayout.verification.numeric.baseline import Feeds, drawn_anew, first_line, moved_by_inputs, run, variant
 from relayout.verification.numeric.bodies import BodyOf
-from relayout.verification.numeric.float64 import Samples
+from relayout.verification.numeric.float64.verdict import Samples
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
     Runs,

@@ -14,7 +14,7 @@ from relayout.report.schema import Finding, OutputDifference, Severity
 from relayout.verification.numeric.baseline import Feeds, behind, run, variant
 from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.filters import keeping
-from relayout.verification.numeric.float64 import Samples, Side, in_float64
+from relayout.verification.numeric.float64.verdict import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size

@@ -30,7 +30,7 @@ from relayout.model.runtime import plain_session
 from relayout.ops import all_nodes
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.bodies import BodyOf
-from relayout.verification.numeric.casts import FLOATS, TYPES, Casts, casts_of
+from relayout.verification.numeric.float64.casts import FLOATS, TYPES, Casts, casts_of
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]

@@ -21,8 +21,8 @@ from onnx import helper, numpy_helper
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.constants import RANDOM
-from relayout.verification.numeric.float64_conv import convolve
-from relayout.verification.numeric.float64_model import Body, Step, Steps, UndecidedError, narrow, wide
+from relayout.verification.numeric.float64.convolution import convolve
+from relayout.verification.numeric.float64.steps import Body, Step, Steps, UndecidedError, narrow, wide
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Deadline", "run_wide"]

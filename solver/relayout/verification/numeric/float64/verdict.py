@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.bodies import BodyOf
-from relayout.verification.numeric.casts import round_alike
-from relayout.verification.numeric.float64_model import UndecidedError, steps_of, wide
-from relayout.verification.numeric.float64_run import Deadline, run_wide
+from relayout.verification.numeric.float64.casts import round_alike
+from relayout.verification.numeric.float64.run import Deadline, run_wide
+from relayout.verification.numeric.float64.steps import UndecidedError, steps_of, wide
 from relayout.verification.numeric.inputs import Array, with_noise
 from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
