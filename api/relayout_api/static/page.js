@@ -498,10 +498,14 @@ function verificationOf(verification) {
   if (!verification) return [];
   const {passed, findings, numeric} = verification;
   const outputs = numeric?.outputs ?? [];
-  const compared = numeric?.status === "compared" && outputs.length > 0;
+  const kept = numeric?.kept?.length ?? 0;
   const good = outputs.filter(each => each.passed).length;
-  const numbers = compared ? `${good} of ${count(outputs.length, "output")} equal to the source's on ${count(numeric.samples, "random input")}.`
-    : `The outputs were not compared${numeric?.reason ? `: ${numeric.reason}` : ""}.`;
+  const sentences = [];
+  if (outputs.length) {
+    sentences.push(`${good} of ${count(outputs.length, "output")} equal to the source's on ${count(numeric.samples, "random input")}.`);
+  }
+  if (kept) sentences.push(`${count(kept, "output")} not run, and computed as in the source from values that were compared.`);
+  const numbers = sentences.join(" ") || `The outputs were not compared${numeric?.reason ? `: ${numeric.reason}` : ""}.`;
   const errors = findings.filter(each => each.severity === "error").length;
   return [make("p", {}, make("strong", {}, passed ? "Verified: " : "Verification failed: "),
     `${errors ? count(errors, "error") : "no errors"} in the layouts. ${numbers}`)];

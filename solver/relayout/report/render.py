@@ -185,6 +185,8 @@ def _print_verification(verification: Verification, print_line: Callable[..., No
     # A comparison that was skipped has no outputs, and a finding that says why.
     for output in verification.numeric.outputs if verification.numeric is not None else ():
         print_line(difference_line(output), markup=False)
+    for name in verification.numeric.kept if verification.numeric is not None else ():
+        print_line(f"{name}: not run; computed as in the original, from values that were compared", markup=False)
     if unknown:
         print_line(unknown, markup=False)
     is_compared = verification.numeric is not None and verification.numeric.status == "compared"

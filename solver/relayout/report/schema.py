@@ -340,10 +340,11 @@ class Numeric(Record, frozen=True, kw_only=True):
     """The comparison on random inputs, or the reason why there was none.
 
     `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
-    reason. `untried` says what the runs could not vary, such as a dim that the original takes one size of. `float64` is
-    the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None without such a
-    difference. `pieces` is the number of values that were compared one by one, each computed from those before it; None
-    where the models ran as a whole.
+    reason. `kept` has those that no runtime computes, and that the model computes as the original does: by the same
+    operators, from values that were compared. `untried` says what the runs could not vary, such as a dim that the
+    original takes one size of. `float64` is the verdict in float64 on a difference beyond the tolerance, or the reason
+    why there is none; None without such a difference. `pieces` is the number of values that were compared one by one,
+    each computed from those before it; None where the models ran as a whole.
     """
 
     status: Literal["compared", "skipped"]
@@ -352,6 +353,7 @@ class Numeric(Record, frozen=True, kw_only=True):
     samples: int = 0
     seed: int = 0
     outputs: tuple[OutputDifference, ...] = ()
+    kept: tuple[str, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
     untried: tuple[str, ...] = ()
     float64: str | None = None

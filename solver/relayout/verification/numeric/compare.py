@@ -79,6 +79,9 @@ def compare(
         **dict.fromkeys(sorted(outputs & undecided), f"{_KEPT_DIFFERS}; in float64 {float64}"),
     }
     telling = [each for each in differences if each.name not in (undecided if not each.passed else blind)]
+    told = {each.name for each in telling}
+    kept = tuple(name for name, behind in prepared.kept.items() if name in left_out and told.issuperset(behind))
+    left_out = {name: reason for name, reason in left_out.items() if name not in kept}
     findings = [*prepared.notes, *left_out_findings(left_out), *findings_of(telling, outputs, float64)]
     # Of a result whose shape depends on the data, no two samples may have one shape.
     shared = {name for name, results in expected_of.items() if is_shape_shared(results)}
@@ -95,6 +98,7 @@ def compare(
         outputs=tuple(
             each for each in telling if each.name in outputs or each.max_rel > each.tolerance or each.in_slice
         ),
+        kept=kept,
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
         untried=(*prepared.baseline.untried, *not_run),
         float64=float64,

@@ -26,6 +26,7 @@ from relayout.verification.numeric.judgement import (
     runs_of,
     vacuous,
 )
+from relayout.verification.numeric.kept_results import kept_behind, refused
 from relayout.verification.numeric.pieces import Piece, model_of, pieces
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, cut_notes, shown
 from relayout.verification.numeric.shapes_at_sizes import MOST_SIZES, is_as_declared, sized_reader
@@ -49,14 +50,14 @@ def compare_in_pieces(
         both = ModelIndex(mine), ModelIndex(theirs)
         outcomes: _Outcomes = {}
         for piece in pieces(*both, opaque, theirs_lack | mine_lacks):
-            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of))
+            outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of, opaque))
         refused = [each.fault for found in outcomes.values() for each in found if each.is_refused]
         # Sizes at which the original does not run say nothing of the model.
         if sizes and refused:
             faults += [fault for fault in refused if fault is not None]
             continue
-        found, outputs, left_out = _judgement(mine, theirs, outcomes)
-        if not outputs:
+        found, outputs, kept, left_out = _judgement(mine, theirs, outcomes, opaque)
+        if not outputs and not kept:
             return found, _skipped(reason, next(iter(left_out.values()), "there is no output"))
         compared = [each.difference for ended in outcomes.values() for each in ended if each.difference is not None]
         numeric = Numeric(
@@ -64,6 +65,7 @@ def compare_in_pieces(
             samples=sampling.samples,
             seed=sampling.seed,
             outputs=tuple(outputs),
+            kept=tuple(kept),
             not_compared=tuple(NotCompared(name=name, reason=fault) for name, fault in left_out.items()),
             untried=(f"to run the models as a whole: {reason}", *([f"other sizes than {sizes}"] if sizes else ())),
             pieces=len(compared),
@@ -79,19 +81,33 @@ def compare_in_pieces(
 
 
 def _judgement(
-    model: ir.Model, original: ir.Model, outcomes: _Outcomes
-) -> tuple[list[Finding], list[OutputDifference], dict[str, str]]:
-    """The findings on the pieces, the differences of the outputs that are compared, and why the others are not."""
+    model: ir.Model, original: ir.Model, outcomes: _Outcomes, opaque: Set[str]
+) -> tuple[list[Finding], list[OutputDifference], list[str], dict[str, str]]:
+    """The findings on the pieces, the differences of the outputs that are compared, the outputs that need no run, and
+    why the others are not compared."""
+
+    def differences(value: ir.Value, source: ir.Value) -> list[OutputDifference]:
+        return [each.difference for each in outcomes.get(value, ()) if each.source is source and each.difference]
+
+    def is_compared(value: ir.Value, source: ir.Value) -> bool:
+        return bool(differences(value, source))
+
     left_out: dict[str, str] = {}
     outputs: list[OutputDifference] = []
+    kept: list[str] = []
+    functions = model.functions.keys() | original.functions.keys()
     for value, theirs in zip(model.graph.outputs, original.graph.outputs, strict=True):
-        own = [each.difference for each in outcomes.get(value, ()) if each.source is theirs and each.difference]
-        fault = _fault_behind(value, outcomes) or (None if own else "no runtime has the operator that computes it")
+        own, fault = differences(value, theirs), _fault_behind(value, outcomes)
         if fault is not None:
             left_out[str(value.name)] = fault
-        else:
+        elif own:
             outputs += own
-    return [finding for found in outcomes.values() for each in found for finding in each.findings], outputs, left_out
+        elif kept_behind(value, theirs, is_compared, opaque, functions) is not None:
+            kept.append(str(value.name))
+        else:
+            left_out[str(value.name)] = "no runtime has the operator that computes it"
+    findings = [finding for found in outcomes.values() for each in found for finding in each.findings]
+    return findings, outputs, kept, left_out
 
 
 def _skipped(reason: str, fault: str) -> Numeric:
@@ -100,8 +116,9 @@ def _skipped(reason: str, fault: str) -> Numeric:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome of one piece: a difference, or the fault for which there is none. `source` is the original's value,
-    and `given` are the values that the model's part is given. `is_refused`: the original's part does not run."""
+    """The outcome of one piece: a difference, or the fault for which there is none; neither if both parts are the same.
+    `source` is the original's value, and `given` are the values that the model's part is given. `is_refused`: the
+    original's part does not run."""
 
     source: ir.Value
     given: tuple[ir.Value, ...]
@@ -150,8 +167,19 @@ def _at_sizes(
                 yield found, wanted, ", ".join(f"{name} = {plan.extents[name]}" for name in names)
 
 
-def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling, body_of: BodyOf) -> _Outcome:
-    """Run both parts of the piece."""
+def _run(
+    piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling, body_of: BodyOf, opaque: Set[str]
+) -> _Outcome:
+    """Run both parts of the piece. Where no runtime runs the original's, the model's may be the same."""
+
+    def unrun(fault: str, is_refused: bool = False) -> _Outcome:
+        functions = model.functions.keys() | original.functions.keys()
+        kept = kept_behind(piece.value, piece.source, is_given, opaque, functions)
+        return outcome() if kept is not None else outcome(fault=fault, is_refused=is_refused)
+
+    def is_given(value: ir.Value, other: ir.Value) -> bool:
+        return piece.sources.get(value) is other
+
     name, source = str(piece.value.name), str(piece.source.name)
     outcome = partial(_Outcome, piece.source, tuple(piece.sources))
     if piece.mine is None or piece.theirs is None:
@@ -165,14 +193,17 @@ def _run(piece: Piece, model: ir.Model, original: ir.Model, sampling: Sampling, 
     except ValueError as error:
         return outcome(fault=f"absent weights cannot be drawn: {error}")
     if absent := lacking(mine) | lacking(theirs):
-        return outcome(fault=f"{name} depends on {shown(absent)}, which no runtime has")
+        return unrun(f"{name} depends on {shown(absent)}, which no runtime has")
     if drawn_anew(theirs):
         return outcome(fault=RANDOM_RESULT)
     baseline = baseline_of(theirs, (), replace(sampling, dims=None, given=()))
     if not isinstance(baseline, Baseline):
-        return outcome(fault=f"{source} cannot be computed: {'; '.join(baseline)}", is_refused=True)
+        fault = f"{source} cannot be computed: {'; '.join(baseline)}"
+        if refused(model, original, baseline[0]):
+            return unrun(fault, is_refused=True)
+        return outcome(fault=fault, is_refused=True)
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}
-    prepared = Prepared(mine, theirs, baseline, {}, supplied, (), {}, ())
+    prepared = Prepared(mine, theirs, baseline, {}, supplied, (), {}, {}, ())
     try:
         runs = runs_of(prepared, {name: source}, theirs, body_of)
     except NotImplementedError as error:

@@ -16,6 +16,7 @@ from relayout.verification.memory_format import Extent, memory_format_of, whole
 from relayout.verification.numeric.baseline import INNER_BYTES, Baseline, Feeds, Trial, baseline_of, behind
 from relayout.verification.numeric.cut import Cut, Operators, cut, draws_anew, holding, lacking, nodes_run_by
 from relayout.verification.numeric.inputs import Array
+from relayout.verification.numeric.kept_results import kept_behind, refused
 from relayout.verification.numeric.symbolic_sizes import Sampling
 
 __all__ = ["RANDOM_RESULT", "Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
@@ -32,7 +33,8 @@ class Prepared:
     `inner` has the original's name of each inner value of the model. `supplied` are the model's inputs in place of
     results of operators that were cut out, with the original's names. `asked` are the original's values that the run
     gives besides its outputs, and `left_out` are outputs that cannot be computed or that differ from run to run.
-    `notes` say where a model was cut.
+    `kept` are those of them that the model computes as the original does from inner values that are compared, with the
+    names of these. `notes` say where a model was cut.
     """
 
     model: ir.Model
@@ -42,6 +44,7 @@ class Prepared:
     supplied: Mapping[str, str]
     asked: tuple[str, ...]
     left_out: Mapping[str, str]
+    kept: Mapping[str, Set[str]]
     notes: tuple[Finding, ...]
 
     def feeds(self, trial: Trial) -> Feeds:
@@ -108,6 +111,7 @@ def _prepared(
 ) -> Prepared | str:
     """The same, without the operators of which `is_drawn` is true."""
     theirs, own = lacking(original), lacking(model)
+    declined: dict[tuple[str, str], str] = {}
     fault = ""
     for _ in range(_MOST_CUTS):
         unknown = theirs | own
@@ -119,7 +123,9 @@ def _prepared(
         inner |= dict(_operands(model, original, left, right, holding(model, is_gone), opaque))
         supplied = {str(value.name): source_name(value) for value in left.given}
         results = {str(value.name) for node in right.model.graph for value in node.outputs}
+        kept = _kept(model, original, {*right.left_out, *left.left_out}, inner, opaque)
         needed = {name for name in supplied.values() if name in results}
+        needed.update(inner[name] for names in kept.values() for name in names)
         asked = tuple(dict.fromkeys((*sorted(needed), *inner.values())))
         if not asked and not right.model.graph.outputs:
             return fault or f"nothing is left of it without {shown(theirs)}"
@@ -127,7 +133,10 @@ def _prepared(
         if isinstance(baseline, Baseline):
             asked = baseline.inner
             inner = {name: other for name, other in inner.items() if other in asked}
-            notes = (*cut_notes(theirs, own, len(inner)), *_random_notes(filter(is_drawn, original.graph.all_nodes())))
+            notes = (
+                *cut_notes(theirs, own, len(inner), declined),
+                *_random_notes(filter(is_drawn, original.graph.all_nodes())),
+            )
             lost, outputs = {*right.left_out, *left.left_out}, [str(value.name) for value in original.graph.outputs]
             # An output is random where the original's is, and nothing else keeps it from being compared.
             unrun = (behind(each, holding(each, _either(unknown))) for each in (original, model))
@@ -138,26 +147,54 @@ def _prepared(
                 for name in outputs
                 if name in lost | drawn
             }
-            return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
+            return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, kept, notes)
         fault = fault or "; ".join(baseline)
         more = lacking(right.model, baseline[0])
         if not more:
+            more = refused(model, original, baseline[0])
+            declined |= dict.fromkeys(more, baseline[0])
+        if not more:
             break
         theirs |= more
+        own |= more
     return fault
+
+
+def _kept(
+    model: ir.Model, original: ir.Model, lost: Set[str], inner: Mapping[str, str], opaque: Set[str]
+) -> dict[str, set[str]]:
+    """Of the outputs that are `lost`, those that the model computes as the original does; see `Prepared`."""
+
+    def is_compared(value: ir.Value, source: ir.Value) -> bool:
+        return inner.get(str(value.name)) == source.name
+
+    functions = model.functions.keys() | original.functions.keys()
+    found = {
+        str(mine.name): kept_behind(mine, theirs, is_compared, opaque, functions)
+        for mine, theirs in zip(model.graph.outputs, original.graph.outputs, strict=True)
+        if mine.name in lost
+    }
+    return {name: names for name, names in found.items() if names is not None}
 
 
 def _either(operators: Operators, is_drawn: Callable[[ir.Node], bool] = _never) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_identifier()[:2] in operators or is_drawn(node)
 
 
-def cut_notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
-    """A note for the operators that no runtime has, of the original and of the model; `pairs` values are compared."""
-    values = f"{pairs} value{'' if pairs == 1 else 's'}"
-    for names in (theirs, own - theirs):
+def cut_notes(
+    theirs: Operators, own: Operators, pairs: int, declined: Mapping[tuple[str, str], str] | None = None
+) -> Iterator[Finding]:
+    """A note for the operators that no runtime has, of the original and of the model, and for each that onnxruntime
+    `declined` to run, with its message; `pairs` values are compared."""
+    around = f"what lies around them was run, and {pairs} value{'' if pairs == 1 else 's'} compared"
+    declined = declined or {}
+    for names in (theirs - declined.keys(), own - theirs):
         if names:
-            message = f"no runtime has these operators: what lies around them was run, and {values} compared"
+            message = f"no runtime has these operators: {around}"
             yield Finding(rule="cut", severity="note", found=shown(names), message=message)
+    for name, fault in declined.items():
+        message = f"onnxruntime refuses these operators, which are the original's: {around}"
+        yield Finding(rule="cut", severity="note", found=f"{shown(frozenset([name]))}: {fault}", message=message)
 
 
 def _random_notes(nodes: Iterable[ir.Node]) -> Iterator[Finding]:
