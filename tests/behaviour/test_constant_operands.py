@@ -81,3 +81,19 @@ def test_two_readers_name_the_axes_of_one_constant() -> None:
     weights = [numpy_helper.to_array(each) for each in legal.graph.initializer]
     assert sum(each.shape == (4, 4, 4, 4) for each in weights) == 2
     assert not np.array_equal(*[each for each in weights if each.shape == (4, 4, 4, 4)])
+
+
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
+@pytest.mark.parametrize("shape", [(), (1,)], ids=["scalar", "vector"])
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+def test_the_bounds_of_a_clip_keep_their_shape(backend: str, shape: tuple[int, ...], computed: bool) -> None:
+    """onnxruntime takes bounds of one dim, and none of more."""
+    net = Net()
+    turned = net.node("Transpose", net.input("x", EXTENTS), perm=[0, 2, 3, 1])
+    bounds = [net.constant(np.full(shape, bound, np.float32)) for bound in (-0.5, 0.5)]
+    bounds = [net.node("Tanh", bound) if computed else bound for bound in bounds]
+    clipped = net.node("Clip", turned, bounds[0], bounds[1])
+    net.output(net.node("Transpose", clipped, perm=[0, 3, 1, 2]))
+    legal, report = checked(net.model(), backend)
+    assert report.after.transposes == 0
+    assert_same_numbers(net.model(), legal)

@@ -17,13 +17,13 @@ BROADCAST = (
     "Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
 ).split()
 ZEROS = frozenset(
-    "Abs Add Asin Asinh Atan Atanh Ceil Clip Elu Celu Erf Floor Gelu HardSwish LeakyRelu Max Mean Min Mish Mul Neg "
+    "Abs Add Asin Asinh Atan Atanh Ceil Elu Celu Erf Floor Gelu HardSwish LeakyRelu Max Mean Min Mish Mul Neg "
     "Relu Round Selu Sign Sin Sinh Softsign Sqrt Sub Sum Swish Tan Tanh".split()
 )
 """The operators whose result is zero where all operands are zero."""
 
 
-@row("free", *UNARY, *BROADCAST, "Clip")
+@row("free", *UNARY, *BROADCAST)
 def elementwise(node: Reading) -> Free:
     extents, axes = node.result_space()
     rank = len(axes)
@@ -43,13 +43,19 @@ def elementwise(node: Reading) -> Free:
 
 def _keeps_zeros(node: Reading, inputs: tuple[Axes | None, ...], extents: tuple[Extent, ...], axis: int) -> bool:
     """Whether every operand has the axis at its full extent: then all are padded alike, and zeros only meet zeros."""
-    if node.node.op_type == "Clip" and not _clips_around_zero(node):
-        return False
-    read = inputs[:1] if node.node.op_type == "Clip" else inputs
-    for index, axes in enumerate(read):
+    for index, axes in enumerate(inputs):
         if axes is None or axis not in axes or node.extents(index)[axes.index(axis)] != extents[axis]:
             return False
     return True
+
+
+@row("free", "Clip")
+def clip(node: Reading) -> Free:
+    """The bounds are scalars in every layout. Runtimes take some with a shape of [1] too, but none with more dims."""
+    extents, axes = node.space()
+    bounds = (None,) * (len(node.node.inputs) - 1)
+    zeros = axes if _clips_around_zero(node) else ()
+    return free(extents, (axes, *bounds), (axes,), tileable=axes, zero_preserving=zeros)
 
 
 def _clips_around_zero(node: Reading) -> bool:
