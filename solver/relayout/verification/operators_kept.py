@@ -42,6 +42,7 @@ _BY_LAYOUT = re.compile(
 )
 """Attributes that change with the layout of an operand."""
 _NO_OTHER = "an operator of the original, or one that the backend names (`conversion_operators`, `operator_layouts`)"
+_IDENTITY = ("", "Identity")
 _CONSTANT = ("", "Constant")
 """Its value may be permuted, and is compared with the other constants."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -80,7 +81,7 @@ def check_operators(
             if kind_of(node) != _CONSTANT:
                 yield from _check_attributes(node, other, exact=is_unknown)
             results, wanted = _results(node), _results(other)
-            if results != wanted if is_unknown else _are_exchanged(results, wanted):
+            if not _are_all(results, other) if is_unknown else _are_exchanged(results, wanted):
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
@@ -133,6 +134,19 @@ def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[i
 
 def _results(node: ir.Node) -> list[str]:
     return [source_name(value) for value in node.outputs] or [""]
+
+
+def _are_all(results: Sequence[str], other: ir.Node) -> bool:
+    """Whether these names are those of the node's results, in order. A result may have the name of its copy by an
+    Identity: a rewrite drops an Identity, and an output of the graph keeps its name."""
+    return len(results) == len(_results(other)) and all(map(_is_copy, results, other.outputs))
+
+
+def _is_copy(name: str, value: ir.Value) -> bool:
+    readers = (use.node for use in value.uses())
+    return name == source_name(value) or any(
+        _is_copy(name, node.outputs[0]) for node in readers if kind_of(node) == _IDENTITY
+    )
 
 
 def _are_exchanged(mine: Sequence[str], theirs: Sequence[str]) -> bool:

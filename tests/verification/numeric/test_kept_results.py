@@ -71,6 +71,32 @@ CHANGES = {
 }
 
 
+COPIED = (
+    DETECTOR.replace("y, n = TRT", "d, n = TRT")
+    .replace("c = TRT", "e = Identity (d) y = Identity (e) c = TRT")
+    .replace("(float y,", "(float[9,9] y,")
+    .replace("float[4,4,3,3] w", "float[4,4,3,3] w, float[9,9] d")
+)
+
+
+def test_a_result_may_have_the_name_of_its_copy() -> None:
+    """The Identity is gone from the legal model, whose output has its name."""
+    legal, report = relayout.legalize(_model(COPIED), "nhwc", check=True)
+    assert "Identity" not in {node.op_type for node in legal.graph.node}
+    assert report.verification is not None
+    assert report.verification.passed
+    assert _numeric(report.verification).kept == ("y", "z")
+
+
+@pytest.mark.parametrize("run", [False, True])
+def test_a_result_may_not_have_the_name_of_what_is_computed_from_it(run: bool) -> None:
+    text = COPIED.replace("e = Identity (d)", "e = Transpose <perm = [1,0]> (d)")
+    original, model = _model(text), _model(DETECTOR)
+    verification = verify(model, "onnx", against=original, run=run)
+    assert not verification.passed
+    assert "has other results" in str([each.message for each in verification.findings])
+
+
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["as a whole", "in pieces"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_output_that_is_computed_otherwise_is_taken_for_the_originals(

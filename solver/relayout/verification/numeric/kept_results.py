@@ -55,6 +55,10 @@ def kept_behind(
             compared.add(str(mine.name))
             continue
         node, other = mine.producer(), theirs.producer()
+        if _is_identity(node) or _is_identity(other):
+            # A rewrite drops an Identity.
+            pending.append((_behind_identity(mine), _behind_identity(theirs)))
+            continue
         if node is None or other is None:
             if node is not other or not (_are_one_input(mine, theirs) or _are_same_data(mine, theirs)):
                 return None
@@ -90,6 +94,15 @@ def _are_in_one_format(value: ir.Value | None, source: ir.Value | None) -> bool:
     if value is None or source is None:
         return value is source
     return memory_format_of(value) == memory_format_of(source)
+
+
+def _is_identity(node: ir.Node | None) -> bool:
+    return node is not None and node.op_identifier()[:2] == ("", "Identity")
+
+
+def _behind_identity(value: ir.Value) -> ir.Value | None:
+    node = value.producer()
+    return node.inputs[0] if node is not None and _is_identity(node) else value
 
 
 def _are_alike(node: ir.Node, other: ir.Node) -> bool:
