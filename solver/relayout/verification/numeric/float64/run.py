@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -107,8 +108,9 @@ def _results(
 ) -> list[Operands]:
     """The results of one node for each feed, without absent ones."""
     operands = [{name: place[name] for name in step.reads} for place in known]
+    newer, node = _as_of_opset_20(model, step.wide)
     try:
-        results = _by_onnxruntime(model, step.wide, operands, constants)
+        results = _by_onnxruntime(newer, node, operands, constants)
     except Exception:  # it has no such kernel, and may raise anything
         if step.branches:
             return [_by_branch(model, step, each, constants, deadline) for each in operands]
@@ -118,7 +120,7 @@ def _results(
             if step.body is not None:
                 results = [_by_body(model, step.wide, step.body, each, deadline) for each in operands]
             else:
-                results = _by_reference(model, step.wide, operands, constants, deadline)
+                results = _by_reference(newer, node, operands, constants, deadline)
             _hold_against_float32(model, step, operands, constants, results)
     for each in results:
         for name, array in each.items():
@@ -198,7 +200,7 @@ def _by_reference(
 
     if (node.domain, node.op_type) == ("", "Conv"):
         return [{node.output[0]: convolve(node, *(each[name] for name in node.input if name))} for each in operands]
-    proto = _alone(model, _in_words_of_opset_20(node), operands[0], _held(operands[0], constants))
+    proto = _alone(model, node, operands[0], _held(operands[0], constants))
     names = [entry.name for entry in proto.graph.output]
     try:
         with np.errstate(all="ignore"), deadline:
@@ -210,15 +212,18 @@ def _by_reference(
         raise UndecidedError(f"no runtime has {node.op_type} in float64") from error
 
 
-def _in_words_of_opset_20(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node as onnx's evaluator knows it: a GridSample of an older opset has other words for its modes."""
-    if node.op_type != "GridSample":
-        return node
+def _as_of_opset_20(model: Steps, node: onnx.NodeProto) -> tuple[Steps, onnx.NodeProto]:
+    """The node as the runtimes know it in float64, and its model with these opsets: onnxruntime has no GridSample of
+    doubles before opset 20, which has other words for its modes and is the same otherwise."""
+    if node.op_type != "GridSample" or node.domain not in STANDARD_DOMAINS:
+        return model, node
     copy = copied(node)
     for attribute in copy.attribute:
         if attribute.name == "mode":
             attribute.s = _GRID_MODES.get(attribute.s, attribute.s)
-    return copy
+    others = [each for each in model.opsets if each.domain not in STANDARD_DOMAINS]
+    own = next((each.version for each in model.opsets if each.domain in STANDARD_DOMAINS), 1)
+    return replace(model, opsets=(helper.make_opsetid("", max(own, 20)), *others)), copy
 
 
 def _selects_in_float32(model: Steps, node: onnx.NodeProto) -> bool:
