@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -10,7 +12,7 @@ import pytest
 
 from relayout.report.schema import Verification
 from relayout.verification.numeric.float64.casts import casts_of
-from relayout.verification.numeric.float64.convolution import convolve
+from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
 from relayout.verification.numeric.float64.run import Deadline, run_wide
 from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
 from relayout.verification.verifier import verify
@@ -356,10 +358,12 @@ def test_a_convolution_is_what_onnxruntime_computes(
     given = f"dilations = {list(dilations)}, strides = {list(strides)}, group = {group}" + (
         f", {padding}" if padding else ""
     )
-    proto = onnx.parser.parse_model(
-        f"{HEADER} net (float[2,4,13,14] x, float[8,{4 // group},3,2] w, float[8] b) => (float[n,m,h,k] y) "
-        f"{{ y = Conv <{given}> (x, w, b) }}"
-    )
+    text = f"(float[2,4,13,14] x, float[8,{4 // group},3,2] w, float[8] b) => (y) {{ y = Conv <{given}> (x, w, b) }}"
+    _assert_as_in_onnxruntime(convolve, text)
+
+
+def _assert_as_in_onnxruntime(kernel: Callable[..., np.ndarray], text: str) -> None:
+    proto = onnx.parser.parse_model(f"{HEADER} net {text}")
     draw = np.random.default_rng(1).normal
     feeds = {
         entry.name: draw(size=[dim.dim_value for dim in entry.type.tensor_type.shape.dim]).astype(np.float32)
@@ -367,8 +371,47 @@ def test_a_convolution_is_what_onnxruntime_computes(
     }
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, feeds)
-    found = convolve(proto.graph.node[0], *(feeds[name].astype(np.float64) for name in ("x", "w", "b")))
+    [node] = proto.graph.node
+    assert node.op_type == "Conv" or is_plain(node)
+    found = kernel(node, *(data.astype(np.float64) for data in feeds.values()))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+WINDOWS = [
+    "strides = [1, 1]",
+    "strides = [2, 3]",
+    "strides = [2, 2], pads = [0, 1, 2, 1]",
+    "strides = [2, 3], pads = [1, 0, 1, 1], dilations = [2, 3]",
+    "dilations = [3, 1]",
+]
+
+
+@pytest.mark.parametrize("window", [*WINDOWS, "strides = [2, 3], output_padding = [1, 2], pads = [1, 1, 2, 1]"])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_a_transposed_convolution_is_what_onnxruntime_computes(window: str, group: int) -> None:
+    operands = f"(float[2,4,7,6] x, float[4,3,3,2] w, float[{3 * group}] b)"
+    text = f"{operands} => (y) {{ y = ConvTranspose <{window}, group = {group}> (x, w, b) }}"
+    _assert_as_in_onnxruntime(convolve_transposed, text)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("more", ["", ", count_include_pad = 1"])
+def test_an_average_pool_is_what_onnxruntime_computes(window: str, more: str) -> None:
+    text = f"(float[2,4,13,12] x) => (y) {{ y = AveragePool <kernel_shape = [3, 2], {window}{more}> (x) }}"
+    _assert_as_in_onnxruntime(average, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AveragePool <kernel_shape = [3], ceil_mode = 1, strides = [2]> (x)",
+        'AveragePool <kernel_shape = [3], auto_pad = "SAME_UPPER"> (x)',
+        "ConvTranspose <output_shape = [12]> (x, w)",
+    ],
+)
+def test_the_kernels_leave_extents_that_other_attributes_give(text: str) -> None:
+    proto = onnx.parser.parse_model(f"{HEADER} net (float[1,3,6] x, float[3,4,3] w) => (y) {{ y = {text} }}")
+    assert not is_plain(proto.graph.node[0])
 
 
 def test_a_cast_of_integers_to_float32_does_not_round() -> None:

@@ -1,8 +1,11 @@
-"""Conv on NumPy arrays of any type: no runtime has a fast kernel for float64."""
+"""Conv, ConvTranspose and AveragePool on NumPy arrays of any type: no runtime has a fast kernel for float64."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["convolve"]
-
+__all__ = ["average", "convolve", "convolve_transposed", "is_plain"]
 
 # Elements of the windows that one product of matrices reads: 32 MiB.
 _AT_ONCE = 1 << 22
@@ -23,7 +25,7 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
 
     Some rows at a time, the elements of each window become a column of a matrix (im2col).
     """
-    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given = _attributes(node)
     batch, channels, *space = picture.shape
     window = kernel.shape[2:]
     rank, strides = len(window), given.get("strides") or [1] * len(window)
@@ -45,6 +47,71 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
         part = result[:, :, start : start + rows]
         part[...] = made.reshape(part.shape)
     return result if bias is None else result + bias.reshape(-1, *[1] * rank)
+
+
+def is_plain(node: onnx.NodeProto) -> bool:
+    """Whether nothing but the pads gives the extents of the result."""
+    given = _attributes(node)
+    return (
+        given.get("auto_pad", b"NOTSET") == b"NOTSET" and not given.get("output_shape") and not given.get("ceil_mode")
+    )
+
+
+def convolve_transposed(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | None = None) -> Array:
+    """ONNX's ConvTranspose, if it `is_plain`: `picture` is [N, C, *space], `kernel` [C, M / group, *window], and `bias`
+    [M].
+
+    Each element of the window adds a product of matrices to the result, at the strides.
+    """
+    given = _attributes(node)
+    batch, channels, *space = picture.shape
+    each, window = kernel.shape[1], kernel.shape[2:]
+    rank, groups = len(window), int(given.get("group", 1))
+    strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
+    more, pads = given.get("output_padding") or [0] * rank, given.get("pads") or [0] * (2 * rank)
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True)]
+    whole = [(n - 1) * step + own + extra for n, step, own, extra in zip(space, strides, reach, more, strict=True)]
+    result = np.zeros((batch, groups * each, *whole), picture.dtype)
+    columns = picture.reshape(batch, groups, channels // groups, -1)
+    weights = kernel.reshape(groups, channels // groups, each, *window)
+    for place in np.ndindex(*window):
+        made = np.swapaxes(weights[(slice(None), slice(None), slice(None), *place)], 1, 2) @ columns
+        result[_steps(place, dilations, space, strides)] += made.reshape(batch, groups * each, *space)
+    inside = [slice(pads[n], whole[n] - pads[rank + n]) for n in range(rank)]
+    result = result[(slice(None), slice(None), *inside)]
+    return result if bias is None else result + bias.reshape(-1, *[1] * rank)
+
+
+def average(node: onnx.NodeProto, picture: Array) -> Array:
+    """ONNX's AveragePool, if it `is_plain`: `picture` is [N, C, *space]."""
+    given = _attributes(node)
+    space, window = picture.shape[2:], given["kernel_shape"]
+    rank = len(window)
+    strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True)]
+    around = [(0, 0), (0, 0), *_pads(given, space, reach, strides)]
+    padded = np.pad(picture, around)
+    counted = np.pad(np.ones((1, 1, *space)), around, constant_values=float(bool(given.get("count_include_pad"))))
+    extents = [(size - own) // step + 1 for size, own, step in zip(padded.shape[2:], reach, strides, strict=True)]
+    places = [_steps(place, dilations, extents, strides) for place in np.ndindex(*window)]
+    total, number = (reduce(add, (each[place] for place in places)) for each in (padded, counted))
+    return np.asarray(total / number)
+
+
+def _steps(
+    place: Sequence[int], dilations: Sequence[int], extents: Sequence[int], strides: Sequence[int]
+) -> tuple[slice, ...]:
+    """The positions, on all axes of a picture, of one element of the window in all its places."""
+    starts = [n * dilation for n, dilation in zip(place, dilations, strict=True)]
+    steps = (
+        slice(start, start + (extent - 1) * step + 1, step)
+        for start, extent, step in zip(starts, extents, strides, strict=True)
+    )
+    return (slice(None), slice(None), *steps)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def _pads(

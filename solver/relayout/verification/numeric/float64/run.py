@@ -1,15 +1,15 @@
 """A model run in float64, one node after the other, each in a runtime with a kernel for it.
 
-That is onnxruntime where it has the operator in float64, else the reference evaluator, a convolution of our own, or the
-body that a backend states for an operator of its own. Results of the latter three are compared with onnxruntime's
-kernel in float32 on the same operands: an evaluator that ignored an attribute could make two different models agree.
+That is onnxruntime where it has the operator in float64, else the reference evaluator, a kernel of our own, or the body
+that a backend states for an operator of its own. Results of the latter three are compared with onnxruntime's kernel in
+float32 on the same operands: an evaluator that ignored an attribute could make two different models agree.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from time import perf_counter
 from types import FrameType
@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.constants import RANDOM
-from relayout.verification.numeric.float64.convolution import convolve
+from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
 from relayout.verification.numeric.float64.steps import Body, Step, Steps, UndecidedError, narrow, wide
 from relayout.verification.numeric.inputs import Array
 
@@ -38,6 +38,11 @@ _MOST_SESSIONS = 512
 _STATEFUL = RANDOM | {"BatchNormalization", "Dropout"}
 # How far one operator in float32 may be from the same in float64, relative to the largest element.
 _ONE_OPERATOR = 1e-3
+_KERNELS: dict[str, Callable[..., Array]] = {
+    "AveragePool": average,
+    "Conv": convolve,
+    "ConvTranspose": convolve_transposed,
+}
 # The modes of GridSample before opset 20, in the words since.
 _GRID_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
@@ -198,8 +203,9 @@ def _by_reference(
 ) -> list[Operands]:
     from onnx.reference import ReferenceEvaluator
 
-    if (node.domain, node.op_type) == ("", "Conv"):
-        return [{node.output[0]: convolve(node, *(each[name] for name in node.input if name))} for each in operands]
+    kernel = _KERNELS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+    if kernel is not None and (node.op_type == "Conv" or is_plain(node)):
+        return [{node.output[0]: kernel(node, *(each[name] for name in node.input if name))} for each in operands]
     proto = _alone(model, node, operands[0], _held(operands[0], constants))
     names = [entry.name for entry in proto.graph.output]
     try:
