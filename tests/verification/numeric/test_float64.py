@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -10,11 +11,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from relayout.report.schema import Verification
+from relayout.report.schema import OutputDifference, Verification
 from relayout.verification.numeric.float64.casts import casts_of
 from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
 from relayout.verification.numeric.float64.run import Deadline, run_wide
 from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
+from relayout.verification.numeric.float64.verdict import Side, in_float64
+from relayout.verification.numeric.judgement import _differences
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "com.microsoft" : 1]>'
@@ -420,3 +423,35 @@ def test_a_cast_of_integers_to_float32_does_not_round() -> None:
     none = casts_of([], {}, ())
     assert casts_of([cast], {"extent": onnx.TensorProto.INT64}, ()) == none
     assert casts_of([cast], {"extent": onnx.TensorProto.FLOAT16}, ()) != none
+
+
+SCALED = "(float[4,32] x) => (float[4,32] y) {{ a = Mul (x, {0}) {1} y = {2} ({3}) }}"
+
+
+@pytest.mark.parametrize(
+    ("operator", "error", "verdict"),
+    [
+        ("Sin", 0.0, "not run: the model has computed constants, and their rounding explains as much"),
+        ("Neg", 0.01, "the two differ"),
+    ],
+    ids=["rounded", "wrong"],
+)
+def test_the_rounding_of_computed_constants_is_no_fault_in_float64(operator: str, error: float, verdict: str) -> None:
+    """A kernel may be multiplied by a scale before the run. A sine of large numbers shows the last bit of each."""
+    draw = np.random.default_rng(0).uniform
+    kernel, scale = (draw(1, 2, size=(1, 32)).astype(np.float32) for _ in range(2))
+
+    def scaled(text: str, **constants: np.ndarray) -> ir.Model:
+        proto = onnx.parser.parse_model(f"{HEADER} net {text}")
+        proto.graph.initializer.extend(onnx.numpy_helper.from_array(data, name) for name, data in constants.items())
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+    original = scaled(SCALED.format("w", "b = Mul (a, s)", operator, "b"), w=kernel, s=scale)
+    model = scaled(SCALED.format("ws", "", operator, "a"), ws=(kernel * scale * np.float32(1 + error)))
+    feeds = [{"x": draw(1e7, 2e7, size=(4, 32)).astype(np.float32)} for _ in range(2)]
+    failed = OutputDifference(
+        name="y", max_abs=1.0, max_rel=0.02, tolerance=0.1, sensitivity=1.0, passed=False, in_slice=1.0
+    )
+    judge = partial(_differences, model, original, {"y": "y"}, quantized=frozenset(), exact=True)
+    pairs = [(Side(model, feeds), Side(original, feeds))]
+    assert in_float64([failed], {"y": "y"}, pairs, judge, lambda node, opset: None)[1] == verdict
