@@ -13,7 +13,7 @@ from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import flat
 from relayout.layout.memory_format import boxes_of, is_whole
-from relayout.layout.metadata_keys import NODE_COST_KEY
+from relayout.layout.metadata_keys import NODE_COST_KEY, SOURCE_KEY
 from relayout.model.emit import Physical
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of, is_read
 from relayout.rewrite.context import RewriteContext
@@ -155,6 +155,9 @@ def _replace_node(
         is_permuted = own != in_source(len(port.operand.view.axes))
         if physical.shape is None and (is_permuted or boxes_of(format_)):
             context.annotate(physical.value, port.operand, own, format_)
+        if physical.shape is None and isinstance(writer, NodeWriter) and physical.value.producer() in writer.nodes:
+            result = node.outputs[port.index]
+            physical.value.metadata_props[SOURCE_KEY] = result.metadata_props.get(SOURCE_KEY) or result.name or ""
     context.insert_before(node)
     convert_results(context, node, planned)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,8 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 import relayout
+from relayout import Implementation, Layout
+from relayout.backend import Writing
 from relayout.report.schema import Numeric, Verification
 from relayout.verification import verify
+from relayout_backends.nhwc import Nhwc
 
 # A plugin of an accelerator at the end of a detector. The types of its results are not known, so no runtime runs `z`.
 DETECTOR = """<ir_version: 9, opset_import: ["" : 17, "TRT" : 1, "com.microsoft" : 1]>
@@ -159,3 +163,38 @@ def test_an_operator_that_onnxruntime_refuses_is_cut_out_where_the_model_keeps_i
 def test_an_operator_that_onnxruntime_refuses_is_not_taken_for_another(old: str, new: str) -> None:
     original, model = _model(ATTENTION), _model(ATTENTION.replace(old, new))
     assert not verify(model, "onnx", against=original).passed
+
+
+class Anywhere(Nhwc):
+    """Writes the custom operator as it is, on channels last."""
+
+    name = "anywhere"
+
+    def implementations(self, node: Any) -> Any:
+        if node.domain != "acme":
+            return super().implementations(node)
+        last = Layout.parse("NHWC")
+        return [Implementation((last,), (last,), rewrite=_write_alike)]
+
+
+def _write_alike(writing: Writing) -> None:
+    shape = writing.shape_of(0, is_result=True)
+    writing.set_result(0, writing.emit("Quant", [writing.read(0)], {}, shape=shape, domain="acme"))
+
+
+@pytest.mark.parametrize("operator", ["Relu", "Sigmoid"])
+def test_what_a_backend_writes_for_an_operator_stands_for_the_operators_results(operator: str) -> None:
+    """So the nodes behind it are compared, though no runtime computes it."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "acme" : 1]>
+        net (float[1,4,6,6] x) => (float[1,4,6,6] y) <float[4,4,3,3] w, float[1,4,6,6] q> {
+            a = Conv <pads = [1,1,1,1]> (x, w)
+            q = acme.Quant (a)
+            b = Relu (q)
+            y = Conv <pads = [1,1,1,1]> (b, w) }"""
+    legal, report = relayout.legalize(_model(text), Anywhere, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert _numeric(report.verification).not_compared == ()
+    [behind] = (node for node in legal.graph.node if node.op_type == "Relu")
+    behind.op_type = operator
+    assert verify(legal, Anywhere, against=_model(text)).passed is (operator == "Relu")
