@@ -57,9 +57,9 @@ def compare_in_pieces(
             faults += [fault for fault in refused if fault is not None]
             continue
         found, outputs, kept, left_out = _judgement(mine, theirs, outcomes, opaque)
-        if not outputs and not kept:
-            return found, _skipped(reason, next(iter(left_out.values()), "there is no output"))
         compared = [each.difference for ended in outcomes.values() for each in ended if each.difference is not None]
+        if not compared or not (outputs or kept):
+            return found, _skipped(reason, next(iter(left_out.values()), "there is nothing to run"))
         numeric = Numeric(
             status="compared",
             samples=sampling.samples,

@@ -110,7 +110,9 @@ class _Pairs:
         other = made[0][1].producer() if made else None
         if other is not None and other.op_identifier() == node.op_identifier():
             for value, theirs in zip(node.inputs, other.inputs, strict=False):
-                if value is not None and theirs is not None and value not in self.constants:
+                if value is None or theirs is None or value in self.constants:
+                    continue
+                if value.producer() is not None or theirs.producer() is not None:
                     yield value, theirs
 
     def given(self, value: ir.Value) -> ir.Value | None:
