@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference, Severity
-from relayout.verification.numeric.baseline import Feeds, behind, run, variant
+from relayout.verification.numeric.baseline import Feeds, Trial, behind, run, variant
 from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.filters import keeping
 from relayout.verification.numeric.float64.verdict import Samples, Side, in_float64
@@ -72,7 +72,7 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
     A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
     those in float64 only after one that is larger.
     """
-    prepared, baseline = runs.prepared, runs.prepared.baseline
+    prepared = runs.prepared
     judge = partial(_differences, prepared.model, prepared.original)
     differences = list(judge(runs.sources, runs.expected, runs.found, quantized=runs.quantized))
     if all(each.passed for each in differences):
@@ -86,11 +86,27 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
         return differences, None
     pairs = [
         (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
-        for trial, feed in zip(baseline.trials, runs.feeds, strict=True)
+        for trial, feed in _doubtful(runs, failed, judge)
     ]
     judge_exactly = partial(judge, failed, quantized=frozenset(), exact=True)
     differences, verdict = in_float64(differences, failed, pairs, judge_exactly, runs.body_of)
     return [each if _is_decided(each) else each.model_copy(update={"passed": True}) for each in differences], verdict
+
+
+def _doubtful(
+    runs: Runs, failed: Mapping[str, str], judge: Callable[..., Iterator[OutputDifference]]
+) -> list[tuple[Trial, Feeds]]:
+    """The trials, with the model's inputs, in which a value that `failed` differs by more than its type allows; all if
+    there is none."""
+    trials, start = list(zip(runs.prepared.baseline.trials, runs.feeds, strict=True)), 0
+    found = []
+    for trial, feeds in trials:
+        samples = slice(start, start + len(trial.results))
+        start = samples.stop
+        own = judge(failed, runs.expected[samples], runs.found[samples], quantized=runs.quantized)
+        if not all(each.passed for each in own):
+            found.append((trial, feeds))
+    return found or trials
 
 
 def _noisy(prepared: Prepared) -> Iterator[list[dict[str, Arrays]]]:
