@@ -108,7 +108,12 @@ function asked() {
   const options = optionsForm.values();
   const own = backendForm.values();
   if (Object.keys(own).length) options.backend_options = own;
-  return {backend: at("backend").value === OWN_TABLE ? parsedJson(at("backend-table").value, "The backend's table") : at("backend").value, options};
+  const samples = [...at("samples").files];
+  if (samples.length && model.graph) {
+    throw new service.ServiceError({title: "No inputs for graph JSON", detail: "files of inputs go with an ONNX model",
+      hint: "leave the inputs out, or send both as JSON to /v1/legalize"});
+  }
+  return {samples, backend: at("backend").value === OWN_TABLE ? parsedJson(at("backend-table").value, "The backend's table") : at("backend").value, options};
 }
 
 function parsedJson(text, where) {
@@ -199,6 +204,7 @@ function refuse(error) {
 // Show the model as it is. The answer and the downloads of the model before go.
 async function openModel(opened, about = opened.bytes ? bytes(opened.bytes.size) : "graph JSON") {
   stop();
+  at("samples").value = "";
   clearResult();
   at("form").classList.remove("compact");
   showAddress();
@@ -322,7 +328,7 @@ async function legalize() {
   }
   const own = begin("Sending the model", legalize);
   try {
-    const job = await service.createJob("legalize", model, request.backend, request.options, own.signal);
+    const job = await service.createJob("legalize", model, request, own.signal);
     own.job = job.id;
     showAddress(`?job=${encodeURIComponent(job.id)}`);
     await finishJob(job.id, own, objectiveOf(request.options), request);
@@ -502,7 +508,7 @@ function verificationOf(verification) {
   const good = outputs.filter(each => each.passed).length;
   const sentences = [];
   if (outputs.length) {
-    sentences.push(`${good} of ${count(outputs.length, "output")} equal to the source's on ${count(numeric.samples, "random input")}.`);
+    sentences.push(`${good} of ${count(outputs.length, "output")} equal to the source's on ${count(numeric.samples, "sample")} of the inputs.`);
   }
   if (kept) sentences.push(`${count(kept, "output")} not run, and computed as in the source from values that were compared.`);
   const numbers = sentences.join(" ") || `The outputs were not compared${numeric?.reason ? `: ${numeric.reason}` : ""}.`;
@@ -756,7 +762,7 @@ async function explain() {
   at("explain").textContent = "Working out the savings…";
   try {
     const options = Object.fromEntries(Object.entries(request.options).filter(([name]) => explainOptions.includes(name)));
-    const job = await service.createJob("explain", shown.model, request.backend, options, own.signal);
+    const job = await service.createJob("explain", shown.model, {backend: request.backend, options}, own.signal);
     own.job = job.id;
     const ended = await service.follow(job.id, onEvent(objectiveOf(options)), own.signal);
     if (ended.state !== "succeeded") throw new service.ServiceError(ended.problem ?? {title: "Cancelled", detail: "another page cancelled the work"});

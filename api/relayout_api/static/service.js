@@ -40,8 +40,8 @@ export const getJson = async (path, signal) => (await ask(path, {signal})).json(
 export const getBlob = async (path, signal) => (await ask(path, {signal})).blob();
 
 // The query and body of a request about a model: {name, graph} or {name, bytes}. A model of a job, {name, job}, gets its
-// bytes when they are needed.
-function requestOf(model, backend, options) {
+// bytes when they are needed. `samples` are the files of its inputs.
+function requestOf(model, {backend, options, samples = []} = {}) {
   if (model.graph) {
     const body = JSON.stringify({graph: model.graph, ...(backend ? {backend} : {}), ...(options ? {options} : {})});
     return {query: new URLSearchParams(), headers: {"Content-Type": "application/json"}, body};
@@ -57,7 +57,11 @@ function requestOf(model, backend, options) {
       query.set(name, value);
     }
   }
-  return {query, headers: {"Content-Type": "application/octet-stream"}, body: model.bytes};
+  if (!samples.length) return {query, headers: {"Content-Type": "application/octet-stream"}, body: model.bytes};
+  const form = new FormData();
+  form.append("model", model.bytes);
+  for (const file of samples) form.append("inputs", file);
+  return {query, headers: {}, body: form};
 }
 
 // The drawing of a model as it is.
@@ -66,9 +70,9 @@ export async function draw(model, signal) {
   return (await ask(`v1/graph?${query}`, {method: "POST", headers, body, signal})).json();
 }
 
-export async function createJob(kind, model, backend, options, signal) {
+export async function createJob(kind, model, request, signal) {
   if (model.job && !model.bytes) model.bytes = await getBlob(sourceOf(model.job), signal);
-  const {query, headers, body} = requestOf(model, backend, options);
+  const {query, headers, body} = requestOf(model, request);
   query.set("kind", kind);
   if (model.name) query.set("name", model.name.slice(-255));
   return (await ask(`v1/jobs?${query}`, {method: "POST", headers, body, signal})).json();
