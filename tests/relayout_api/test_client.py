@@ -110,6 +110,7 @@ def test_models_are_compared_on_inputs_that_are_sent(
     source = to_json(read_model(path)) if is_json else path
     rng = np.random.default_rng(0)
     images = [rng.standard_normal((1, 8, 6, 4), np.float32) for _ in range(2)]
+    images[0][0, 0, 0, :3] = np.nan, np.inf, -np.inf
     inputs = [{"image": image, "parts": np.array([3, 5])} for image in images]
     result = remote.legalize(source, "onnx", inputs=inputs)
     assert result.model is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import jsonschema
@@ -10,7 +11,7 @@ import pytest
 from graphs import Net
 
 from relayout import explain, legalize, render_text, verify
-from relayout.report.schema import Report, Totals
+from relayout.report.schema import Numeric, OutputDifference, Report, Totals, Verification
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "report.schema.json"
 NOTE = "python tests/report/test_schema.py writes docs/report.schema.json anew"
@@ -36,6 +37,24 @@ def test_reports_are_valid_by_the_published_schema(backend: str) -> None:
         jsonschema.validate(json.loads(each.model_dump_json()), published)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**json.loads(report.model_dump_json()), "schema_version": 2}, published)
+
+
+def test_an_infinite_difference_is_valid_json_and_read_again() -> None:
+    """JSON has no infinity, and null would be no number."""
+    infinite = OutputDifference(
+        name="y", max_abs=math.inf, max_rel=math.nan, tolerance=1e-4, sensitivity=-math.inf, passed=False
+    )
+    net = Net()
+    net.output(net.node("Relu", net.input("x", (2, 3))))
+    _, plain = legalize(net.model(), "onnx")
+    numeric = Numeric(status="compared", outputs=(infinite,))
+    verification = Verification(passed=False, numeric=numeric)
+    report = plain.model_copy(update={"verification": verification})
+    for text in (report.model_dump_json(), json.dumps(report.model_dump(mode="json"), allow_nan=False)):
+        jsonschema.validate(json.loads(text), json.loads(PUBLISHED.read_text()))
+        [found] = Report.model_validate_json(text).verification.numeric.outputs  # type: ignore[union-attr]
+        assert (found.max_abs, found.sensitivity) == (math.inf, -math.inf)
+        assert math.isnan(found.max_rel)
 
 
 def test_a_report_and_its_parts_are_printed_in_few_words() -> None:

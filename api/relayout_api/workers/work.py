@@ -346,11 +346,12 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
 
 
 def _parts(report: Report, repeats: bool, model: bytes | Content, choices: bytes = b"") -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json")), choices, repeats, **_facts(report))
+    return Answer(model, report.model_dump_json().encode(), choices, repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
-    whole = _json({**members, "report": report.model_dump(mode="json")})
+    # The encoder writes null for infinity.
+    whole = _json({**members, "report": msgspec.Raw(report.model_dump_json().encode())})
     return Answer(whole, repeats=repeats, **_facts(report))
 
 

@@ -352,10 +352,16 @@ def _packed(sample: Inputs) -> bytes:
 
 
 def _listed(data: object) -> Any:
-    """An array, or a sequence of numbers, as JSON."""
+    """An array, or a sequence of numbers, as JSON; those that JSON lacks as "nan", "inf" and "-inf"."""
     import numpy as np
 
-    return np.asarray(data).tolist()
+    array = np.asarray(data)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        named = array.astype(object)
+        for place in zip(*np.nonzero(~np.isfinite(array)), strict=True):
+            named[place] = str(array[place].item())
+        return named.tolist()
+    return array.tolist()
 
 
 def _query(kind: str, backend: Backend | None, options: Mapping[str, Any]) -> list[tuple[str, str]]:

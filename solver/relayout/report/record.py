@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
-from msgspec import NODEFAULT, Struct, structs
+from msgspec import NODEFAULT, Struct, json, structs
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
-__all__ = ["AtLeast", "Record"]
+__all__ = ["AtLeast", "Record", "Unbounded"]
 
 
 class AtLeast(Struct, frozen=True):
@@ -25,6 +25,13 @@ class AtLeast(Struct, frozen=True):
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return {**handler(source), "ge": self.least}
+
+
+class Unbounded(Struct, frozen=True):
+    """May be infinite or NaN, as a part of the annotation of a float: JSON has no such number, and gets its name."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(schema), {"type": "string", "enum": ["Infinity", "-Infinity", "NaN"]}]}
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -39,8 +46,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return structs.replace(self, **update)
 
     def model_dump(self, *, mode: Literal["json", "python"] = "python", include: Any = None) -> Any:
-        """The record as a dict; `include` leaves out other fields, as in pydantic."""
-        return _adapter(type(self)).dump_python(self, mode=mode, include=include)
+        """The record as a dict; `include` leaves out other fields, as in pydantic. By the mode `json`, infinity and NaN
+        are strings."""
+        if mode == "json":
+            return json.decode(_adapter(type(self)).dump_json(self, include=include))
+        return _adapter(type(self)).dump_python(self, include=include)
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
         """The record as JSON. Infinity and NaN are strings."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 from msgspec.structs import force_setattr
 
-from relayout.report.record import AtLeast, Record
+from relayout.report.record import AtLeast, Record, Unbounded
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -304,6 +304,9 @@ class Finding(Record, frozen=True, kw_only=True):
         return f" ({', '.join(sides)})" if sides else ""
 
 
+_Distance = Annotated[float, Unbounded()]
+
+
 class OutputDifference(Record, frozen=True, kw_only=True):
     """One output of two models on the same inputs.
 
@@ -315,18 +318,19 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     rounding is expected to make: a channel of small numbers beside large ones. 0: there is none.
 
     If `max_rel` exceeds `tolerance`, or a slice differs, both models are run in float64, and the difference there
-    decides (`in_float64`, with its own maximum). None: it was not needed, or could not be run.
+    decides (`in_float64`, with its own maximum). None: it was not needed, or could not be run. A difference is infinite
+    where one of two elements is infinite, NaN, or missing.
     """
 
     name: str
-    max_abs: float
-    max_rel: float
-    tolerance: float
-    sensitivity: float
+    max_abs: _Distance
+    max_rel: _Distance
+    tolerance: _Distance
+    sensitivity: _Distance
     passed: bool
-    in_slice: float = 0.0
-    in_float64: float | None = None
-    tolerance_in_float64: float | None = None
+    in_slice: _Distance = 0.0
+    in_float64: _Distance | None = None
+    tolerance_in_float64: _Distance | None = None
 
 
 class NotCompared(Record, frozen=True, kw_only=True):
