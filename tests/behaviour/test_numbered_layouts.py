@@ -82,9 +82,9 @@ RIGHT = table("MatMul", ["**", "{0,1}"], ["**"])
 """The right operand of a product is column-major."""
 
 
-def products(*constant: bool, operator: str = "MatMul", extents: tuple[int, ...] = (7, 9, 4)) -> Net:
+def products(*constant: bool, operator: str = "MatMul", extents: tuple[int, ...] = (7, 9, 4), opset: int = 17) -> Net:
     """A chain of products with right operands that are constant or not."""
-    net = Net()
+    net = Net(opset)
     value = net.input("x", (5, extents[0]))
     for n, is_constant in enumerate(constant):
         shape = extents[n : n + 2]
@@ -108,12 +108,12 @@ def assert_legal_twice(model: onnx.ModelProto, backend: Any) -> onnx.ModelProto:
     return legal
 
 
-@pytest.mark.parametrize("constant", [(True,), (False,), (True, False), (False, False)])
-def test_a_product_whose_right_operand_is_column_major_has_no_form(constant: tuple[bool, ...]) -> None:
+@pytest.mark.parametrize("constant", [(False,), (True, False), (False, False)])
+def test_a_product_of_data_whose_right_operand_is_column_major_has_no_form(constant: tuple[bool, ...]) -> None:
     """Not with exchanged operands either: they are the left and right ones of the product that is written."""
     with pytest.raises(InfeasibleError) as refused:
         relayout.legalize(products(*constant).model(), RIGHT)
-    assert refused.value.conflict == ("MatMul 'n0' input 1 requires {0,1}",)
+    assert refused.value.conflict == (f"MatMul 'n{constant.index(False)}' input 1 requires {{0,1}}",)
     assert refused.value.hint.startswith(
         "MatMul has no form with its operands in these orders; a `rewrite` can write another operator; "
     )
@@ -123,8 +123,21 @@ def test_a_relaxation_is_in_the_notation_of_the_requirement() -> None:
     with pytest.raises(InfeasibleError) as refused:
         relayout.legalize(products(False).model(), RIGHT)
     assert refused.value.relaxation == ("MatMul 'n0' took input 1 in {1,0}",)
+
+
+@pytest.mark.parametrize("constant", [(True,), (True, True)])
+def test_a_product_with_a_column_major_constant_is_a_gemm(constant: tuple[bool, ...]) -> None:
+    legal = assert_legal_twice(products(*constant).model(), RIGHT)
+    assert [node.op_type for node in legal.graph.node] == ["Gemm"] * len(constant)
+    assert [[each.i for each in node.attribute if each.name == "transB"] for node in legal.graph.node] == [[1]] * len(
+        constant
+    )
+
+
+def test_a_relaxation_of_a_constant_is_without_its_order() -> None:
+    """Before opset 11 a Gemm has a third operand, so there is none in place of a MatMul."""
     with pytest.raises(InfeasibleError) as refused:
-        relayout.legalize(products(True).model(), RIGHT)
+        relayout.legalize(products(True, opset=10).model(), RIGHT)
     assert refused.value.relaxation == ("MatMul 'n0' took input 1 in another order",)
 
 

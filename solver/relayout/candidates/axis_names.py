@@ -21,7 +21,19 @@ from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat
-from relayout.ops import Axes, Fixed, Free, OperatorClass, RegionEdge, Relabel, extents_of, given_at, read_at, rows
+from relayout.ops import (
+    Axes,
+    Fixed,
+    Free,
+    Listed,
+    OperatorClass,
+    RegionEdge,
+    Relabel,
+    extents_of,
+    given_at,
+    read_at,
+    rows,
+)
 from relayout.ops.operand_roles import tells_apart
 
 __all__ = ["AxisNames", "KnownNames", "OperandNames", "filled_names", "own_names"]
@@ -168,6 +180,8 @@ class AxisNames(OperandNames):
                 self._enter_view(node, rule)
             elif isinstance(rule, Fixed):
                 self._enter_fixed(node, rule)
+            elif isinstance(rule, Listed):
+                self._enter_listed(node, rule)
             elif rule is None and node.op_type in _same_axes_operators():
                 self._enter_pinned(node)
         for node, region_edges in tensors.region_edges.items():
@@ -254,6 +268,16 @@ class AxisNames(OperandNames):
         for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
             if value is not None and axis_names is not None and self._has_names(value):
                 self._stated += zip(self._axes_of(value), axis_names, strict=False)
+
+    def _enter_listed(self, node: ir.Node, rule: Listed) -> None:
+        """Operands of a product have the names of the axes that they share, as those of a MatMul have."""
+        values = (*node.inputs, *node.outputs)
+        axes = [self._axes_of(value) if value is not None and self._has_names(value) else () for value in values]
+        shared = [
+            [(n + len(node.inputs) * is_result, axis) for is_result, n, axis in own] for own in rule.permutable_within
+        ]
+        named = [[(n, axis) for n, axis in own if axes[n]] for own in shared]
+        self._join([(own, own) for own in named if len(own) > 1], axes)
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
         values = (*node.inputs, *node.outputs)

@@ -263,7 +263,9 @@ class FreeNode:
         runs as in the source."""
         is_foreign = self._is_tiled_unknowingly(dims)
         for written in self._rule.decompositions:
-            if is_foreign and not written.tiles:
+            if (is_foreign and not written.tiles) or not self._has_constants_for(written):
+                continue
+            if written.is_whole and not may_convert:
                 continue
             lowering = next(
                 (lowering for lowering in self._lowerings(dims, written) if written.takes(lowering.axes)), None
@@ -279,6 +281,11 @@ class FreeNode:
             if cost is not None:
                 return requirement, lowering, cost
         return None
+
+    def _has_constants_for(self, written: Decomposition) -> bool:
+        """Whether the node reads a constant, which is no port, if the decomposition needs one."""
+        data = [port for port in self._choice.ports if not port.is_result]
+        return not written.needs_constant or len(data) < len(self._rule.inputs)
 
     def _is_dear(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic) -> bool:
         """Whether this traffic is more than that of converting every operand to ONNX's order, and every result back."""
@@ -327,7 +334,7 @@ class FreeNode:
             lowering = FreeLowering(place, asked=True)
             is_itself = not permuted and (rule.allows(lowering.axes) or bool(rule.axis_names))
             for written in (None,) if is_itself else rule.decompositions:
-                if written is not None and not written.takes(lowering.axes):
+                if written is not None and not (self._has_constants_for(written) and written.takes(lowering.axes)):
                     continue
                 lowering = FreeLowering(place, asked=True, rewritten=written)
                 cost = self._cost(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, groupby, permutations, product
 from string import ascii_letters
 
 from msgspec import Struct
@@ -69,7 +69,15 @@ def product_rule(node: Reading, right: int) -> Free:
     batch = tuple(range(rows - 1))
     batched = len(b) > 2
     product = _Product(contracted, column, batched, extents)
-    transposes = node.node.op_type == "MatMul"
+    decompositions, proposals = [], []
+    if node.node.op_type == "MatMul":
+        decompositions.append(Decomposition(product.write_transposed, product.is_transposed, product.extra))
+        proposals.append(product.proposed)
+        if node.opset >= _GEMM_WITHOUT_SUMMAND and node.is_float():
+            decompositions.append(
+                Decomposition(product.write_gemm, product.is_gemm, needs_constant=True, is_whole=True)
+            )
+            proposals.append(product.proposed_gemms)
     return free(
         extents,
         tuple(inputs),
@@ -79,11 +87,13 @@ def product_rule(node: Reading, right: int) -> Free:
         tileable=batch if batched else tuple(range(rows)),
         permutable_within=(contracted, column),
         insertion_rule=_TransposedInsertion(contracted, column),
-        suggested=product.proposed if transposes else (lambda _order: ()),
-        decompositions=(Decomposition(product.write_transposed, product.is_transposed, product.extra),)
-        if transposes
-        else (),
+        suggested=lambda order: chain.from_iterable(proposed(order) for proposed in proposals),
+        decompositions=tuple(decompositions),
     )
+
+
+# Before, a Gemm has three operands.
+_GEMM_WITHOUT_SUMMAND = 11
 
 
 class _Product(Struct, frozen=True):
@@ -94,6 +104,11 @@ class _Product(Struct, frozen=True):
     column: int
     batched: bool
     extents: tuple[Extent, ...]
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the right operand is a matrix, but for unit axes."""
+        return not self.batched or all(extent == 1 for extent in self.extents[: self.contracted - 1])
 
     def is_plain(self, order: Axes) -> bool:
         """Whether ONNX's operator supports its operands in this order."""
@@ -128,6 +143,49 @@ class _Product(Struct, frozen=True):
             yield (*before[:-1], *reversed(working), before[-1])
         else:
             yield (*before, *reversed(working))
+
+    def is_gemm(self, order: Axes) -> bool:
+        """Whether this is a product of two matrices, each of which may be transposed, as may the result. The rows
+        are neighbours in each operand, apart from those of extent 1, and become one axis as for `is_transposed`."""
+        if not self.is_matrix or order.count(self.contracted) != 1 or order.count(self.column) != 1:
+            return False
+        if sum(not isinstance(self.extents[axis], int) for axis in {*order} - {self.contracted, self.column}) > 1:
+            return False
+        long = self._long_rows(order)
+        others = [order.index(axis) for axis in (self.contracted, self.column)]
+        return all(place < long[0] or place > long[-1] for place in others)
+
+    def _long_rows(self, order: Axes) -> Axes:
+        """The positions of the rows but for those of extent 1; one of these if there is no other."""
+        rows = [place for place, axis in enumerate(order) if axis < self.contracted]
+        return tuple([place for place in rows if self.extents[order[place]] != 1] or rows[:1])
+
+    def proposed_gemms(self, order: Axes) -> Iterator[Axes]:
+        """Every order of the rows, the contracted axis and the column, as positions of this order, which has no unit
+        axes. Two rows or more only leave the place that they do not have in the source: else operands would get orders
+        of which no other node knows."""
+        if not self.is_matrix or (len(order) > 3 and self.is_plain(order)):
+            return
+        blocks = [
+            tuple(own) for _, own in groupby(range(len(order)), lambda place: max(order[place], self.contracted - 1))
+        ]
+        if len(blocks) == 3:
+            yield from (tuple(chain(*each)) for each in permutations(blocks))
+
+    def write_gemm(self, writing: DecompositionWriter) -> None:
+        """A Gemm, of the operands in the other order where the result is transposed."""
+        order = writing.axes
+        rows = tuple([place for place, axis in enumerate(order) if axis < self.contracted])
+        first, contracted, column = self._long_rows(order)[0], order.index(self.contracted), order.index(self.column)
+        is_flipped = [contracted < first, column < contracted]
+        left = writing.read(0, [(contracted,), rows] if is_flipped[0] else [rows, (contracted,)])
+        right = writing.read(1, [(column,), (contracted,)] if is_flipped[1] else [(contracted,), (column,)])
+        operands, dims = [left, right], [rows, (column,)]
+        if column < first:
+            operands, dims = operands[::-1], dims[::-1]
+            is_flipped = [not is_flipped[1], not is_flipped[0]]
+        attributes = {f"trans{side}": int(own) for side, own in zip("AB", is_flipped, strict=True)}
+        writing.set_result(0, writing.emit_dims("Gemm", operands, attributes, dims), dims)
 
     def write_transposed(self, writing: DecompositionWriter) -> None:
         """A MatMul of the transposes, in the other order."""

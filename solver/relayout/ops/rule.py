@@ -134,12 +134,15 @@ class DecompositionWriter(Protocol):
 class Decomposition(Struct, frozen=True):
     """A node lowered to primitive operators by `write`, for the orders that `takes` accepts. `extra` is the traffic
     beyond the operator itself: (positions in the order that a tensor has, how often it is read or written). `tiles`: it
-    takes tiled axes too, also where the operator does not."""
+    takes tiled axes too, also where the operator does not. `needs_constant`: only where an input is a constant.
+    `is_whole`: it is one operator that takes the node's place, so a requirement of the node holds for it as well."""
 
     write: Callable[[DecompositionWriter], None]
     takes: Callable[[Axes], bool] = _always
     extra: Callable[[Axes], Traffic] = _nothing
     tiles: bool = False
+    needs_constant: bool = False
+    is_whole: bool = False
 
 
 Permutation = Literal["", "same", "asymmetric"]

@@ -1,0 +1,121 @@
+"""A product of two matrices reads and writes either order of their axes: it is a MatMul, or a Gemm that transposes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net, assert_same_numbers
+from legalization_checks import checked, operators
+
+from relayout import Backend, legalize
+
+
+def turned(net: Net, value: str, is_turned: bool) -> str:
+    return net.transpose(value, 1, 0) if is_turned else value
+
+
+def at_no_cost(model: onnx.ModelProto) -> list[str]:
+    """The operators of the legal model, which costs nothing, computes the same, and is as cheap in a second run."""
+    legal, report = checked(model, "onnx")
+    assert report.cost == 0
+    assert_same_numbers(model, legal)
+    assert legalize(legal, "onnx")[1].cost == 0
+    assert legalize(model, "onnx", engine="cp-sat")[1].cost == 0
+    return operators(legal)
+
+
+@pytest.mark.parametrize(("left", "result"), list(product([False, True], repeat=2)))
+def test_a_product_with_a_constant_takes_and_gives_either_order(left: bool, result: bool) -> None:
+    net = Net()
+    rows = turned(net, net.input("x", (5, 7) if not left else (7, 5)), left)
+    net.output(turned(net, net.node("MatMul", rows, net.weight(7, 9)), result))
+    assert at_no_cost(net.model()) == ["MatMul" if left == result else "Gemm"]
+
+
+@pytest.mark.parametrize(("right", "result"), list(product([False, True], repeat=2)))
+def test_the_constant_may_be_the_left_operand(right: bool, result: bool) -> None:
+    net = Net()
+    columns = turned(net, net.input("x", (9, 7) if right else (7, 9)), right)
+    net.output(turned(net, net.node("MatMul", net.weight(5, 7), columns), result))
+    assert at_no_cost(net.model()) == ["MatMul" if right == result else "Gemm"]
+
+
+def test_a_product_of_data_is_no_gemm() -> None:
+    """A Gemm could take each operand in an order of its own. But one order of the axes of the product orders all its
+    operands, so a second run would find more than the first. That with a constant has the same types."""
+    net = Net()
+    for n, other in enumerate((net.weight(7, 9), net.input("y", (7, 9)))):
+        net.output(net.node("MatMul", net.transpose(net.input(f"x{n}", (7, 5)), 1, 0), other))
+    legal, report = checked(net.model(), "onnx")
+    assert sorted(operators(legal)) == ["Gemm", "MatMul", "Transpose"]
+    assert legalize(legal, "onnx")[1].cost == report.cost == 2 * 35 * 4
+
+
+@pytest.mark.parametrize("length", [6, "length"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_batch_of_one_matrix_is_a_matrix(length: int | str, opset: int) -> None:
+    net = Net(opset)
+    features = net.node("Relu", net.input("x", (1, 8, length)))
+    rows = net.node("MatMul", net.transpose(features, 0, 2, 1), net.weight(8, 12))
+    net.output(net.node("Relu", rows))
+    assert "Gemm" in at_no_cost(net.model())
+
+
+def test_the_rows_of_a_whole_image_become_one_axis() -> None:
+    net = Net()
+    image = net.transpose(net.input("x", (1, 8, 4, 6)), 0, 2, 3, 1)
+    net.output(net.node("Softmax", net.node("MatMul", image, net.weight(8, 12)), axis=-1))
+    net.output(net.transpose(net.node("MatMul", net.input("y", (1, 4, 6, 8)), net.weight(8, 12)), 0, 3, 1, 2))
+    assert at_no_cost(net.model()).count("Gemm") == 2
+
+
+def test_attention_over_one_sequence_needs_one_transpose() -> None:
+    """The queries, or else the keys, lie in another order than their product gives."""
+    net = Net()
+    tokens = net.node("LayerNormalization", net.input("x", (1, 16, 24)), net.weight(24), axis=-1)
+    heads = [
+        net.transpose(net.node("Reshape", net.node("MatMul", tokens, net.weight(24, 24)), shape), 0, 2, 1, 3)
+        for shape in [net.constant([1, 16, 3, 8])] * 3
+    ]
+    scores = net.node("MatMul", heads[0], net.transpose(heads[1], 0, 1, 3, 2))
+    mixed = net.transpose(net.node("MatMul", net.node("Softmax", scores, axis=-1), heads[2]), 0, 2, 1, 3)
+    joined = net.node("Reshape", mixed, net.constant([1, 16, 24]))
+    net.output(net.node("Add", net.node("MatMul", joined, net.weight(24, 24)), tokens))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert report.after.transposes == 1
+    assert report.cost == 2 * 16 * 24 * 4
+    assert_same_numbers(model, legal)
+    assert legalize(legal, "onnx")[1].cost == report.cost
+
+
+@pytest.mark.parametrize(
+    ("opset", "dtype"), [(10, onnx.TensorProto.FLOAT), (17, onnx.TensorProto.INT32)], ids=["opset 10", "integers"]
+)
+def test_a_gemm_is_written_only_where_onnx_and_runtimes_have_it(opset: int, dtype: int) -> None:
+    """Before opset 11 a Gemm has a third operand, and onnxruntime has none of integers."""
+    net = Net(opset)
+    rows = net.transpose(net.input("x", (7, 5), dtype), 1, 0)
+    other = net.weight(7, 9) if dtype == onnx.TensorProto.FLOAT else net.constant(np.ones((7, 9), np.int32))
+    net.output(net.node("MatMul", rows, other), dtype)
+    legal, report = checked(net.model(), "onnx")
+    assert sorted(operators(legal)) == ["MatMul", "Transpose"]
+    assert report.after.transposes == 1
+
+
+class WithoutTransposedGemm(Backend):
+    name = "without-transposed-gemm"
+
+    def supports(self, node: ir.Node) -> bool:
+        return node.op_type != "Gemm" or not node.attributes.get_int("transA", 0)
+
+
+def test_a_gemm_that_the_backend_does_not_support_is_not_written() -> None:
+    net = Net()
+    net.output(net.node("MatMul", net.transpose(net.input("x", (7, 5)), 1, 0), net.weight(7, 9)))
+    legal, _ = checked(net.model(), WithoutTransposedGemm())
+    assert sorted(operators(legal)) == ["MatMul", "Transpose"]
