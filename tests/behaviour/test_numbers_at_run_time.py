@@ -144,3 +144,21 @@ def test_numbers_of_other_axes_are_found_without_a_run(kind: str, version: int) 
         places.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(places)[[0, 2, 1, 3]], places.name))
     found = verify(legal, "onnx", against=source, run=False)
     assert [finding.rule for finding in found.findings if finding.severity == "error"] == ["axis-mismatch"]
+
+
+@pytest.mark.parametrize("region", ["{}", "{0, 0, 0, 0, 1, 1, 1, 1}", "read", "read empty"], ids=str)
+def test_a_region_that_a_resize_does_not_read_stays_as_it_is(region: str) -> None:
+    """Only `tf_crop_and_resize` reads it. For the other modes tf2onnx writes an empty one."""
+    length = 8 if region in ("read", "{0, 0, 0, 0, 1, 1, 1, 1}") else 0
+    given = f", float[{length}] roi" if region.startswith("read") else ""
+    constant = "" if given else f", float[{length}] roi = {region}"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1,3,4,6] x{given}) => (float[1,8,9,3] y) <float[4] scales = {{1, 1, 2, 1.5}}{constant}> {{
+            rectified = Relu (x)
+            resized = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric"> (rectified, roi, scales)
+            y = Transpose <perm = [0, 2, 3, 1]> (resized) }}""")
+    legal, report = legalize(model, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.cost == 2 * 4 * 72
+    assert [node.op_type for node in legal.graph.node] == ["Relu", "Transpose", "Resize"]

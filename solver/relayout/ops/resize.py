@@ -40,7 +40,8 @@ def resize(node: Reading) -> Free:
     given = node.ints("axes")
     covered = tuple(numbered[a % len(axes)] for a in given) if given is not None else numbered
     arrays = {index: node.constant(index) for index in inputs if node.is_known(index)}
-    computed = {name: index for index, name in inputs.items() if index not in arrays}
+    # Only `tf_crop_and_resize` reads the region, which may be empty.
+    computed = {name: index for index, name in inputs.items() if index not in arrays and name != "roi"}
     is_named = given is not None or (bool(computed) and node.opset >= _NAMED_SINCE)
     numbers = _Numbers(axes, covered, is_named, _scales_attribute(node), arrays, computed)
     factors = numbers.factors(next((arrays[n] for n in arrays if inputs[n] == "scales"), np.zeros(0)))
@@ -126,8 +127,7 @@ class _Numbers(Struct, frozen=True):
                 constants[index] = array[sequence]
             elif array.size == 2 * len(covered):
                 constants[index] = array.reshape(2, -1)[:, sequence].reshape(-1)
-        ends = tuple(len(covered) + i for i in sequence)
-        reordered = {index: (*sequence, *(ends if name == "roi" else ())) for name, index in self.computed.items()}
+        reordered = {index: tuple(sequence) for index in self.computed.values()}
         return Edit({"axes": places} if self.is_named else {}, constants, reordered)
 
 

@@ -196,6 +196,9 @@ def _axes_of_numbers(node: ir.Node, n: int, order: Sequence[int] = ()) -> tuple[
     value, shape = node.inputs[n] if n < len(node.inputs) else None, node.outputs[0].shape
     if value is None or shape is None or small_constant(value) is not None:
         return None, {}
+    is_region = node.op_type == "Resize" and n == 1 and len(node.inputs) > 2  # before opset 11 the scales are there
+    if is_region and node.attributes.get_string("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return None, {}  # no other mode reads it, and it may be empty
     rank = len(shape)
     has_axes = "axes" in node.attributes or (node.op_type == "Pad" and len(node.inputs) > 3)
     axes = constant_ints(node, "axes", 3) if has_axes else tuple(range(rank))
