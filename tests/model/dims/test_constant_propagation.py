@@ -381,3 +381,22 @@ def test_an_if_whose_condition_is_known_gives_what_its_branch_does(
     model = read_model(onnx.parser.parse_model(TILE.format(n=n, h=h, w=w)))
     [added] = (node for node in model.graph if node.op_type == "Add")
     assert added.outputs[0].shape == expected
+
+
+def test_a_size_that_is_scaled_by_a_quotient_of_a_constant_is_known() -> None:
+    """torchvision's detectors scale their image so that its shorter side has a given length."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,3,30,40] x) => (float[n,c,h,w] y)
+        <int64[2] head = {1, 3}, int64[2] image = {30, 40}, float target = {90}> {
+            shorter = ReduceMin <keepdims = 0> (image)
+            side = Cast <to = 1> (shorter)
+            part = Reciprocal (side)
+            scale = Mul (part, target)
+            sides = Cast <to = 1> (image)
+            scaled = Mul (sides, scale)
+            rounded = Round (scaled)
+            tail = Cast <to = 7> (rounded)
+            sizes = Concat <axis = 0> (head, tail)
+            y = Resize (x, , , sizes) }""")
+    (result,) = read_model(model).graph.outputs
+    assert list(result.shape or ()) == [1, 3, 90, 120]

@@ -42,8 +42,8 @@ LARGEST_VIEW = 1 << 60
 ROUNDS = 16
 ARITHMETIC = frozenset(
     "Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less "
-    "Max Min Mod Mul Neg Not OneHot Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice "
-    "Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
+    "Max Min Mod Mul Neg Not OneHot Or Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape "
+    "Size Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
 _ASKING = frozenset(["Shape", "Size"])
