@@ -224,6 +224,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "an operator with the wrong number of inputs",
         "node 0 (Relu)",
     ),
+    "one of many operands left out": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Sum", ["x", "", "x"], ["a"])),
+        "an operand that ONNX requires is left out",
+        "node 0 (Sum), input 1",
+    ),
     "attribute of another type": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Transpose", ["x"], ["a"], perm="10")),
         "an attribute has the wrong type",

@@ -333,6 +333,16 @@ def test_an_invalid_graph_is_an_input_error_in_every_container(body: str, found:
             verify(source, "onnx")
 
 
+def test_a_model_that_cannot_be_read_is_not_run() -> None:
+    """onnxruntime ends the process for a Sum with an operand left out."""
+    original = model_of("net (float[2,3] x, float[2,3] z) => (float[2,3] y) { y = Sum (x, z) }")
+    wrong = ir.to_proto(original)
+    wrong.graph.node[0].input[1] = ""
+    verification = verify(wrong, "onnx", against=original)
+    assert verification.numeric is None
+    assert ("shape", "error") in {(finding.rule, finding.severity) for finding in verification.findings}
+
+
 def test_a_self_contradictory_model_is_checked_as_far_as_possible() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20]>

@@ -22,8 +22,9 @@ _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.value
 _NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "INT", "INTS")}
 
 
-Kind = tuple[str, str, int, int, tuple[tuple[str, int], ...]]
-"""The domain and operator of a node, how many operands and results it has, and its attributes' names and types."""
+Kind = tuple[str, str, int, tuple[int, ...], int, tuple[tuple[str, int], ...]]
+"""The domain and operator of a node, how many operands it has and which are left out, how many results, and its
+attributes' names and types."""
 
 
 class Surroundings(Struct):
@@ -124,7 +125,8 @@ def check_body(
     for index, (node, domain, operator, inputs, results) in enumerate(parts):
         attributes = node.attribute[:]
         given = tuple([(attribute.name, attribute.type) for attribute in attributes])
-        kind = domain, operator, len(inputs), len(results), given
+        left_out = tuple([n for n, name in enumerate(inputs) if not name]) if "" in inputs else ()
+        kind = domain, operator, len(inputs), left_out, len(results), given
         is_known = kind in around.kinds
         if not is_known:
             try:

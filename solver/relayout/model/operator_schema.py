@@ -26,6 +26,7 @@ __all__ = [
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
+_VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 LAYOUT_PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
 """The attributes by which a Transpose or a layout_transform may say its layouts, in ONNX's own domain too."""
 _OF_LAYOUTS = {"Transpose": frozenset(name for pair in LAYOUT_PAIRS for name in pair)}
@@ -51,6 +52,8 @@ _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 class _Definition(Struct, frozen=True):
     inputs: tuple[int, int]
     outputs: tuple[int, int]
+    repeated: int
+    """From this input on, any number may follow, all of one type and none left out."""
     attributes: Mapping[str, int]
     required: tuple[str, ...]
     is_deprecated: bool
@@ -72,10 +75,18 @@ def _definition(op: str, domain: str, version: int) -> _Definition | None:
     return _Definition(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
+        _first_repeated(schema),
         {name: attribute_number(attribute) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
         bool(schema.deprecated),
     )
+
+
+def _first_repeated(schema: onnx.defs.OpSchema) -> int:
+    """The index of the input that stands for any number of the same type; above all indices where there is none."""
+    last = schema.inputs[-1] if schema.inputs else None
+    is_repeated = last is not None and last.option == _VARIADIC and last.is_homogeneous
+    return len(schema.inputs) - 1 if is_repeated else ANY_NUMBER
 
 
 def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.AttributeType | None:
@@ -168,6 +179,11 @@ def check_node(
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
                 found=str(len(operands)),
             )
+    for index, name in enumerate(node.input):
+        # onnx.checker accepts it, and onnxruntime ends the process.
+        if not name and index >= definition.repeated:
+            where = f"input {index}"
+            raise InputError("an operand that ONNX requires is left out", where=where, expected="a value", found="''")
     given = {name for name, _ in attributes}
     others = given - definition.attributes.keys() if is_known else ()
     for name in sorted(others):

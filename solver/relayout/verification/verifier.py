@@ -140,7 +140,8 @@ def verify(
         if any(limit is not None for limit in limits.values()):
             findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     with _as_far_as_it_goes(faults):
-        if shared is not None and original is not None and run:
+        # A model that could not be read is not run: onnxruntime ends the process for some faults.
+        if shared is not None and original is not None and run and not faults:
             feeds = checked_inputs(original, inputs)
             sampling = Sampling(len(feeds) or samples, seed, dims, feeds)
             found, numeric = _numeric(subject, original, chosen, findings, sampling, (model, shared.source))

@@ -27,6 +27,9 @@ Conv <kernel_shape, pads, data_layout> (X, W) => (Y) {
     Xn = Transpose <perm = [0,3,1,2]> (X)
     Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, W)
     Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
+NATIVE = """t = Transpose <perm = [0,2,3,1]> (x)
+    c = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1], data_layout = "NHWC"> (t, w)
+    a = Transpose <perm = [0,3,1,2]> (c)"""
 
 
 def model_of(nodes: str, functions: str = "") -> ir.Model:
@@ -211,13 +214,18 @@ def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
     branch = f"""yes = Constant <value = bool {{1}}> ()
         a = If (yes) <then_branch = t () => (float[1,4,6,6] p) {{ {CONV.replace("a =", "p =")} }},
                       else_branch = e () => (float[1,4,6,6] q) {{ r = {CONV.split(" = ", 1)[1]} q = Neg (r) }}>"""
-    native = """t = Transpose <perm = [0,2,3,1]> (x)
-        c = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1], data_layout = "NHWC"> (t, w)
-        a = Transpose <perm = [0,3,1,2]> (c)"""
-    assert verify(kept(native, functions=BODY), "onnx", against=lossy()).passed
-    assert not verify(kept(native, "1.0000002", BODY), "onnx", against=lossy()).passed
+    assert verify(kept(NATIVE, functions=BODY), "onnx", against=lossy()).passed
+    assert not verify(kept(NATIVE, "1.0000002", BODY), "onnx", against=lossy()).passed
     assert verify(kept(branch), "onnx", against=lossy(branch)).passed
     assert not verify(kept(branch, "1.0000002"), "onnx", against=lossy(branch)).passed
+
+
+def test_functions_of_another_opset_are_a_reason_and_no_failure() -> None:
+    model = ir.to_proto(kept(NATIVE, functions=BODY))
+    model.functions[0].opset_import[0].version = 19
+    verification = verify(model, "onnx", against=lossy())
+    assert float64_of(verification).startswith("not run: the functions cannot be inlined")
+    assert ("numeric", "error") in rules(verification)
 
 
 @pytest.mark.parametrize("condition", ["1", "0"])
