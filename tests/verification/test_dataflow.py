@@ -126,6 +126,29 @@ def test_a_round_trip_through_float16_that_is_new_is_found_without_a_run(value: 
     assert {each.rule for each in found if each.severity == "error"} == {"dataflow", "operator"}
 
 
+SCALED = """<ir_version: 9, opset_import: ["" : 18]>
+net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y) {
+    s = Constant <value = float {0.03125}> ()
+    z = Constant <value = uint8 {128}> ()
+    q = QuantizeLinear (x, s, z)
+    d = DequantizeLinear (q, s, z)
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (d, w) }"""
+
+
+@pytest.mark.parametrize(("operator", "value"), [("Neg", "s"), ("Floor", "d"), ("Neg", "y")])
+def test_an_operator_that_is_new_is_found_where_its_result_has_a_name_of_the_original(
+    operator: str, value: str
+) -> None:
+    """A scale below zero differs from the right one only where the quantized values saturate."""
+    original = _model(SCALED, named=True)
+    legal, _ = legalize(original, "onnx")
+    made = next(index for index, node in enumerate(legal.graph.node) if list(node.output) == [value])
+    legal.graph.node[made].output[0] = "before"
+    legal.graph.node.insert(made + 1, helper.make_node(operator, ["before"], [value], "new"))
+    found = verify(legal, "onnx", against=original, run=False).findings
+    assert "dataflow" in {each.rule for each in found if each.severity == "error"}
+
+
 # Nothing names the axes of the second output, and all but one have equal extents.
 SQUARE = """<ir_version: 9, opset_import: ["" : 18]>
 net (float[1,4,8,8] x, float[4,4,3,3] w, float[4] scales) => (float[1,4,4,4] y, int64[1,4,4,4] i, float[1,4,8,8] z) {

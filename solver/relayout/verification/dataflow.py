@@ -56,9 +56,15 @@ def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool) -> I
             if (mine is None) != (theirs is None) and (mine or theirs) not in constants:
                 # A constant may be the default of an operand that is left out.
                 yield _another(node, n, *(str(each.name) if each else "none" for each in (theirs, mine)))
-            if mine is None or theirs is None or mine in constants:
+            if mine is None or theirs is None:
                 continue
-            read = _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
+            # The data of constants are compared, but not what is computed from them.
+            is_constant = mine in constants
+            read = (
+                _added_before(mine, scopes[other.graph], kept, added)
+                if is_constant
+                else _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
+            )
             if read is not None:
                 yield _another(node, n, str(theirs.name), read)
     for graph, source in graphs.items():
@@ -91,16 +97,33 @@ def _other_read(
     constants: Set[ir.Value],
 ) -> str | None:
     """The value that `mine` is made from, as a text, where the original makes `theirs` from another one."""
+    # One that is added may have the name of a value of the original.
+    if (found := _added_before(mine, scope, kept, added)) is not None:
+        return found
     root = _root(mine, kept)
     if root is None:
         return None
     read, node = counterpart(root, scope), root.producer()
     if read is None and node is not None:
-        if node in added:
-            return f"{root.name}, of a {node.op_type} that the original does not have"
         results = kept[node].outputs if node in kept else ()
         read = results[root.index() or 0] if len(results) == len(node.outputs) else None
     return None if read is None or read in constants or _is_same(read, theirs) else str(read.name)
+
+
+def _added_before(
+    value: ir.Value, scope: Mapping[str, ir.Value], kept: Mapping[ir.Node, ir.Node], added: Set[ir.Node]
+) -> str | None:
+    """The value that this one is made from by what only moves elements, as a text, where its operator is added and
+    cannot be one that computes the value of that name in place of the original's: what makes that one is here too."""
+    root = _root(value, kept)
+    node = root.producer() if root is not None else None
+    if root is None or node is None or node not in added:
+        return None
+    named = counterpart(root, scope)
+    maker = named.producer() if named is not None else None
+    if named is not None and maker is not None and maker not in kept.values():
+        return None
+    return f"{root.name}, of a {node.op_type} that the original does not have"
 
 
 def _added(model: ModelIndex, original: ModelIndex, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:

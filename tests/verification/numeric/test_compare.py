@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, random_feeds
-from verified_models import annotate, legal, model_of, raw, rules
+from verified_models import annotate, kernel, legal, model_of, raw, rules
 
 from relayout import legalize
 from relayout.errors import UsageError
@@ -319,3 +319,52 @@ def test_where_no_input_is_a_float_noise_in_the_constants_shows_rounding(factor:
     )
     verification = verify(model, "onnx", against=original)
     assert ("numeric" not in rules(verification)) is passed
+
+
+QUANTIZED = """net (float[2,4,6,6] x, float[4,4,3,3] w) => (float[2,4,6,6] y) {
+    s = Constant <value = float {0.03}> ()
+    z = Constant <value = uint8 {128}> ()
+    scales = Constant <value = float[4] {0.011, 0.021, 0.029, 0.043}> ()
+    zeros = Constant <value = int8[4] {1, 2, -3, 4}> ()
+    [q] a = QuantizeLinear (x, s, z)
+    [d] b = DequantizeLinear (a, s, z)
+    [c] c = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (b, w)
+    [qs] e = QuantizeLinear <axis = 1> (c, scales, zeros)
+    [ds] f = DequantizeLinear <axis = 1> (e, scales, zeros)
+    [r] y = Relu (f) }"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("y = Relu (f)", "y = Gelu (f)"), ("zeros = Constant <value = int8[4] {1, 2, -3, 4}>", "{1, -3, 2, 4}")],
+)
+def test_a_fault_behind_a_quantizer_is_no_step_of_its_grid(right: str, wrong: str) -> None:
+    """Each is off by less than a step of the grid behind many layers may be."""
+    wrong = wrong if "=" in wrong else right.replace("{1, 2, -3, 4}", wrong)
+    weights = {"w": kernel(4, 4, 3, 3)}
+    original = model_of(QUANTIZED, weights)
+    assert verify(original, "onnx", against=original).passed
+    verification = verify(model_of(QUANTIZED.replace(right, wrong), weights), "onnx", against=original)
+    assert "numeric" in rules(verification)
+
+
+def test_a_step_of_a_quantizer_is_rounding_where_float32_alone_rounds_to_another() -> None:
+    """Every other element is nearly halfway between two steps."""
+    text = """net (float[2,4,6,6] x) => (float[2,4,6,6] y) {
+        s = Constant <value = float {0.03125}> ()
+        t = Constant <value = float {0.001875}> ()
+        z = Constant <value = uint8 {128}> ()
+        k = Constant <value = float {0.1}> ()
+        l = Constant <value = float {0.3}> ()
+        [q] a = QuantizeLinear (x, s, z)
+        [d] b = DequantizeLinear (a, s, z)
+        cFIRST = Mul (b, FIRST)
+        e = Mul (cFIRST, SECOND)
+        [p] f = QuantizeLinear (e, t, z)
+        [r] y = DequantizeLinear (f, t, z) }"""
+    one, other = (text.replace("FIRST", first).replace("SECOND", second) for first, second in ("kl", "lk"))
+    verification = verify(model_of(one), "onnx", against=model_of(other))
+    assert "numeric" not in rules(verification)
+    assert rules(verification, "note") == {"rounding"}
+    assert verification.numeric is not None
+    assert "agree" in str(verification.numeric.float64)

@@ -18,7 +18,7 @@ from relayout.verification.numeric.float64.verdict import Samples, Side, in_floa
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
-from relayout.verification.numeric.tolerance import Arrays, difference
+from relayout.verification.numeric.tolerance import Arrays, difference, quantizes
 
 __all__ = [
     "Runs",
@@ -30,10 +30,7 @@ __all__ = [
     "vacuous",
 ]
 
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
 _SHOWN = 5
-_QUANTIZED = "QLinear"
-"""The names of all others begin so."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +60,23 @@ def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model, 
     inner = sorted(prepared.inner)
     feeds = [prepared.feeds(trial) for trial in trials]
     runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
-    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, behind(original, _quantizes), body_of)
+    quantized = behind(original, lambda node: quantizes(node.op_type))
+    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, quantized, body_of)
 
 
 def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
     """The difference of each value, and the verdict of float64 where that was needed.
 
     A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
-    those in float64 only after one that is larger.
+    those in float64 only after one that is larger. A step of a quantizer is allowed where float64 tells nothing.
     """
     prepared = runs.prepared
     judge = partial(_differences, prepared.model, prepared.original)
-    differences = list(judge(runs.sources, runs.expected, runs.found, quantized=runs.quantized))
+    differences = list(judge(runs.sources, runs.expected, runs.found))
     if all(each.passed for each in differences):
         return differences, None
     for noisy in _noisy(prepared):
-        differences = list(judge(runs.sources, runs.expected, runs.found, noisy, quantized=runs.quantized))
+        differences = list(judge(runs.sources, runs.expected, runs.found, noisy))
         failed = {each.name: runs.sources[each.name] for each in differences if not each.passed}
         if not failed or any(_is_moved(source, runs.expected, noisy) for source in failed.values()):
             break
@@ -88,8 +86,12 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
         (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
         for trial, feed in _doubtful(runs, failed, judge)
     ]
-    judge_exactly = partial(judge, failed, quantized=frozenset(), exact=True)
+    judge_exactly = partial(judge, failed, exact=True)
     differences, verdict = in_float64(differences, failed, pairs, judge_exactly, runs.body_of)
+    untold = {each.name for each in differences if not each.passed and each.in_float64 is None}
+    stepped = {name: source for name, source in failed.items() if name in untold and source in runs.quantized}
+    by_step = {each.name: each for each in judge(stepped, runs.expected, runs.found, noisy, quantized=runs.quantized)}
+    differences = [by_step.get(each.name, each) for each in differences]
     return [each if _is_decided(each) else each.model_copy(update={"passed": True}) for each in differences], verdict
 
 
@@ -154,10 +156,6 @@ def undecided_behind_filters(runs: Runs, differences: Sequence[OutputDifference]
     return {each.name for each in _differences(*models, failed, right, found, quantized=runs.quantized) if each.passed}
 
 
-def _quantizes(node: ir.Node) -> bool:
-    return node.op_type in _QUANTIZERS or node.op_type.startswith(_QUANTIZED)
-
-
 def left_out_findings(reasons: Mapping[str, str]) -> Iterator[Finding]:
     drawn = sorted(name for name, reason in reasons.items() if reason == RANDOM_RESULT)
     if drawn:
@@ -177,7 +175,7 @@ def _differences(
     found: Samples,
     noisy: Samples = (),
     *,
-    quantized: Set[str],
+    quantized: Set[str] = frozenset(),
     exact: bool = False,
 ) -> Iterator[OutputDifference]:
     """Compare each of `sources`, names in the model with those in the original, in the model's format."""

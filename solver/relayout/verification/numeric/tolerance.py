@@ -18,7 +18,7 @@ import onnx_ir as ir
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Arrays", "arrays", "difference", "has_numbers", "is_shape_shared", "is_still"]
+__all__ = ["Arrays", "arrays", "difference", "has_numbers", "is_shape_shared", "is_still", "quantizes"]
 
 Arrays = list[Array]
 """One output: one array for a tensor, several for a sequence, none for an empty optional."""
@@ -43,6 +43,14 @@ _EXACT = 1e-12
 _GROSS = 5e-2
 _FEW = 16
 _SMALL = 1e-9
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
+_QUANTIZERS_BEGIN = "QLinear"
+"""The names of all others begin so."""
+
+
+def quantizes(operator: str) -> bool:
+    """Whether an operator rounds to a grid, so that rounding before it may move a result by a step."""
+    return operator in _QUANTIZERS or operator.startswith(_QUANTIZERS_BEGIN)
 
 
 # Overflows and NaN are data here.
