@@ -55,6 +55,13 @@ def test_another_size_than_the_totals_have_is_found() -> None:
     assert ("cost-accounting", "error") in [(each.rule, each.severity) for each in findings(legal, other)]
 
 
+def test_a_size_that_is_assumed_is_one_that_is_counted_with() -> None:
+    legal, report = relayout.legalize(OPEN, "nhwc", dims={"n": 8})
+    for assumed in ({**report.assumed, "h": report.sizes["h"] + 1}, {**report.assumed, "other": 4}):
+        other = report.model_copy(update={"assumed": assumed})
+        assert ("cost-accounting", "error") in [(each.rule, each.severity) for each in findings(legal, other)]
+
+
 @pytest.mark.parametrize(("name", "size"), [("h - 2", 7), ("n", -1)])
 def test_a_size_is_a_number_and_that_of_its_formula(name: str, size: int) -> None:
     legal, report = relayout.legalize(OPEN, "nhwc")

@@ -223,6 +223,7 @@ def account(moved: int, **others: Entry) -> Account:
 
 
 DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", bytes=7, cost=7),)
+FEW, DEARER = Entry(count=2, bytes=7, cost=7), (Charge(node="Conv 'c'", layout="NHWC", bytes=7, cost=8),)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +234,13 @@ DEAR, CHARGES = Entry(count=1, bytes=7, cost=7), (Charge(node="Conv 'c'", layout
         ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7))}, "cost-accounting"),
         ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107, "charges": CHARGES}, None),
         ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107}, "cost-accounting"),
+        ({"account": account(100, operators=FEW), "cost": 107, "bound": 107, "charges": CHARGES}, "cost-accounting"),
+        ({"account": account(100, operators=DEAR), "cost": 107, "bound": 107, "charges": DEARER}, "cost-accounting"),
         ({"charges": CHARGES}, "cost-accounting"),
         ({"account": account(0, reorders=Entry(count=1, bytes=100, cost=100))}, "cost-accounting"),
         ({"account": account(100, transfers=Entry(count=1, bytes=8)), "cost": 100}, "cost-accounting"),
+        ({"account": account(100, transfers=Entry(count=1))}, "cost-accounting"),
+        ({"account": account(100, pads=Entry(count=1))}, "cost-accounting"),
         ({"conversions": (conversion(120),)}, "cost-accounting"),
         ({"conversions": (conversion(40), conversion(40))}, "cost-accounting"),
         ({"conversions": (conversion(8, "folded"),)}, "cost-accounting"),

@@ -78,14 +78,32 @@ def _check_account(report: Report, *, is_inlined: bool) -> Iterator[Finding]:
         "pads": sum(each.padding for each in report.conversions),
     }
     listed["operators"] = 0
+    numbers = {
+        "reorders": sum(each.kind == "reorder" for each in report.conversions),
+        "pads": sum(each.padding > 0 for each in report.conversions),
+        "operators": 0,
+    }
     for charge in report.charges:
-        listed[_PART_OF_CHARGE[charge.kind]] += charge.bytes
+        part = _PART_OF_CHARGE[charge.kind]
+        listed[part] += charge.bytes
+        numbers[part] += 1
+        if part == "operators" and charge.cost != charge.bytes:
+            message = f"the cost of {charge.node} is other than its bytes"
+            yield _unaccounted(message, str(charge.bytes), str(charge.cost))
     for name, entry in {**parts, "operators": account.operators}.items():
         if entry.bytes != listed[name]:
             found = f"{entry.bytes} bytes"
             yield _unaccounted(f"the {name} charged are not those listed", f"{listed[name]} bytes", found)
-    copied = sum(each.bytes for each in report.transfers), sum(each.cost for each in report.transfers)
-    stated = account.transfers.bytes, account.transfers.cost if report.objective == "bytes" else copied[1]
+        if entry.count != numbers.get(name, entry.count):
+            message = f"another number of {name} is charged than listed"
+            yield _unaccounted(message, str(numbers[name]), str(entry.count))
+    copied = (
+        len(report.transfers),
+        sum(each.bytes for each in report.transfers),
+        sum(each.cost for each in report.transfers),
+    )
+    transfers = account.transfers
+    stated = transfers.count, transfers.bytes, transfers.cost if report.objective == "bytes" else copied[2]
     if copied != stated:
         yield _unaccounted("the transfers are not those of the account", str(stated), str(copied))
 
@@ -122,12 +140,15 @@ def sizes_of(report: Report, dims: Mapping[str, int] | None) -> dict[str, int]:
 
 def check_sizes(report: Report, model: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each size of `report`, of a dim whose extent is not known before the run, that is none, that
-    another size contradicts, or that is not the only one with which the model runs.
+    another size contradicts, that is assumed to be another, or that is not the only one with which the model runs.
 
     The totals and prices of a report are those at these sizes, so the verifier counts with them too: the caller may
     have given some, and a model that is read anew may show others. A size with which the model does not run is allowed,
     as it is an assumption, and said.
     """
+    for name, size in report.assumed.items():
+        if report.sizes.get(name) != size:
+            yield _finding("error", name, f"{report.sizes.get(name, 'none')}, among its sizes", size)
     known = determined_sizes(model.graph.inputs, list(model.graph.all_nodes()))
     for name, size in report.sizes.items():
         if size < 0:
