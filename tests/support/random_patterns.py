@@ -272,6 +272,41 @@ def foreign_operator(b: Builder) -> Any:
 
 
 @pattern
+def contributed(b: Builder) -> Any:
+    """An operator of onnxruntime's own that moves with its data, often behind a Transpose."""
+    b.domains["com.microsoft"] = 1
+    x = floats(b, 2, 4)
+    if b.chance(0.5):
+        x = b.node("Transpose", [x], perm=b.perm(x.rank))
+    size, other = x.shape[-1], partner(b, x)
+    kind = b.draw.choice(
+        "FastGelu QuickGelu FusedMatMul SkipLayerNormalization SkipSimplifiedLayerNormalization "
+        "DynamicQuantizeMatMul MatMulIntegerToFloat".split()
+    )
+    if kind == "FastGelu":
+        return b.node(kind, [x, b.weight(size)] if b.chance(0.5) else [x], domain="com.microsoft")
+    if kind == "QuickGelu":
+        return b.node(kind, [x], domain="com.microsoft", alpha=b.draw.choice([None, 1.25]))
+    if kind == "FusedMatMul":
+        columns = b.extent()
+        is_turned, weight = b.chance(0.5), (size, columns)
+        read = kernel(b, weight[::-1] if is_turned else weight)
+        return b.node(kind, [x, read], domain="com.microsoft", transB=int(is_turned), alpha=0.5)
+    if kind.startswith("Skip"):
+        if x.rank != 3 or other.shape != x.shape:
+            other = b.input(x.shape, b.real)
+        shift = [b.weight(size)] if kind == "SkipLayerNormalization" else []
+        return b.node(kind, [x, other, b.weight(size), *shift], domain="com.microsoft")
+    columns, scale = b.extent(), b.constant(0.03, b.real)
+    read = b.parameter((size, columns), np.int8, -100, 100)
+    if kind == "DynamicQuantizeMatMul":
+        return b.node(kind, [x, read, scale], domain="com.microsoft")
+    zero = b.constant(20, np.uint8)
+    steps = b.node("QuantizeLinear", [x, b.constant(0.04, b.real), zero])
+    return b.node(kind, [steps, read, b.constant(0.04, b.real), scale, zero], domain="com.microsoft")
+
+
+@pattern
 def local_function(b: Builder) -> Any:
     """A call of a model-local function with a Transpose inside."""
     b.domains["local"] = 1

@@ -23,13 +23,16 @@ EXACT = frozenset(
 BLOWN_UP = 200
 # Sums may cancel, so their rounding error depends on the size of the summands, not of the sum.
 SUMMING = frozenset(
-    "AveragePool Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
+    "AveragePool Conv ConvTranspose CumSum Einsum FusedMatMul Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
 )
 # Normalizations divide by the deviation, which is nearly 0 for equal numbers. This amplifies the rounding error of the
 # mean, however exact the numbers are.
-NORMALIZING = frozenset("GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization".split())
+NORMALIZING = frozenset(
+    "GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization SkipLayerNormalization "
+    "SkipSimplifiedLayerNormalization".split()
+)
 # Discontinuous operators, like those with integer or Boolean results: rounding must not flip them.
-JUMPING = frozenset("Ceil Floor Hardmax Mod Round Shrink Sign ThresholdedRelu".split())
+JUMPING = frozenset("Ceil DynamicQuantizeMatMul Floor Hardmax Mod Round Shrink Sign ThresholdedRelu".split())
 
 
 class Rejected(Exception):  # noqa: N818

@@ -57,9 +57,8 @@ def test_another_size_than_the_totals_have_is_found() -> None:
 
 def test_a_size_that_is_assumed_is_one_that_is_counted_with() -> None:
     legal, report = relayout.legalize(OPEN, "nhwc", dims={"n": 8})
-    for assumed in ({**report.assumed, "h": report.sizes["h"] + 1}, {**report.assumed, "other": 4}):
-        other = report.model_copy(update={"assumed": assumed})
-        assert ("cost-accounting", "error") in [(each.rule, each.severity) for each in findings(legal, other)]
+    other = report.model_copy(update={"assumed": {**report.assumed, "h": report.sizes["h"] + 1}})
+    assert ("cost-accounting", "error") in [(each.rule, each.severity) for each in findings(legal, other)]
 
 
 @pytest.mark.parametrize(("name", "size"), [("h - 2", 7), ("n", -1)])

@@ -58,13 +58,11 @@ def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool) -> I
                 yield _another(node, n, *(str(each.name) if each else "none" for each in (theirs, mine)))
             if mine is None or theirs is None:
                 continue
-            # The data of constants are compared, but not what is computed from them.
-            is_constant = mine in constants
-            read = (
-                _added_before(mine, scopes[other.graph], kept, added)
-                if is_constant
-                else _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
-            )
+            if mine in constants:
+                # Its data is compared. A rewrite may compute a copy of it, in another order.
+                read = _added_before(mine, scopes[other.graph], kept, added, copied=True)
+            else:
+                read = _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
             if read is not None:
                 yield _another(node, n, str(theirs.name), read)
     for graph, source in graphs.items():
@@ -111,17 +109,25 @@ def _other_read(
 
 
 def _added_before(
-    value: ir.Value, scope: Mapping[str, ir.Value], kept: Mapping[ir.Node, ir.Node], added: Set[ir.Node]
+    value: ir.Value,
+    scope: Mapping[str, ir.Value],
+    kept: Mapping[ir.Node, ir.Node],
+    added: Set[ir.Node],
+    *,
+    copied: bool = False,
 ) -> str | None:
     """The value that this one is made from by what only moves elements, as a text, where its operator is added and
-    cannot be one that computes the value of that name in place of the original's: what makes that one is here too."""
+    cannot be one that computes the value of that name in place of the original's: what makes that one is here too.
+    Unless `copied`, the operator is no copy either, of one in the original."""
     root = _root(value, kept)
     node = root.producer() if root is not None else None
     if root is None or node is None or node not in added:
         return None
     named = counterpart(root, scope)
     maker = named.producer() if named is not None else None
-    if named is not None and maker is not None and maker not in kept.values():
+    if maker is not None and (maker not in kept.values() or (copied and maker.op_type == node.op_type)):
+        return None
+    if copied and named is None:
         return None
     return f"{root.name}, of a {node.op_type} that the original does not have"
 

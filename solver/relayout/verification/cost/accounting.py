@@ -147,8 +147,8 @@ def check_sizes(report: Report, model: ir.Model) -> Iterator[Finding]:
     as it is an assumption, and said.
     """
     for name, size in report.assumed.items():
-        if report.sizes.get(name) != size:
-            yield _finding("error", name, f"{report.sizes.get(name, 'none')}, among its sizes", size)
+        if report.sizes.get(name, size) != size:
+            yield _finding("error", name, f"{report.sizes[name]}, among its sizes", size)
     known = determined_sizes(model.graph.inputs, list(model.graph.all_nodes()))
     for name, size in report.sizes.items():
         if size < 0:
