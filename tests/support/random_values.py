@@ -23,7 +23,8 @@ EXACT = frozenset(
 BLOWN_UP = 200
 # Sums may cancel, so their rounding error depends on the size of the summands, not of the sum.
 SUMMING = frozenset(
-    "AveragePool Conv ConvTranspose CumSum Einsum FusedMatMul Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
+    "AveragePool Conv ConvTranspose CumSum Einsum FusedMatMul Gemm GlobalAveragePool MatMul MatMulIntegerToFloat "
+    "ReduceMean ReduceSum".split()
 )
 # Normalizations divide by the deviation, which is nearly 0 for equal numbers. This amplifies the rounding error of the
 # mean, however exact the numbers are.

@@ -44,6 +44,13 @@ NAMESAKES = """net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,
         then_branch = then () => (float[2,4,6,6] r) { s = LeakyRelu <alpha = 0.1> (a)  r = acme.Halves (s) },
         else_branch = other () => (float[2,4,6,6] r) { s = LeakyRelu <alpha = 0.5> (a)  r = Tanh (s) }>
     y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
+# Nothing but the branch tells them apart.
+DIFFERENT = """net (float[2,4,6,6] x, float[4,4,3,3] w, bool c) => (float[2,4,6,6] y) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    i = If (c) <
+        then_branch = then () => (float[2,4,6,6] t) { s = Sin (a)  t = acme.Halves (s) },
+        else_branch = other () => (float[2,4,6,6] e) { r = Exp (a)  e = Tanh (r) }>
+    y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (i, w) }"""
 STRINGS = """net (float[2,4,6,6] x, float[4,4,3,3] w, string[3] s) => (float[2,4,6,6] y, string[3] f) {
     y = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
     f = ai.onnx.ml.LabelEncoder <keys_strings = ["a","b"], values_strings = ["u","v"], default_string = "z"> (s) }"""
@@ -84,6 +91,15 @@ def _negate(model: ModelProto) -> None:
     branch.node.insert(at + 1, onnx.helper.make_node("Neg", ["before"], [result], "negated"))
 
 
+def _exchange_branches(model: ModelProto) -> None:
+    one, other = (attribute.g for attribute in _node(model, "If").attribute)
+    for node in (*one.node, *other.node):
+        node.name = ""
+    kept = onnx.GraphProto.FromString(one.SerializeToString())
+    one.CopyFrom(other)
+    other.CopyFrom(kept)
+
+
 WRONG: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
     "an integer of an unknown operator": (CUSTOM, _attribute("Halves", 0, "i", 4)),
     "its list of floats": (CUSTOM, lambda model: _node(model, "Halves").attribute[1].floats.reverse()),
@@ -104,6 +120,7 @@ WRONG: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
     "an operator beside it in a branch": (BRANCH, lambda model: setattr(_node(model, "Sub"), "op_type", "Add")),
     "one inserted beside it": (BRANCH, _negate),
     "its attribute in a branch": (BRANCH, _attribute("Halves", 0, "i", 4)),
+    "the other branch": (DIFFERENT, _exchange_branches),
     "another value of its branch": (ALIKE, _read_another),
     "an attribute of a namesake": (NAMESAKES, _attribute("LeakyRelu", 0, "f", 0.5)),
     "the operator of a namesake": (NAMESAKES, lambda model: setattr(_node(model, "Tanh"), "op_type", "Sin")),
@@ -111,7 +128,7 @@ WRONG: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
 }
 
 
-@pytest.mark.parametrize("text", [CUSTOM, BRANCH, ALIKE, NAMESAKES, STRINGS])
+@pytest.mark.parametrize("text", [CUSTOM, BRANCH, ALIKE, NAMESAKES, DIFFERENT, STRINGS])
 def test_a_legal_model_keeps_its_operators(text: str) -> None:
     original = _model(text)
     legal, _ = relayout.legalize(original, "nhwc")

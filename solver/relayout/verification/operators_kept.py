@@ -60,7 +60,8 @@ def check_operators(
     post-pass may also replace known operators by unknown ones, which is a warning.
     """
     unknown = lacking(model.model) | lacking(original.model)
-    pairs = _candidates(model, original)
+    whole, graphs = (model.model.graph, original.model.graph), paired_graphs(model, original)
+    pairs = _candidates(model, original, graphs)
     kept = {
         node: next((each for each in found if kind_of(each) == kind_of(node)), None)
         for node, found in pairs.items()
@@ -80,6 +81,10 @@ def check_operators(
         if other is not None:
             if kind_of(node) != _CONSTANT:
                 yield from _check_attributes(node, other, exact=is_unknown)
+            if node in unrun and _computes(node, constants) and _is_elsewhere(node, other, graphs, whole):
+                yield _finding(
+                    node, _named(other.graph), _named(node.graph), "is in another graph than in the original"
+                )
             results, wanted = _results(node), _results(other)
             if not _are_all(results, other) if is_unknown else _are_exchanged(results, wanted):
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
@@ -117,12 +122,14 @@ def check_operators(
             )
 
 
-def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[ir.Node]]:
+def _candidates(
+    model: ModelIndex, original: ModelIndex, graphs: Mapping[ir.Graph, ir.Graph]
+) -> dict[ir.Node, list[ir.Node]]:
     """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
     stands for or else in any, or that have its own name; and those behind these where they are view ops."""
     theirs = [(node, value.name) for node in original.nodes for value in node.outputs if value.name]
     inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
-    named, graphs = original.by_name, paired_graphs(model, original)
+    named = original.by_name
     found: dict[ir.Node, list[ir.Node]] = {}
     for node in model.nodes:
         result, graph = first_result(node), node.graph and graphs.get(node.graph)
@@ -130,6 +137,20 @@ def _candidates(model: ModelIndex, original: ModelIndex) -> dict[ir.Node, list[i
         found[node] = [each for each in alike if each is not None]
         found[node] += [behind for each in found[node] if (behind := behind_views(each)) is not each]
     return found
+
+
+def _is_elsewhere(
+    node: ir.Node, other: ir.Node, graphs: Mapping[ir.Graph, ir.Graph], whole: tuple[ir.Graph, ir.Graph]
+) -> bool:
+    """Whether two nodes are in graphs inside nodes that do not stand for each other, such as both branches of an If.
+    `whole` are the graphs of the models."""
+    stands_for = graphs.get(node.graph) if isinstance(node.graph, ir.Graph) else None
+    is_inner = node.graph is not whole[0] and other.graph is not whole[1]
+    return is_inner and stands_for is not None and stands_for is not other.graph
+
+
+def _named(graph: object) -> str:
+    return str(getattr(graph, "name", None) or "the graph")
 
 
 def _results(node: ir.Node) -> list[str]:

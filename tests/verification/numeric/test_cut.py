@@ -52,3 +52,22 @@ def test_another_operator_around_such_a_function_is_found(operator: str, other: 
     [changed] = (node for node in legal.graph.node if node.op_type == operator)
     changed.op_type = other
     assert "numeric" in {each.rule for each in relayout.verify(legal, "nhwc", against=original).findings}
+
+
+def test_the_condition_of_an_if_that_is_cut_out_is_compared() -> None:
+    original = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        net (float[2,4] x) => (float[2,4] y, float[2,4] z) {
+            most = ReduceMax <keepdims = 0> (x)
+            limit = Constant <value = float {0.0}> ()
+            above = Greater (most, limit)
+            y = If (above) <then_branch = one () => (float[2,4] u) { t = com.acme.Odd (x)  u = Neg (t) },
+                            else_branch = two () => (float[2,4] v) { v = Abs (x) }>
+            z = Neg (x) }"""
+    )
+    assert relayout.verify(original, "onnx", against=original, static=True).passed
+    changed = onnx.ModelProto()
+    changed.CopyFrom(original)
+    changed.graph.node[2].op_type = "Equal"
+    verification = relayout.verify(changed, "onnx", against=original, static=True)
+    assert "numeric" in {each.rule for each in verification.findings}

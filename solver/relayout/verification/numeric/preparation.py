@@ -9,6 +9,7 @@ from typing import cast
 
 import onnx_ir as ir
 
+from relayout.ops import graphs_of
 from relayout.report.schema import Finding
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import source_name
@@ -228,11 +229,13 @@ def _operands(
     is_gone: Callable[[ir.Node], bool],
     opaque: Set[str],
 ) -> Iterator[tuple[str, str]]:
-    """The operands of operators that are cut out in both models, the model's beside the original's."""
+    """The operands of nodes that are cut out in both models, the model's beside the original's."""
     made = {str(value.name): node for node in original.graph for value in node.outputs}
     for node in model.graph:
         other = made.get(source_name(node.outputs[0])) if node.outputs else None
-        if other is None or other.op_identifier() != node.op_identifier() or not is_gone(node):
+        if other is None or other.op_identifier() != node.op_identifier():
+            continue
+        if not any(map(is_gone, (node, *(inner for body in graphs_of(node) for inner in body.all_nodes())))):
             continue
         for mine, theirs in zip(node.inputs, other.inputs, strict=False):
             if mine is None or theirs is None or mine.name in opaque:
