@@ -240,6 +240,18 @@ def test_an_operator_may_make_the_result_of_view_operators_that_are_gone() -> No
     assert not verify(legal, "onnx", against=original, run=False).passed
 
 
+def test_another_operator_with_integers_as_results_is_found_without_a_run() -> None:
+    """Only integers that are made of integers, or of a shape, may be a shape or indices."""
+    original = _model("""net (float[2,4,6,8] x) => (int64[2,1,6,8] y, int64[4] s) {
+        y = ArgMax <axis = 1> (x)
+        s = Shape (x) }""")
+    legal, _ = relayout.legalize(original, "nhwc")
+    assert verify(legal, "nhwc", against=original, run=False).passed
+    _node(legal, "ArgMax").op_type = "ArgMin"
+    found = verify(legal, "nhwc", against=original, run=False).findings
+    assert {each.rule for each in found if each.severity == "error"} == {"operator"}
+
+
 def test_another_operator_is_found_where_the_models_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "largest_model", lambda: -1)
     monkeypatch.setattr(in_pieces, "baseline_of", lambda *given: ["no runtime is installed"])

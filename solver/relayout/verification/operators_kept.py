@@ -45,6 +45,7 @@ _NO_OTHER = "an operator of the original, or one that the backend names (`conver
 _IDENTITY = ("", "Identity")
 _CONSTANT = ("", "Constant")
 """Its value may be permuted, and is compared with the other constants."""
+_OF_SHAPES = ("Shape", "Size")
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -192,10 +193,15 @@ def _beside(graph: ir.Graph, unknown: Operators) -> Iterator[ir.Node]:
 
 
 def _computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    """Whether a result is computed at run time and may be data: integers may be a shape or indices."""
+    """Whether a result is computed at run time and may be data: integers that are made of integers alone, or of the
+    shape of a value, may be a shape or indices."""
     results = [value for value in node.outputs if value not in constants]
-    moves = node.domain in _OWN and node.op_type in MOVES
-    return not moves and any(value.dtype is None or not value.dtype.is_integer() for value in results)
+    if not results or (node.domain in _OWN and node.op_type in MOVES):
+        return False
+    if any(value.dtype is None or not value.dtype.is_integer() for value in results):
+        return True
+    read = [value.dtype for value in node.inputs if value is not None and value not in constants]
+    return node.op_type not in _OF_SHAPES and any(dtype is not None and not dtype.is_integer() for dtype in read)
 
 
 def _finding(node: ir.Node, expected: str, found: str, what: str) -> Finding:
