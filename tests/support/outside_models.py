@@ -55,6 +55,20 @@ QUANTIZED = """net (float[2,4,9,7] x, float[8,4,3,3] w, float[8] bias, float[8,8
     e = DequantizeLinear (q, s, t)
     y = Conv <kernel_shape = [1,1]> (e, v, shift) }"""
 
+# Scales and zero points differ by channel.
+BY_CHANNEL = """net (float[2,4,4,4] x, float[4,4,3,3] w, float[4,4,1,1] v) => (float[2,4,4,4] y, float[2,4,4,4] z) {
+    s = Constant <value = float {0.03125}> ()
+    t = Constant <value = uint8 {128}> ()
+    scales = Constant <value = float[4] {0.01, 0.02, 0.03, 0.04}> ()
+    zeros = Constant <value = int8[4] {1, 2, -3, 4}> ()
+    q = QuantizeLinear (x, s, t)
+    d = DequantizeLinear (q, s, t)
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (d, w)
+    e = QuantizeLinear <axis = 1> (a, scales, zeros)
+    f = DequantizeLinear <axis = 1> (e, scales, zeros)
+    y = Conv <kernel_shape = [1,1]> (f, v)
+    z = Relu (f) }"""
+
 MASKS = """net (float[2,8,16,16] x, float[8,8,3,3] w) => (bool[2,8,16,16] mask, int64[2,1,16,16] best) {
     zero = Constant <value = float {0.0}> ()
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
@@ -97,6 +111,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "overridable": (OVERRIDABLE, ("onnx", "nhwc")),
     "branches": (BRANCHES, ("onnx", "nhwc")),
     "quantized": (QUANTIZED, ("nhwc", "x86-nchwc")),
+    "by channel": (BY_CHANNEL, ("onnx", "nhwc")),
     "masks": (MASKS, ("nhwc",)),
     "table": (TABLE, ("nhwc",)),
     "nans": (NANS, ("nhwc",)),

@@ -301,6 +301,63 @@ def _bypassed(model: ModelProto) -> Found:
             yield f"{node.name} bypassed", bypass
 
 
+def _operands(model: ModelProto) -> Found:
+    """Two operands of one node exchanged."""
+    for n, node in enumerate(model.graph.node):
+        for i, j in itertools.combinations(range(len(node.input)), 2):
+            if node.input[i] == node.input[j]:
+                continue
+
+            def exchange(mutant: ModelProto, n: int = n, i: int = i, j: int = j) -> None:
+                read = mutant.graph.node[n].input
+                read[i], read[j] = read[j], read[i]
+
+            yield f"{node.name}: {node.input[i]} and {node.input[j]}", exchange
+
+
+def _branches(model: ModelProto) -> Found:
+    """Both branches of an If exchanged."""
+    for n, node in enumerate(model.graph.node):
+        if node.op_type == "If":
+
+            def exchange(mutant: ModelProto, n: int = n) -> None:
+                one, other = (attribute.g for attribute in mutant.graph.node[n].attribute)
+                kept = onnx.GraphProto.FromString(one.SerializeToString())
+                one.CopyFrom(other)
+                other.CopyFrom(kept)
+
+            yield node.name, exchange
+
+
+def _inserted(made: Callable[[str, str], list[NodeProto]], model: ModelProto) -> Found:
+    """Nodes after one that give its result another value under the same name; `made` has them from both names."""
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*model.graph.value_info, *model.graph.output)}
+    for n, node in enumerate(model.graph.node):
+        for k, name in enumerate(node.output):
+            if not ranks.get(name):
+                continue
+
+            def insert(mutant: ModelProto, n: int = n, k: int = k, name: str = name) -> None:
+                mutant.graph.node[n].output[k] = "odd_before"
+                nodes = [*mutant.graph.node[: n + 1], *made("odd_before", name), *mutant.graph.node[n + 1 :]]
+                copies = [NodeProto.FromString(each.SerializeToString()) for each in nodes]
+                del mutant.graph.node[:]
+                mutant.graph.node.extend(copies)
+
+            yield f"{name} of {node.name}", insert
+
+
+def _reverses(read: str, result: str) -> list[NodeProto]:
+    numbers = {"odd_last": [-1], "odd_end": [-(1 << 62)]}
+    made = [helper.make_node("Constant", [], [name], value_ints=values) for name, values in numbers.items()]
+    return [*made, helper.make_node("Slice", [read, "odd_last", "odd_end", "odd_last", "odd_last"], [result])]
+
+
+def _rounds(read: str, result: str) -> list[NodeProto]:
+    half = helper.make_node("Cast", [read], ["odd_half"], to=TensorProto.FLOAT16)
+    return [half, helper.make_node("CastLike", ["odd_half", read], [result])]
+
+
 KINDS: dict[str, Callable[[ModelProto], Found]] = {
     "open dim written down": _open_dims,
     "axes exchanged at run time": _exchanged_at_run_time,
@@ -317,6 +374,10 @@ KINDS: dict[str, Callable[[ModelProto], Found]] = {
     "another operator": _operators,
     "attribute left out": _left_out,
     "node bypassed": _bypassed,
+    "operands exchanged": _operands,
+    "branches exchanged": _branches,
+    "result reversed": partial(_inserted, _reverses),
+    "result rounded": partial(_inserted, _rounds),
 }
 
 
