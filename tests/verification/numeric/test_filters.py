@@ -9,6 +9,7 @@ from relayout import legalize, verify
 from relayout.model.io import read_model
 from relayout.verification.numeric import judgement
 from relayout.verification.numeric.filters import has_filters, keeping
+from relayout.verification.numeric.float64.verdict import Verdict
 
 pytest.importorskip("onnxruntime")
 
@@ -78,7 +79,8 @@ def test_a_fault_behind_a_filter_that_keeps_nothing_is_found(kind: str) -> None:
 
 def test_a_difference_that_float64_cannot_judge_is_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that are sorted may be in another order where they are nearly equal."""
-    monkeypatch.setattr(judgement, "in_float64", lambda differences, *_: (differences, "not run: no kernel"))
+    verdict = Verdict("not run: no kernel")
+    monkeypatch.setattr(judgement, "in_float64", lambda differences, *_: (differences, verdict))
     found = verify(detector("NonZero", 20, factor="3.0"), "onnx", against=detector("NonZero", 20))
     rules = {(each.rule, each.node) for each in found.findings if each.severity == "error"}
     assert ("not-compared", "boxes") in rules

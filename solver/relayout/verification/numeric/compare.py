@@ -21,6 +21,7 @@ from relayout.verification.numeric.judgement import (
     runs_of,
     undecided_behind_filters,
     vacuous,
+    wider,
 )
 from relayout.verification.numeric.preparation import prepare
 from relayout.verification.numeric.runtimes import LARGEST_COPY, largest_model, weights_size
@@ -76,7 +77,7 @@ def compare(
     left_out = {
         **prepared.left_out,
         **dict.fromkeys(sorted(outputs & blind), "it has no finite element for any of the inputs drawn"),
-        **dict.fromkeys(sorted(outputs & undecided), f"{_KEPT_DIFFERS}; in float64 {float64}"),
+        **{name: f"{_KEPT_DIFFERS}{wider(name, float64)}" for name in sorted(outputs & undecided)},
     }
     telling = [each for each in differences if each.name not in (undecided if not each.passed else blind)]
     told = {each.name for each in telling}
@@ -101,7 +102,7 @@ def compare(
         kept=kept,
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
         untried=(*prepared.baseline.untried, *not_run),
-        float64=float64,
+        float64=float64.text if float64 is not None else None,
     )
     return [*findings, *unread], numeric
 

@@ -14,7 +14,7 @@ from relayout.report.schema import Finding, OutputDifference, Severity
 from relayout.verification.numeric.baseline import Feeds, Trial, behind, run, variant
 from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.filters import keeping
-from relayout.verification.numeric.float64.verdict import Samples, Side, in_float64
+from relayout.verification.numeric.float64.verdict import Samples, Side, Verdict, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
@@ -28,6 +28,7 @@ __all__ = [
     "runs_of",
     "undecided_behind_filters",
     "vacuous",
+    "wider",
 ]
 
 _SHOWN = 5
@@ -64,7 +65,7 @@ def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model, 
     return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, quantized, body_of)
 
 
-def judged(runs: Runs) -> tuple[list[OutputDifference], str | None]:
+def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
     """The difference of each value, and the verdict of float64 where that was needed.
 
     A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
@@ -187,7 +188,9 @@ def _differences(
         yield difference(name, expected, mine, noise, quantized=source in quantized, exact=exact)
 
 
-def findings_of(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:
+def findings_of(
+    differences: Sequence[OutputDifference], outputs: set[str], float64: Verdict | None
+) -> Iterator[Finding]:
     for each in differences:
         if each.max_rel > each.tolerance or not (each.passed or each.in_slice):
             place = f"{'output' if each.name in outputs else 'value'} {each.name}"
@@ -236,7 +239,12 @@ def vacuous(differences: Sequence[OutputDifference], moved: Set[str], *, has_pai
     yield Finding(rule="vacuous", severity="warning", expected=expected, found=found, message=message)
 
 
-def _wider(difference: OutputDifference, float64: str | None) -> str:
+def _wider(difference: OutputDifference, float64: Verdict | None) -> str:
     if difference.in_float64 is not None:
         return f"; in float64 {difference.in_float64:.3g}, of at most {difference.tolerance_in_float64:.3g}"
-    return f"; in float64 {float64}"
+    return wider(difference.name, float64)
+
+
+def wider(name: str, float64: Verdict | None) -> str:
+    """The verdict of float64 about a value, as the rest of a sentence."""
+    return f"; in float64 {float64.about(name)}" if float64 is not None else ""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +21,7 @@ from relayout.verification.numeric.inputs import Array, with_noise
 from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
 
-__all__ = ["Judge", "Pairs", "Samples", "Side", "in_float64"]
+__all__ = ["Judge", "Pairs", "Samples", "Side", "Verdict", "in_float64"]
 
 _LARGEST = 1 << 29
 """Bytes of weights above which no model is run in float64, which takes at least twice as many."""
@@ -47,27 +49,41 @@ Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
 """A comparison of the results of the original, of the model, and of the original on disturbed inputs."""
 
 
+class Verdict(NamedTuple):
+    """The verdict of float64 as a text, and the reason for each value of which it tells nothing."""
+
+    text: str
+    untold: Mapping[str, str] = MappingProxyType({})
+
+    def about(self, name: str) -> str:
+        return f"not decided: {self.untold[name]}" if name in self.untold else self.text
+
+
 def in_float64(
     differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
-) -> tuple[list[OutputDifference], str]:
-    """The differences, with the failed ones decided again in float64, and the verdict as text.
+) -> tuple[list[OutputDifference], Verdict]:
+    """The differences, with the failed ones decided again in float64, and the verdict.
 
     `sources` maps the model's names of values that differ to the original's; `pairs` are the two models in each of
     their variants; `body_of` has the bodies of operators of a backend's own. An infinite difference is not rounding and
-    is kept; all are kept if a model cannot be run.
+    is kept; all are kept if a model cannot be run, and those of which float64 tells nothing.
     """
     try:
-        decided = {each.name: each for each in _compared(differences, sources, pairs, judge, body_of)}
+        compared, untold = _compared(differences, sources, pairs, judge, body_of)
     except UndecidedError as reason:
-        return list(differences), f"not run: {reason}"
+        return list(differences), Verdict(f"not run: {reason}")
+    decided = {each.name: each for each in compared}
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
-    agree = all(each.passed for each in settled)
-    return settled, "the two agree: the difference in narrower floats is rounding" if agree else "the two differ"
+    agree = all(each.passed for each in settled if each.name in decided)
+    text = "the two agree: the difference in narrower floats is rounding" if agree else "the two differ"
+    return settled, Verdict(text, untold)
 
 
 def _compared(
     differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
-) -> Sequence[OutputDifference]:
+) -> tuple[Sequence[OutputDifference], Mapping[str, str]]:
+    """The differences in float64, and why those of other values tell nothing. Raises UndecidedError, also where none
+    tells anything."""
     if any(not each.passed and math.isinf(each.max_rel) for each in differences):
         raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
     if max(weights_size(side.model) for pair in pairs for side in pair) > _LARGEST:
@@ -79,7 +95,7 @@ def _compared(
     noisy: list[dict[str, Arrays]] = []
     trials: list[tuple[Steps, Steps, Sequence[Mapping[str, Array]]]] = []
     for model, original in pairs:
-        right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
+        right = [_widened(feed) for feed in original.feeds]
         their_steps, my_steps = (
             steps_of(original.model, theirs_wanted, body_of),
             steps_of(model.model, mine_wanted, body_of),
@@ -87,27 +103,42 @@ def _compared(
         if not round_alike(my_steps.casts, their_steps.casts):
             raise UndecidedError("the two models do not have the same casts between float types")
         trials.append((replace(my_steps, sessions={}), replace(their_steps, sessions={}), right))
+        # Each operator rounds: noise in the constants, as in the inputs, stands for the rounding on the way.
+        noisy_steps = replace(their_steps, constants=with_noise(_widened(their_steps.constants)))
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):
-            disturbed = with_noise(feed)
-            theirs = run_wide(their_steps, [feed, disturbed], theirs_wanted, deadline)
-            expected += _as_results(theirs[:1])
-            noisy += _as_results(theirs[1:])
+            expected += _as_results(run_wide(their_steps, [feed], theirs_wanted, deadline))
+            noisy += _as_results(run_wide(noisy_steps, [with_noise(feed)], theirs_wanted, deadline))
             found += _as_results(run_wide(my_steps, [mine], mine_wanted, deadline))
     compared = list(judge(expected, found, noisy))
-    for each in compared:
-        if each.tolerance > _TELLING:
-            raise UndecidedError(f"rounding in float64 moves {each.name} by {each.tolerance:.3g} of its scale")
-    if all(each.passed for each in compared) or not _has_constants_of_its_own(*trials[0][:2]):
-        return compared
-    rounded: list[dict[str, Arrays]] = []
-    for _, steps, feeds in trials:
-        noisy_steps = replace(steps, constants=with_noise(steps.constants))
-        for each_feed in feeds:
-            rounded += _as_results(run_wide(noisy_steps, [each_feed], theirs_wanted, deadline))
-    if all(each.max_rel <= each.tolerance and not each.in_slice for each in judge(expected, found, rounded)):
-        raise UndecidedError("the model has computed constants, and their rounding explains as much")
-    return compared
+    untold = {
+        each.name: f"rounding in float64 moves it by {each.tolerance:.3g} of its scale"
+        for each in compared
+        if each.tolerance > _TELLING
+    }
+    failed = {each.name for each in compared if not each.passed} - untold.keys()
+    if failed and _has_constants_of_its_own(*trials[0][:2]):
+        rounded: list[dict[str, Arrays]] = []
+        for _, steps, feeds in trials:
+            noisy_steps = replace(steps, constants=with_noise(steps.constants))
+            for each_feed in feeds:
+                rounded += _as_results(run_wide(noisy_steps, [each_feed], theirs_wanted, deadline))
+        close = {each.name for each in judge(expected, found, rounded) if _is_within(each)}
+        reason = "the model has computed constants, and their rounding explains as much"
+        untold |= dict.fromkeys(sorted(failed & close), reason)
+    told = [each for each in compared if each.name not in untold]
+    if not told:
+        name, reason = next(iter(untold.items()))
+        raise UndecidedError(f"{name}: {reason}")
+    return told, untold
+
+
+def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: wide(array) for name, array in arrays.items()}
+
+
+def _is_within(difference: OutputDifference) -> bool:
+    return difference.max_rel <= difference.tolerance and not difference.in_slice
 
 
 def _has_constants_of_its_own(mine: Steps, theirs: Steps) -> bool:
