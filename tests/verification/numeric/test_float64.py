@@ -460,6 +460,24 @@ def test_a_value_that_rounding_moves_in_float64_leaves_the_others_decided() -> N
 SCALED = "(float[4,32] x) => (float[4,32] y) {{ a = Mul (x, {0}) {1} y = {2} ({3}) }}"
 
 
+NEAREST = 'mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"'
+
+
+def test_noise_in_constants_leaves_the_scales_of_a_resize() -> None:
+    """With a scale of 2 less its last bit, other elements would be read."""
+    text = f"(float[1,2,8,8] x) => (float[1,2,16,16] y) {{ a = Mul (x, w) y = Resize <{NEAREST}> (a, , s) }}"
+    draw = np.random.default_rng(0).uniform
+    kernel = draw(1, 2, size=(1, 2, 8, 8)).astype(np.float32)
+    model = _given(text, w=kernel, s=np.array([1, 1, 2, 2], np.float32))
+    feeds = [{"x": draw(size=(1, 2, 8, 8)).astype(np.float32)} for _ in range(2)]
+    failed = OutputDifference(name="y", max_abs=1.0, max_rel=0.2, tolerance=0.1, sensitivity=1.0, passed=False)
+    judge = partial(_differences, model, model, {"y": "y"}, quantized=frozenset(), exact=True)
+    (found,), _ = in_float64(
+        [failed], {"y": "y"}, [(Side(model, feeds), Side(model, feeds))], judge, lambda node, opset: None
+    )
+    assert found.in_float64 == 0.0
+
+
 @pytest.mark.parametrize(
     ("operator", "error", "verdict"),
     [

@@ -30,6 +30,8 @@ SECONDS = 120.0
 
 # If noise in the last bits of float64 changes a result by more than this, float64 cannot decide.
 _TELLING = 1e-6
+# Constants of so many elements are no kernels.
+_FEW = 8
 # Rounding shrinks with the last bit: from float32 to float64 by this, within a factor.
 _SHRINKS = 30 * 2.0**-29
 
@@ -104,7 +106,7 @@ def _compared(
             raise UndecidedError("the two models do not have the same casts between float types")
         trials.append((replace(my_steps, sessions={}), replace(their_steps, sessions={}), right))
         # Each operator rounds: noise in the constants, as in the inputs, stands for the rounding on the way.
-        noisy_steps = replace(their_steps, constants=with_noise(_widened(their_steps.constants)))
+        noisy_steps = replace(their_steps, constants=_with_noise(_widened(their_steps.constants)))
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):
             expected += _as_results(run_wide(their_steps, [feed], theirs_wanted, deadline))
@@ -120,7 +122,7 @@ def _compared(
     if failed and _has_constants_of_its_own(*trials[0][:2]):
         rounded: list[dict[str, Arrays]] = []
         for _, steps, feeds in trials:
-            noisy_steps = replace(steps, constants=with_noise(steps.constants))
+            noisy_steps = replace(steps, constants=_with_noise(steps.constants))
             for each_feed in feeds:
                 rounded += _as_results(run_wide(noisy_steps, [each_feed], theirs_wanted, deadline))
         close = {each.name for each in judge(expected, found, rounded) if _is_within(each)}
@@ -135,6 +137,12 @@ def _compared(
 
 def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: wide(array) for name, array in arrays.items()}
+
+
+def _with_noise(constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The constants, with noise in the last bits of all but small ones: of a scale of Resize, the last bit may decide
+    which element is read."""
+    return {**constants, **with_noise({name: each for name, each in constants.items() if each.size > _FEW})}
 
 
 def _is_within(difference: OutputDifference) -> bool:
