@@ -12,12 +12,14 @@ import onnxruntime
 import pytest
 
 from relayout.report.schema import OutputDifference, Verification
+from relayout.verification.numeric.baseline import Baseline, Trial
 from relayout.verification.numeric.float64.casts import casts_of
 from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
 from relayout.verification.numeric.float64.run import Deadline, run_wide
 from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
-from relayout.verification.numeric.float64.verdict import Side, in_float64
-from relayout.verification.numeric.judgement import _differences
+from relayout.verification.numeric.float64.verdict import Side, Verdict, in_float64
+from relayout.verification.numeric.judgement import Runs, _differences, judged
+from relayout.verification.numeric.preparation import Prepared
 from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "com.microsoft" : 1]>'
@@ -500,3 +502,28 @@ def test_the_rounding_of_computed_constants_is_no_fault_in_float64(operator: str
     judge = partial(_differences, model, original, {"y": "y"}, quantized=frozenset(), exact=True)
     pairs = [(Side(model, feeds), Side(original, feeds))]
     assert in_float64([failed], {"y": "y"}, pairs, judge, lambda node, opset: None)[1].text == verdict
+
+
+def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another trial in which it differs by more must not hide this one."""
+    model = _given("(float[4,32] x) => (float[4,32] y) { y = Relu (x) }")
+    feeds = [{"x": np.full((4, 32), 0.5, np.float32)}]
+    results = {"y": [np.linspace(-1, 1, 128, dtype=np.float32).reshape(4, 32)]}
+    trials = tuple(Trial(None, feeds, [results]) for _ in range(3))
+    apart = [{"y": [results["y"][0] + np.float32(each)]} for each in (0.0, 0.02, 0.5)]
+    baseline = Baseline("onnxruntime", trials, ())
+    prepared = Prepared(model, model, baseline, {}, {}, (), {}, {}, ())
+    runs = Runs(prepared, [feeds] * 3, apart, {"y": "y"}, frozenset("y"), lambda node, opset: None)
+    asked = []
+
+    def in_float64(differences: list[OutputDifference], sources: object, pairs: list[object], *_: object) -> object:
+        asked.extend(pairs)
+        return differences, Verdict("the two differ")
+
+    monkeypatch.setattr("relayout.verification.numeric.judgement._noisy", lambda prepared: [()])
+    monkeypatch.setattr("relayout.verification.numeric.judgement._is_moved", lambda *_: True)
+    monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
+    judged(runs)
+    assert len(asked) == 2

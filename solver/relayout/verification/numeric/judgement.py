@@ -99,15 +99,14 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
 def _doubtful(
     runs: Runs, failed: Mapping[str, str], judge: Callable[..., Iterator[OutputDifference]]
 ) -> list[tuple[Trial, Feeds]]:
-    """The trials, with the model's inputs, in which a value that `failed` differs by more than its type allows; all if
-    there is none."""
+    """The trials, with the model's inputs, in which a value that `failed` differs by more than its type allows, or by a
+    step of a quantizer; all if there is none."""
     trials, start = list(zip(runs.prepared.baseline.trials, runs.feeds, strict=True)), 0
     found = []
     for trial, feeds in trials:
         samples = slice(start, start + len(trial.results))
         start = samples.stop
-        own = judge(failed, runs.expected[samples], runs.found[samples], quantized=runs.quantized)
-        if not all(each.passed for each in own):
+        if not all(each.passed for each in judge(failed, runs.expected[samples], runs.found[samples])):
             found.append((trial, feeds))
     return found or trials
 
