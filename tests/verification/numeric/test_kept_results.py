@@ -75,6 +75,14 @@ CHANGES = {
 }
 
 
+def test_an_operand_that_no_draw_changes_is_named() -> None:
+    """A Transpose of it would not be seen."""
+    still = "far = Constant <value = float {1e30}> () f = Div (a, far) one = Constant <value_float = 1.0> ()"
+    model = _model(DETECTOR.replace("s = Sigmoid (a)", f"{still} s = Add (f, one)"))
+    findings = verify(model, "onnx", against=model).findings
+    assert ("vacuous", "s") in [(each.rule, each.found) for each in findings]
+
+
 COPIED = (
     DETECTOR.replace("y, n = TRT", "d, n = TRT")
     .replace("c = TRT", "e = Identity (d) y = Identity (e) c = TRT")

@@ -88,7 +88,11 @@ def compare(
     shared = {name for name, results in expected_of.items() if is_shape_shared(results)}
     # Results of no elements are equal in all samples, whatever their shapes.
     has_pairs = bool(shared) or not any(has_numbers(results) for results in expected_of.values())
-    findings += vacuous(telling, moved_by_inputs(prepared.original) & outputs & shared, has_pairs=has_pairs)
+    # Of an output that needs no run, the values before it are the comparison.
+    judged_by = outputs.union(*(prepared.kept[name] for name in kept))
+    moved = moved_by_inputs(prepared.original)
+    watched = {name for name in judged_by & shared if sources[name] in moved}
+    findings += vacuous(telling, watched, has_pairs=has_pairs)
     unread, not_run = _as_given(runs, given, left_out.keys() | drawn_anew(original))
     numeric = Numeric(
         status="compared" if telling else "skipped",

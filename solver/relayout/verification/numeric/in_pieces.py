@@ -75,16 +75,16 @@ def compare_in_pieces(
             *notes,
             *found,
             *left_out_findings(left_out),
-            *vacuous(compared, {each.name for each in outputs}),
+            *vacuous(compared, {each.name for each in outputs}.union(*kept.values())),
         ], numeric
     return [], _skipped(reason, faults[0] if faults else "the shapes fit at none of the sizes tried")
 
 
 def _judgement(
     model: ir.Model, original: ir.Model, outcomes: _Outcomes, opaque: Set[str]
-) -> tuple[list[Finding], list[OutputDifference], list[str], dict[str, str]]:
-    """The findings on the pieces, the differences of the outputs that are compared, the outputs that need no run, and
-    why the others are not compared."""
+) -> tuple[list[Finding], list[OutputDifference], dict[str, set[str]], dict[str, str]]:
+    """The findings on the pieces, the differences of the outputs that are compared, the outputs that need no run with
+    the values that they are made from, and why the others are not compared."""
 
     def differences(value: ir.Value, source: ir.Value) -> list[OutputDifference]:
         return [each.difference for each in outcomes.get(value, ()) if each.source is source and each.difference]
@@ -94,7 +94,7 @@ def _judgement(
 
     left_out: dict[str, str] = {}
     outputs: list[OutputDifference] = []
-    kept: list[str] = []
+    kept: dict[str, set[str]] = {}
     functions = model.functions.keys() | original.functions.keys()
     for value, theirs in zip(model.graph.outputs, original.graph.outputs, strict=True):
         own, fault = differences(value, theirs), _fault_behind(value, outcomes)
@@ -102,8 +102,8 @@ def _judgement(
             left_out[str(value.name)] = fault
         elif own:
             outputs += own
-        elif kept_behind(value, theirs, is_compared, opaque, functions) is not None:
-            kept.append(str(value.name))
+        elif (behind := kept_behind(value, theirs, is_compared, opaque, functions)) is not None:
+            kept[str(value.name)] = behind
         else:
             left_out[str(value.name)] = "no runtime has the operator that computes it"
     findings = [finding for found in outcomes.values() for each in found for finding in each.findings]

@@ -232,7 +232,7 @@ def vacuous(differences: Sequence[OutputDifference], moved: Set[str], *, has_pai
         found, message = "none", "no compared value was seen to depend on the inputs, so the comparison proves nothing"
     elif still := [name for name in still if name in moved]:
         found = f"{', '.join(still[:_SHOWN])}{f' and {len(still) - _SHOWN} more' if len(still) > _SHOWN else ''}"
-        message = "the inputs drawn change these outputs by no more than is tolerated: a fault in them may not show"
+        message = "the inputs drawn change these values by no more than is tolerated: a fault in them may not show"
     else:
         return
     yield Finding(rule="vacuous", severity="warning", expected=expected, found=found, message=message)
