@@ -459,6 +459,18 @@ def test_a_value_that_rounding_moves_in_float64_leaves_the_others_decided() -> N
     assert verdict.about("z") == verdict.text
 
 
+def test_a_fault_beyond_what_rounding_moves_in_float64_is_one() -> None:
+    feeds = [{"x": np.random.default_rng(n).uniform(1e10, 2e10, size=(4, 32)).astype(np.float32)} for n in range(2)]
+    original, model = (_given(f"(float[4,32] x) => (float[4,32] y) {{ y = {kind} (x) }}") for kind in ("Sin", "Cos"))
+    failed = OutputDifference(name="y", max_abs=1.0, max_rel=0.2, tolerance=0.1, sensitivity=1.0, passed=False)
+    judge = partial(_differences, model, original, {"y": "y"}, exact=True)
+    pairs = [(Side(model, feeds), Side(original, feeds))]
+    (found,), verdict = in_float64([failed], {"y": "y"}, pairs, judge, lambda node, opset: None)
+    assert (found.passed, verdict.text, verdict.untold) == (False, "the two differ", {})
+    assert found.in_float64 is not None
+    assert found.in_float64 > 0.1
+
+
 SCALED = "(float[4,32] x) => (float[4,32] y) {{ a = Mul (x, {0}) {1} y = {2} ({3}) }}"
 
 

@@ -19,12 +19,23 @@ from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shap
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 
-__all__ = ["Array", "divides", "draw_inputs", "spread", "with_noise", "with_noisy_constants", "with_weights"]
+__all__ = [
+    "Array",
+    "divides",
+    "draw_inputs",
+    "spread",
+    "with_noise",
+    "with_noise_in_constants",
+    "with_noisy_constants",
+    "with_weights",
+]
 
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, however small its share of the model."""
 
 _SPREAD = 1000.0
+# Constants of so many elements are no kernels.
+_FEW = 8
 
 Array = np.ndarray[Any, Any]
 
@@ -131,14 +142,21 @@ def with_noise(feed: Mapping[str, Array]) -> dict[str, Array]:
     return {name: _disturbed(array) for name, array in feed.items()}
 
 
+def with_noise_in_constants(constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The constants, with noise in all but small ones: of a scale of Resize, the last bit may decide which element is
+    read."""
+    return {**constants, **with_noise({name: each for name, each in constants.items() if each.size > _FEW})}
+
+
 def with_noisy_constants(model: ir.Model) -> ir.Model:
-    """A copy of the model with the last bits of its constants' floats changed, as those of inputs in `with_noise`."""
+    """A copy of the model with the last bits of its constants' floats changed, as in `with_noise_in_constants`."""
     copy = model.clone()
     for graph in all_graphs(copy):
         for name, value in graph.initializers.items():
             constant = value.const_value
             if constant is not None and constant.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-                value.const_value = ir.Tensor(_disturbed(constant.numpy()), name=name)
+                [noisy] = with_noise_in_constants({name: constant.numpy()}).values()
+                value.const_value = ir.Tensor(noisy, name=name)
     return copy
 
 

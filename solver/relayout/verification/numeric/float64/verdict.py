@@ -17,7 +17,7 @@ from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.float64.casts import round_alike
 from relayout.verification.numeric.float64.run import Deadline, run_wide
 from relayout.verification.numeric.float64.steps import Steps, UndecidedError, steps_of, wide
-from relayout.verification.numeric.inputs import Array, with_noise
+from relayout.verification.numeric.inputs import Array, with_noise, with_noise_in_constants
 from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
 
@@ -30,8 +30,6 @@ SECONDS = 120.0
 
 # If noise in the last bits of float64 changes a result by more than this, float64 cannot decide.
 _TELLING = 1e-6
-# Constants of so many elements are no kernels.
-_FEW = 8
 # Rounding shrinks with the last bit: from float32 to float64 by this, within a factor.
 _SHRINKS = 30 * 2.0**-29
 
@@ -106,7 +104,7 @@ def _compared(
             raise UndecidedError("the two models do not have the same casts between float types")
         trials.append((replace(my_steps, sessions={}), replace(their_steps, sessions={}), right))
         # Each operator rounds: noise in the constants, as in the inputs, stands for the rounding on the way.
-        noisy_steps = replace(their_steps, constants=_with_noise(_widened(their_steps.constants)))
+        noisy_steps = replace(their_steps, constants=with_noise_in_constants(_widened(their_steps.constants)))
         # Sample by sample, as a node is made for the shapes of the first one.
         for feed, mine in zip(right, model.feeds, strict=True):
             expected += _as_results(run_wide(their_steps, [feed], theirs_wanted, deadline))
@@ -116,13 +114,13 @@ def _compared(
     untold = {
         each.name: f"rounding in float64 moves it by {each.tolerance:.3g} of its scale"
         for each in compared
-        if each.tolerance > _TELLING
+        if each.tolerance > _TELLING and _is_within(each)
     }
     failed = {each.name for each in compared if not each.passed} - untold.keys()
     if failed and _has_constants_of_its_own(*trials[0][:2]):
         rounded: list[dict[str, Arrays]] = []
         for _, steps, feeds in trials:
-            noisy_steps = replace(steps, constants=_with_noise(steps.constants))
+            noisy_steps = replace(steps, constants=with_noise_in_constants(steps.constants))
             for each_feed in feeds:
                 rounded += _as_results(run_wide(noisy_steps, [each_feed], theirs_wanted, deadline))
         close = {each.name for each in judge(expected, found, rounded) if _is_within(each)}
@@ -137,12 +135,6 @@ def _compared(
 
 def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: wide(array) for name, array in arrays.items()}
-
-
-def _with_noise(constants: Mapping[str, Array]) -> dict[str, Array]:
-    """The constants, with noise in the last bits of all but small ones: of a scale of Resize, the last bit may decide
-    which element is read."""
-    return {**constants, **with_noise({name: each for name, each in constants.items() if each.size > _FEW})}
 
 
 def _is_within(difference: OutputDifference) -> bool:
