@@ -184,6 +184,8 @@ const NO_MODEL = [...at("drop-text").childNodes];
 // The model of the form, with words about it; null: none.
 function setModel(opened, about) {
   model = opened;
+  // Another model has other inputs.
+  at("samples").value = "";
   // A browser keeps no file over a reload, but the page can say which one it was.
   if (opened?.name && !opened.job) sessionStorage.setItem("chosen", opened.name);
   else sessionStorage.removeItem("chosen");
@@ -204,7 +206,6 @@ function refuse(error) {
 // Show the model as it is. The answer and the downloads of the model before go.
 async function openModel(opened, about = opened.bytes ? bytes(opened.bytes.size) : "graph JSON") {
   stop();
-  at("samples").value = "";
   clearResult();
   at("form").classList.remove("compact");
   showAddress();
