@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 from legalization_checks import checked, operators
 
-from relayout import Backend, legalize
+from relayout import Backend, Implementation, Layout, legalize
+from relayout.backend.composite import Composite, Device
 
 
 def turned(net: Net, value: str, is_turned: bool) -> str:
@@ -107,6 +109,56 @@ def test_a_gemm_is_written_only_where_onnx_and_runtimes_have_it(opset: int, dtyp
     assert report.after.transposes == 1
 
 
+@pytest.mark.parametrize("flips", list(product([0, 1], repeat=2)), ids=["", "B", "A", "AB"])
+@pytest.mark.parametrize("summand", [None, (), (9,), (1,), (7, 9), (1, 9), (7, 1), (1, 1)], ids=str)
+def test_a_gemm_takes_and_gives_either_order(flips: tuple[int, int], summand: tuple[int, ...] | None) -> None:
+    net = Net()
+    left = net.transpose(net.input("x", (7, 5) if not flips[0] else (5, 7)), 1, 0)
+    right = net.transpose(net.input("y", (5, 9) if not flips[1] else (9, 5)), 1, 0)
+    added = [] if summand is None else [net.weight(*summand)]
+    given = net.node("Gemm", left, right, *added, transA=1 - flips[0], transB=1 - flips[1], alpha=0.5, beta=2.0)
+    net.output(net.transpose(given, 1, 0))
+    assert at_no_cost(net.model()) == ["Gemm"]
+
+
+def test_a_column_that_is_added_to_the_transposes_may_be_data() -> None:
+    net = Net()
+    rows = net.node("Gemm", net.transpose(net.input("x", (5, 7)), 1, 0), net.weight(5, 9), net.input("bias", (9,)))
+    net.output(net.transpose(rows, 1, 0))
+    assert at_no_cost(net.model()) == ["Reshape", "Gemm"]
+
+
+def test_a_fused_product_of_batches_gives_its_transposes() -> None:
+    net = Net()
+    operands = [net.transpose(net.input(name, (2, *own)), 0, 2, 1) for name, own in (("x", (5, 7)), ("y", (9, 5)))]
+    given = net.node("FusedMatMul", *operands, alpha=0.5, domain="com.microsoft")
+    net.output(net.transpose(given, 0, 2, 1))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert report.cost == 0
+    assert_same_numbers(model, legal)
+
+
+def test_attention_of_a_gemm_over_one_sequence_needs_one_transpose() -> None:
+    """GPT-2 has one Gemm for queries, keys and values. Its result may have the columns of all of them first."""
+    net = Net()
+    tokens = net.node("LayerNormalization", net.input("x", (1, 16, 24)), net.weight(24), axis=-1)
+    rows = net.node("Reshape", tokens, net.constant([-1, 24]))
+    every = net.node("Reshape", net.node("Gemm", rows, net.weight(24, 72), net.weight(72)), net.constant([1, 16, 72]))
+    parts = net.node("Split", every, net.constant([24, 24, 24]), results=3, axis=2)
+    heads = [net.transpose(net.node("Reshape", part, net.constant([1, 16, 3, 8])), 0, 2, 1, 3) for part in parts]
+    scores = net.node("MatMul", heads[0], net.transpose(heads[1], 0, 1, 3, 2))
+    mixed = net.transpose(net.node("MatMul", net.node("Softmax", scores, axis=-1), heads[2]), 0, 2, 1, 3)
+    joined = net.node("Reshape", mixed, net.constant([-1, 24]))
+    net.output(net.node("Add", net.node("Gemm", joined, net.weight(24, 24), net.weight(24)), rows))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert report.after.transposes == 1
+    assert report.cost == 2 * 16 * 24 * 4
+    assert_same_numbers(model, legal)
+    assert legalize(legal, "onnx")[1].cost == report.cost
+
+
 class WithoutTransposedGemm(Backend):
     name = "without-transposed-gemm"
 
@@ -119,3 +171,31 @@ def test_a_gemm_that_the_backend_does_not_support_is_not_written() -> None:
     net.output(net.node("MatMul", net.transpose(net.input("x", (7, 5)), 1, 0), net.weight(7, 9)))
     legal, _ = checked(net.model(), WithoutTransposedGemm())
     assert sorted(operators(legal)) == ["MatMul", "Transpose"]
+
+
+@pytest.mark.parametrize(
+    "backend", [WithoutTransposedGemm(), Composite([Device("a", lambda _: WithoutTransposedGemm())])]
+)
+def test_a_gemm_becomes_none_that_the_backend_does_not_support(backend: Backend) -> None:
+    net = Net()
+    net.output(net.node("Gemm", net.transpose(net.input("x", (7, 5)), 1, 0), net.weight(7, 9), net.weight(9)))
+    net.output(net.transpose(net.node("Gemm", net.input("y", (7, 5)), net.weight(5, 9), net.weight(9)), 1, 0))
+    legal, report = checked(net.model(), backend)
+    assert sorted(operators(legal)) == ["Gemm", "Gemm", "Transpose"]
+    assert report.after.transposes == 1
+
+
+class OrderedGemm(Backend):
+    name = "ordered-gemm"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        if node.op_type != "Gemm":
+            return super().implementations(node)
+        return [Implementation(tuple([Layout.from_names("01")] * len(node.inputs)), (Layout.from_names("01"),))]
+
+
+def test_a_gemm_of_which_layouts_are_required_keeps_its_operands_in_their_places() -> None:
+    net = Net()
+    net.output(net.transpose(net.node("Gemm", net.input("y", (7, 5)), net.weight(5, 9)), 1, 0))
+    legal, _ = checked(net.model(), OrderedGemm())
+    assert operators(legal) == ["Gemm", "Transpose"]

@@ -16,6 +16,7 @@ from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure, prices_by_traffic
 from relayout.backend.noted_costs import noted_cost
 from relayout.candidates.alternatives import (
+    FixedLowering,
     FreeLowering,
     NodePorts,
     Port,
@@ -26,13 +27,13 @@ from relayout.candidates.alternatives import (
 )
 from relayout.candidates.axis_names import KnownNames, OperandNames, filled_names, own_names
 from relayout.candidates.backend_conversions import ConversionQuery, native_conversion
-from relayout.candidates.dry_run import DryRun
+from relayout.candidates.dry_run import DryRun, listed_node
 from relayout.layout.binding import is_tiled, layout_of
 from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import Axes, Free, OperatorClass, RegionEdge, extents_of
+from relayout.ops import NO_EDIT, Axes, Free, Listed, OperatorClass, RegionEdge, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import operand_letters
 
@@ -155,6 +156,17 @@ class RequirementChecker:
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return may_be_written(lambda: written.meets_requirements(self.backend, device))
+
+    def runs_listed(self, choice: NodePorts, lowering: FixedLowering, device: str) -> bool:
+        """Whether `device` runs the node as the alternative of its rule writes it, and requires no layout of it."""
+        node, rule = choice.node, choice.rule
+        if not isinstance(rule, Listed) or rule.alternatives[lowering.pick][2] is NO_EDIT:
+            return True
+        assert node is not None
+        written, own = listed_node(node, rule, lowering), self.backend.at(device)
+        if supported_by(own, node) and not supported_by(own, written):
+            return False
+        return may_be_written(lambda: self._runs_in_any_order(written, device))
 
     def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims], device: str) -> bool:
         """Whether `device` runs the node with operands of these dimensions and requires no layout of them. A dimension

@@ -1,4 +1,4 @@
-"""Dry run of a decomposition: its operators are checked against the backend's requirements before it is chosen.
+"""Dry runs: the operators that a lowering writes are checked against the backend's requirements before it is chosen.
 
 A product of the transposes, or a normalization in its parts, consists of operators with requirements of their own. Only
 an order in which all of them are met is an alternative of the node.
@@ -15,15 +15,15 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, is_met_by, supported_by
 from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering, axis_numbers, label_of, noted_orders
-from relayout.layout.conversion import dims_shape
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, axis_numbers, label_of, noted_orders
+from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom
+from relayout.layout.memory_format import Atom, Extent
 from relayout.model.emit import attribute_of
-from relayout.ops import Axes, Free
+from relayout.ops import Axes, Edit, Free, Listed, extents_of
 
-__all__ = ["ChosenOrder", "DryRun"]
+__all__ = ["ChosenOrder", "DryRun", "listed_node"]
 
 Places = Sequence[Axes]
 
@@ -149,3 +149,55 @@ class DryRun(ChosenOrder):
         axes = {atom.axis for atom in group}
         (axis,) = axes if len(axes) == 1 else (None,)
         return "*" if axis is None or self._rule.extents[axis] == 1 else self._letters[axis]
+
+
+def listed_node(node: ir.Node, rule: Listed, lowering: FixedLowering) -> ir.Node:
+    """The node as an alternative of its rule writes it, outside the graph."""
+    change, scratch = rule.alternatives[lowering.pick][2], _ListedRun(node, lowering)
+    if isinstance(change, Edit):
+        values = {name: attribute.value for name, attribute in node.attributes.items()} | {**change.attributes}
+        operands = [scratch.read(n) if value is not None else None for n, value in enumerate(node.inputs)]
+        shape = scratch.shape_of(0, is_result=True)
+        scratch.emit(node.op_type, operands, values, shape=shape, domain=node.domain)
+    else:
+        change(scratch)
+    assert scratch.written is not None
+    return scratch.written
+
+
+class _ListedRun:
+    """One alternative in a scratch graph (see `relayout.ops.NodeWriter`)."""
+
+    def __init__(self, node: ir.Node, lowering: FixedLowering) -> None:
+        self.node, self._lowering = node, lowering
+        self.written: ir.Node | None = None
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        values, sides = (self.node.outputs, self.node.inputs), (self._lowering.outputs, self._lowering.inputs)
+        extents = extents_of(values[not is_result][index]) or ()
+        dims: Dims | None = sides[not is_result][index]
+        return extents if dims is None else dims_shape(dims, extents)
+
+    def read(self, index: int, shape: Sequence[Extent] | None = None) -> ir.Value:
+        source = self.node.inputs[index]
+        assert source is not None
+        own = ir.Shape(self.shape_of(index) if shape is None else shape)
+        return ir.Value(name=source.name, shape=own, type=source.type, const_value=source.const_value)
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Sequence[Extent],
+        domain: str = "",
+    ) -> ir.Value:
+        given = self.node.outputs[0]
+        result = ir.Value(name=given.name, shape=ir.Shape(shape), type=given.type)
+        made = [attribute_of(name, value) for name, value in (attributes or {}).items()]
+        self.written = ir.Node(domain, operator, inputs, made, outputs=[result], name=self.node.name)
+        return result
+
+    def set_result(self, index: int, value: ir.Value) -> None:
+        """Nothing to do: the operator's requirements do not depend on the consumers of its result."""

@@ -458,7 +458,9 @@ def _is_met(
 ) -> bool:
     port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
     is_met = context.checker.is_met(node, requirement, port_dims, axis_names)
-    return is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
+    if not is_met or not context.checker.constants_meet(node, requirement, lowering.inputs):
+        return False
+    return not requirement.is_empty or context.checker.runs_listed(node, lowering, requirement.implementation.device)
 
 
 def _placed(

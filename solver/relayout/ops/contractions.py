@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, permutations, product
 from string import ascii_letters
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from relayout.layout.memory_format import Extent, MemoryFormat
-from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.node_reader import NoRuleError, Reading, extents_of
 from relayout.ops.registry import row
 from relayout.ops.rule import (
     NO_EDIT,
@@ -20,6 +21,8 @@ from relayout.ops.rule import (
     Edit,
     Free,
     Listed,
+    ListedAlternative,
+    NodeWriter,
     Shared,
     Traffic,
     free,
@@ -230,7 +233,8 @@ class _TransposedInsertion(Struct, frozen=True):
 @row("contract", "Gemm")
 def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     """Either operand may be transposed in its last two axes, by `transA` and `transB`. If no batch is broadcast,
-    onnxruntime's `transBatchA` and `transBatchB` also take the first of these two from in front of the batch."""
+    onnxruntime's `transBatchA` and `transBatchB` also take the first of these two from in front of the batch. The
+    transposed result is the product of the transposes, in the other order."""
     own = [(node.integer(f"trans{side}", 0), node.integer(f"transBatch{side}", 0)) for side in "AB"]
     laid = [_matrix_order(rank, *form) for rank, form in zip(ranks, own, strict=True)]
     batches = [[node.extents(n)[order.index(axis)] for axis in range(ranks[n] - 2)] for n, order in enumerate(laid)]
@@ -238,7 +242,8 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     if not is_batched and any(behind for _, behind in own):
         raise NoRuleError
     flips = [(flip, batch) for batch in ((0, 1) if is_batched else (0,)) for flip in (0, 1)]
-    alternatives = []
+    rank, alternatives = max(ranks), list[ListedAlternative]()
+    transposed = (*range(rank - 2), rank - 1, rank - 2)
     for flipped in product(flips, repeat=2):
         forms = [(one ^ flip, two ^ batch) for (one, two), (flip, batch) in zip(own, flipped, strict=True)]
         others = [_matrix_order(rank, *form) for rank, form in zip(ranks, forms, strict=True)]
@@ -248,6 +253,9 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
             chosen |= {f"transBatch{side}": form[1] for side, form in zip("AB", forms, strict=True)}
         rest = (None,) * (len(node.node.inputs) - 2)
         alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
+        if extents_of(node.node.outputs[0]) is not None:
+            summand = ((1, 0),) if node.has(2) and node.rank(2) == 2 else rest
+            alternatives.append(((*orders, *summand), (transposed,), partial(_write_exchanged, forms)))
     contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
     columns: Shared = ((False, 1, laid[1].index(ranks[1] - 1)), (True, 0, max(ranks) - 1))
     rows: Shared = ((False, 0, laid[0].index(ranks[0] - 2)), (True, 0, max(ranks) - 2))
@@ -257,6 +265,20 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     if len(bias) > 1 and bias[-2] != 1:
         rows = (*rows, (False, 2, len(bias) - 2))
     return Listed(tuple(alternatives), (contracted, columns, rows))
+
+
+def _write_exchanged(forms: Sequence[tuple[int, int]], writing: NodeWriter) -> None:
+    """The product of the transposes: the operands change places, and a vector that is added becomes a column."""
+    node = writing.node
+    operands = [writing.read(1), writing.read(0)]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    for side, (is_flipped, is_behind) in zip("AB", reversed(forms), strict=True):
+        attributes |= {f"trans{side}": 1 - is_flipped} | ({f"transBatch{side}": is_behind} if is_behind else {})
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = writing.shape_of(2)
+        operands.append(writing.read(2, (*bias, 1) if len(bias) == 1 else None))
+    shape = writing.shape_of(0, is_result=True)
+    writing.set_result(0, writing.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
 
 
 def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:

@@ -78,8 +78,9 @@ def quantized_gemm(node: Reading) -> Listed:
     _check_scalars(node, (*form.data, 4, 5))
     rule = _onnx_rule(node, form)
     assert isinstance(rule, Listed)
-    listed = tuple([(_spread(node, form, inputs), outputs, edit) for inputs, outputs, edit in rule.alternatives])
-    return Listed(listed)
+    # In its own place alone the second operand has scales.
+    listed = [(ins, outs, change) for ins, outs, change in rule.alternatives if isinstance(change, Edit)]
+    return Listed(tuple([(_spread(node, form, ins), outs, change) for ins, outs, change in listed]))
 
 
 @row("free", *_POOLS, "QLinearConv", since=1, domain=CONTRIBUTED)

@@ -287,13 +287,42 @@ class Fixed(Struct, frozen=True):
     permutable_within: tuple[Shared, ...] = ()
 
 
+class NodeWriter(Protocol):
+    """The interface with which an alternative reads its node's operands in its own orders and emits one node."""
+
+    @property
+    def node(self) -> ir.Node: ...
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        """The shape of an operand in its order."""
+
+    def read(self, index: int, shape: Sequence[Extent] | None = None) -> ir.Value:
+        """Input `index` in its order, or as a tensor of this shape and the same elements. A constant is relaid."""
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Sequence[Extent],
+        domain: str = "",
+    ) -> ir.Value:
+        """A new node with one result of this shape, of the type of the first input."""
+
+    def set_result(self, index: int, value: ir.Value) -> None:
+        """Define result `index` as `value`, which has its order."""
+
+
+ListedAlternative = tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit | Callable[[NodeWriter], None]]
+"""The orders of the inputs and outputs (None: as in the source), and the edit of the node or the function that writes
+one in its place."""
+
+
 class Listed(Struct, frozen=True):
-    """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit.
+    """A short list of alternatives. `permutable_within` as for Fixed."""
 
-    `permutable_within` as for Fixed.
-    """
-
-    alternatives: tuple[tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit], ...]
+    alternatives: tuple[ListedAlternative, ...]
     permutable_within: tuple[Shared, ...] = ()
 
 

@@ -65,6 +65,13 @@ def _write(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
         node_writer.write(context.backend.at(planned.device), lowering.rewrite)
         _replace_node(context, planned, node, node_writer)
         return
+    if isinstance(rule, Listed) and isinstance(lowering, FixedLowering):
+        change = rule.alternatives[lowering.pick][2]
+        if not isinstance(change, Edit):
+            node_writer = NodeWriter(context, planned, node)
+            change(node_writer)
+            _replace_node(context, planned, node, node_writer)
+            return
     if node in context.tensors.region_edges:
         write_region_op(context, planned, node, write)
         return
@@ -128,7 +135,8 @@ def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> 
         return _Form(wiring, *packed_operator(context, planned, rule, lowering))
     if isinstance(rule, Fixed):
         return _Form(wiring, fixed_operator(context, planned, rule, lowering))
-    return _Form(wiring, edit=rule.alternatives[lowering.pick][2] if isinstance(rule, Listed) else None)
+    change = rule.alternatives[lowering.pick][2] if isinstance(rule, Listed) else None
+    return _Form(wiring, edit=change if isinstance(change, Edit) else None)
 
 
 def _edit_of_operands(rule: Free, lowering: FixedLowering) -> Edit | None:
@@ -144,6 +152,7 @@ def _replace_node(
     """Replace the node by those that the writer has emitted, for the cost of all of them."""
     note_cost(writer.nodes, planned.chosen.cost)
     context.written[id(planned)] = writer.nodes
+    is_backends = isinstance(planned.lowering, FixedLowering) and planned.lowering.rewrite is not None
     for port, format_ in planned.results():
         physical = writer.defined.get(port.index)
         if physical is None:
@@ -155,7 +164,7 @@ def _replace_node(
         is_permuted = own != in_source(len(port.operand.view.axes))
         if physical.shape is None and (is_permuted or boxes_of(format_)):
             context.annotate(physical.value, port.operand, own, format_)
-        if physical.shape is None and isinstance(writer, NodeWriter) and physical.value.producer() in writer.nodes:
+        if is_backends and physical.shape is None and physical.value.producer() in writer.nodes:
             result = node.outputs[port.index]
             physical.value.metadata_props[SOURCE_KEY] = result.metadata_props.get(SOURCE_KEY) or result.name or ""
     context.insert_before(node)

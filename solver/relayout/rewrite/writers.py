@@ -25,6 +25,7 @@ from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
 from relayout.ops import Axes, Free, extents_of, is_read
 from relayout.ops.logical_node import lies_as, logical
+from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, operand_letters
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
@@ -143,6 +144,8 @@ class NodeWriter(_Writer):
         own = extents_of(laid) or ()
         if shape is None or tuple(shape) == own:
             return laid
+        if constant_tensor(laid) is not None and all(isinstance(extent, int) for extent in shape):
+            return self._context.constants.after_steps(laid, [{"op": "reshape", "shape": [*shape]}])
         return self._context.emitter.shaped(Physical(laid, in_source(len(own))), tuple(shape), own, self._stem).value
 
     def _constant_dims(self, index: int) -> Dims | None:
