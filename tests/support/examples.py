@@ -291,6 +291,7 @@ def _contractions() -> list[Example]:
     numbers = np.random.default_rng(2).standard_normal
     digits, matrix, small = Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8), scale(0.1)
     by_column = Constant(np.arange(1, 7) / 10, F), Constant(np.arange(6), U8)
+    angles = Constant(numbers((2, 4, 3)), F), Constant(numbers((2, 4, 3)), F)
     return [
         Example("MatMul", (X, Constant(numbers((5, 6)), F))),
         Example("MatMul", (X, Input((2, 3, 5, 6)))),
@@ -306,6 +307,9 @@ def _contractions() -> list[Example]:
         Example(
             "Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False
         ),
+        Example("Attention", (X, Input((2, 3, 6, 5)), Input((2, 3, 6, 2))), {"scale": 0.5}, 23),
+        Example("Attention", (Input((2, 6, 3, 5)), X, X, Constant(numbers((3, 4)), F)), {}, 24),
+        Example("RotaryEmbedding", (Input((2, 3, 4, 6)), *angles), {"interleaved": 1}, 23),
         Example("Einsum", (X, Constant(numbers((5, 6)), F)), {"equation": "nchw,wd->nchd"}),
         Example("Einsum", (X, Input((2, 3, 6, 5))), {"equation": "bhqd, bhkd -> bhqk"}),
         Example("Einsum", (X,), {"equation": "abcd->acbd"}, moves=False),

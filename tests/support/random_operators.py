@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random_attention
 import random_elementwise
 import random_indexing
 import random_matmul
@@ -13,4 +14,12 @@ from random_operands import PROPOSALS, adapted, floats, integers, kernel, partne
 __all__ = ["PROPOSALS", "adapted", "floats", "integers", "kernel", "partner", "propose", "unsqueezed"]
 
 # Each module registers its operators on import.
-_MODULES = (random_elementwise, random_indexing, random_matmul, random_reductions, random_reshapes, random_spatial)
+_MODULES = (
+    random_attention,
+    random_elementwise,
+    random_indexing,
+    random_matmul,
+    random_reductions,
+    random_reshapes,
+    random_spatial,
+)

@@ -208,6 +208,10 @@ def test_axes_behind_blocks(operator: str, before: str, after: str, sources: tup
         ("float[2,3,4] x, float[2,4,5] y", 'Einsum <equation = "bij,bjk->kbi"> (x, y)', 1, (2, 0, None)),
         ("float[3,3] x, float[3] y", 'Einsum <equation = "ii,i->i"> (x, y)', 0, None),
         ("float[2,3] x, int64[2,2] y", "GatherElements <axis = 1> (x, y)", 1, (0, 1)),
+        ("float[2,4,5,8] x, float[2,4,6,8] y", "Attention (x, y, y)", 0, (0, 1, 2, None)),
+        ("float[2,4,5,8] x, float[2,4,6,8] y", "Attention (x, y, y)", 2, (0, None, None, 3)),
+        ("float[2,5,32] x, float[2,6,32] y", "Attention <q_num_heads=4, kv_num_heads=4> (x, y, y)", 0, (0, 1, None)),
+        ("float[2,5,32] x, float[2,6,32] y", "Attention <q_num_heads=4, kv_num_heads=4> (x, y, y)", 1, (0, None, None)),
     ],
 )
 def test_axes_of_a_product(operands: str, operator: str, n: int, sources: tuple[int | None, ...] | None) -> None:

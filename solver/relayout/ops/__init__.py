@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 # All of them are imported at once: those without exported names register rows.
 _EXPORTS = (
     *("node_reader", "operator_classes", "registry", "rule", "subgraph_values"),
-    *("axis_ops", "contractions", "contributed", "convolutions", "elementwise", "pooling", "reductions", "resize"),
+    *(
+        "attention",
+        "axis_ops",
+        "contractions",
+        "contributed",
+        "convolutions",
+        "elementwise",
+        "pooling",
+        "reductions",
+        "resize",
+    ),
     *("slicing", "split", "view_ops"),
 )
 

@@ -109,7 +109,7 @@ _ELEMENTWISE_NAMES = """
 _OF_THE_FIRST_NAMES = """
     ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
     Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
-    QuantizeLinear RMSNormalization Resize ReverseSequence ScatterND
+    QuantizeLinear RMSNormalization Resize ReverseSequence RotaryEmbedding ScatterND
     SimplifiedLayerNormalization Slice Softmax Split Tile TopK Trilu Upsample
 """
 # Each operand has the axes of the result, of extents that may differ.
@@ -310,6 +310,8 @@ def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | Non
     sources = (_contributed_sources if node.domain == CONTRIBUTED else _sources)(node, n, inner, outer)
     if sources is None or len(sources) != outer or any(axis is not None and axis >= inner for axis in sources):
         return None
+    if m and node.op_type == "Attention":
+        return None  # the facts are of the first result
     if m in (1, 2) and outer and node.op_type.endswith("LayerNormalization"):
         # The means and deviations of the axes that are normalized.
         kept = node.attributes.get_int("axis", -1) % outer
@@ -333,6 +335,10 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
         return (None, int(not is_turned)) if n else (int(is_turned), None)
     if kind == "Einsum":
         return _of_term(node, n)
+    if kind == "Attention" and n < 3:
+        # Heads and numbers that are one dimension have no name.
+        of_operand = ((0, 1, 2, None), (0, None, None, None), (0, None, None, 3))[n]
+        return of_operand if outer == 4 else (0, 1 if n == 0 else None, None)
     if n != 0:
         return None
     if kind == "Transpose":

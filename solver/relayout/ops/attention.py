@@ -1,0 +1,63 @@
+"""Operators on heads of attention. Their tensors have the heads second, (batch, heads, positions, numbers), or last in
+one dimension with the numbers of a head, (batch, positions, heads x numbers)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import NO_EDIT, Listed, NodeWriter
+
+__all__: list[str] = []
+
+_HEADS_THIRD = (0, 2, 1, 3)
+
+
+@row("contract", "Attention", since=23)
+def attention(node: Reading) -> Listed:
+    """Queries, keys, values and the result have their heads alike. Masks and an earlier run's keys and values do not
+    depend on that."""
+    return _by_heads(node, 3, {"q_num_heads": 0, "kv_num_heads": 1})
+
+
+@row("contract", "RotaryEmbedding", since=23)
+def rotary_embedding(node: Reading) -> Listed:
+    """The numbers of a head are rotated in pairs, by angles that depend on the position alone."""
+    return _by_heads(node, 1, {"num_heads": 0})
+
+
+def _by_heads(node: Reading, count: int, heads: Mapping[str, int]) -> Listed:
+    """The alternatives of an operator with the heads of its first `count` inputs second. `heads`: the attributes for
+    the numbers of heads, each with the input that has so many. They must be known, as the numbers of a head."""
+    every = [node.extents(index) for index in range(count)] + [node.result_extents()]
+    if any(len(extents) != 4 or not all(isinstance(extents[axis], int) for axis in (1, 3)) for extents in every):
+        raise NoRuleError
+    if any(node.used(index) for index in range(1, len(node.node.outputs))):
+        raise NoRuleError  # the writer emits one result
+    rest = (None,) * (len(node.node.inputs) - count)
+    results = (None,) * (len(node.node.outputs) - 1)
+    numbers = {name: every[index][1] for name, index in heads.items()}
+    as_it_is = ((None,) * len(node.node.inputs), (None,) * len(node.node.outputs), NO_EDIT)
+    last = ((_HEADS_THIRD,) * count + rest, (_HEADS_THIRD, *results), partial(_write_heads_last, count, numbers))
+    return Listed((as_it_is, last))
+
+
+def _write_heads_last(count: int, heads: Mapping[str, Extent], writing: NodeWriter) -> None:
+    """The operator on tensors with one dimension for heads and numbers."""
+    node = writing.node
+    operands = [
+        writing.read(index, _merged(writing.shape_of(index)) if index < count else None) if value is not None else None
+        for index, value in enumerate(node.inputs)
+    ]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()} | {**heads}
+    shape = _merged(writing.shape_of(0, is_result=True))
+    writing.set_result(0, writing.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
+
+
+def _merged(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    batch, positions, *own = shape
+    return batch, positions, prod(extent for extent in own if isinstance(extent, int))
