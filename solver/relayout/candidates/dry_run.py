@@ -155,7 +155,7 @@ def listed_node(node: ir.Node, rule: Listed, lowering: FixedLowering) -> ir.Node
     """The node as an alternative of its rule writes it, outside the graph."""
     change, scratch = rule.alternatives[lowering.pick][2], _ListedRun(node, lowering)
     if isinstance(change, Edit):
-        values = {name: attribute.value for name, attribute in node.attributes.items()} | {**change.attributes}
+        values = {**node.attributes, **change.attributes}
         operands = [scratch.read(n) if value is not None else None for n, value in enumerate(node.inputs)]
         shape = scratch.shape_of(0, is_result=True)
         scratch.emit(node.op_type, operands, values, shape=shape, domain=node.domain)

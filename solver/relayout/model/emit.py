@@ -38,7 +38,9 @@ class Physical(Struct, frozen=True):
 
 
 def attribute_of(name: str, value: Any) -> ir.Attr:
-    """The attribute of this value, with the type that onnx_ir infers from it."""
+    """The attribute of this value, with the type that onnx_ir infers from it. An attribute of a node is itself."""
+    if isinstance(value, ir.Attr):
+        return value
     # onnx_ir asks whether a list is a graph, a tensor or a type before it looks at its items.
     if isinstance(value, list | tuple) and value and all(isinstance(item, int) for item in value):
         return ir.AttrInt64s(name, value)

@@ -53,7 +53,7 @@ def _write_heads_last(count: int, heads: Mapping[str, Extent], writing: NodeWrit
         writing.read(index, _merged(writing.shape_of(index)) if index < count else None) if value is not None else None
         for index, value in enumerate(node.inputs)
     ]
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()} | {**heads}
+    attributes = {**node.attributes, **heads}
     shape = _merged(writing.shape_of(0, is_result=True))
     writing.set_result(0, writing.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
 

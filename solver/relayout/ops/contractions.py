@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby, permutations, product
 from string import ascii_letters
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -271,7 +272,7 @@ def _write_exchanged(forms: Sequence[tuple[int, int]], writing: NodeWriter) -> N
     """The product of the transposes: the operands change places, and a vector that is added becomes a column."""
     node = writing.node
     operands = [writing.read(1), writing.read(0)]
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    attributes: dict[str, Any] = {**node.attributes}
     for side, (is_flipped, is_behind) in zip("AB", reversed(forms), strict=True):
         attributes |= {f"trans{side}": 1 - is_flipped} | ({f"transBatch{side}": is_behind} if is_behind else {})
     if len(node.inputs) > 2 and node.inputs[2] is not None:
