@@ -128,14 +128,20 @@ def test_a_column_that_is_added_to_the_transposes_may_be_data() -> None:
     assert at_no_cost(net.model()) == ["Reshape", "Gemm"]
 
 
-def test_a_fused_product_of_batches_gives_its_transposes() -> None:
-    net = Net()
-    operands = [net.transpose(net.input(name, (2, *own)), 0, 2, 1) for name, own in (("x", (5, 7)), ("y", (9, 5)))]
-    given = net.node("FusedMatMul", *operands, alpha=0.5, domain="com.microsoft")
+@pytest.mark.parametrize("flips", list(product([0, 1], repeat=2)), ids=["", "B", "A", "AB"])
+@pytest.mark.parametrize("behind", list(product([0, 1], repeat=2)), ids=["", "batch B", "batch A", "batch AB"])
+def test_a_fused_product_of_batches_gives_its_transposes(flips: tuple[int, int], behind: tuple[int, int]) -> None:
+    net, operands = Net(), []
+    forms = dict(zip(("transA", "transB", "transBatchA", "transBatchB"), (*flips, *behind), strict=True))
+    for name, own, is_flipped, is_behind in zip("xy", ((7, 5), (5, 9)), flips, behind, strict=True):
+        rows, columns = own[::-1] if is_flipped else own
+        is_turned = [2, rows, columns] if not is_behind else [rows, 2, columns]
+        operands.append(net.transpose(net.input(name, (is_turned[0], is_turned[2], is_turned[1])), 0, 2, 1))
+    given = net.node("FusedMatMul", *operands, alpha=0.5, domain="com.microsoft", **forms)
     net.output(net.transpose(given, 0, 2, 1))
     model = net.model()
     legal, report = checked(model, "onnx")
-    assert report.cost == 0
+    assert report.cost == sum(2 * 2 * rows * 5 * 4 for rows, own in zip((7, 9), behind, strict=True) if own)
     assert_same_numbers(model, legal)
 
 

@@ -274,7 +274,9 @@ def _write_exchanged(forms: Sequence[tuple[int, int]], writing: NodeWriter) -> N
     operands = [writing.read(1), writing.read(0)]
     attributes: dict[str, Any] = {**node.attributes}
     for side, (is_flipped, is_behind) in zip("AB", reversed(forms), strict=True):
-        attributes |= {f"trans{side}": 1 - is_flipped} | ({f"transBatch{side}": is_behind} if is_behind else {})
+        attributes[f"trans{side}"] = 1 - is_flipped
+        if is_behind or f"transBatch{side}" in attributes:
+            attributes[f"transBatch{side}"] = is_behind
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = writing.shape_of(2)
         operands.append(writing.read(2, (*bias, 1) if len(bias) == 1 else None))
