@@ -11,7 +11,7 @@ from time import monotonic
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
 
-__all__ = ["Backlog", "Unfinished"]
+__all__ = ["Backlog", "Unfinished", "waiting"]
 
 # The count from the database is used for so long. Jobs that are accepted meanwhile are added to it.
 _COUNTED_SECONDS = 1.0
@@ -21,13 +21,29 @@ _RETRY_SECONDS, _RETRY_BYTES_SECONDS = 5, 60
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A job that has not ended: its caller, the bytes of its input, whether it waits or runs, and when it was written
-    to the database, in milliseconds."""
+    """A job that has not ended: its caller, the bytes of its input, the server that took it from the queue, and when it
+    was written to the database, in milliseconds."""
 
     caller: str
     size: int
-    waits: bool = True
+    server: str | None = None
     created: int | None = None
+
+
+def waiting(jobs: Iterable[Unfinished], share: int) -> list[Unfinished]:
+    """The jobs that wait: in the queue, or at a server for a worker, as one caller has a `share` of the workers there.
+
+    The queue counts the jobs of a caller that run here by threads that have begun. On a busy machine these begin late,
+    and it hands out more than the share.
+    """
+    run: Counter[tuple[str, str]] = Counter()
+    found = []
+    for job in jobs:
+        if job.server is None or run[job.server, job.caller] == share:
+            found.append(job)
+        else:
+            run[job.server, job.caller] += 1
+    return found
 
 
 class Backlog:
@@ -39,6 +55,7 @@ class Backlog:
     def __init__(self, settings: Settings, count: Callable[[], Iterable[Unfinished]]) -> None:
         self._jobs, self._bytes = settings.jobs, settings.input_bytes
         self._own_jobs, self._own_bytes = max(1, settings.jobs // 2), settings.own_input_bytes
+        self._share = settings.share
         self._count = count
         self._lock = Lock()
         self._known: list[Unfinished] = []
@@ -69,14 +86,14 @@ class Backlog:
     def _check(self, job: Unfinished) -> None:
         every = [*self._known, *self._arriving.elements()]
         own = [each for each in every if each.caller == job.caller]
-        waiting, own_waiting = (sum(each.waits for each in jobs) for jobs in (every, own))
+        all_waiting, own_waiting = (len(waiting(jobs, self._share)) for jobs in (every, own))
         size, own_size = (sum(each.size for each in jobs) + job.size for jobs in (every, own))
         if own_waiting >= self._own_jobs:
             raise _refused(
                 "too-many-requests", "too many jobs of this caller wait", f"{self._own_jobs} jobs", own_waiting
             )
-        if waiting >= self._jobs:
-            raise _refused("busy", "too many jobs wait", f"{self._jobs} jobs", waiting)
+        if all_waiting >= self._jobs:
+            raise _refused("busy", "too many jobs wait", f"{self._jobs} jobs", all_waiting)
         if own_size > self._own_bytes:
             problem = "the inputs of this caller's jobs take too much of the store"
             raise _refused("too-many-requests", problem, f"{self._own_bytes} bytes", own_size, _RETRY_BYTES_SECONDS)

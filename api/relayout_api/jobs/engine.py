@@ -192,12 +192,12 @@ class Engine:
         return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True, user=owner)
 
     def unfinished(self) -> list[Unfinished]:
-        """The jobs that have not ended. Raises DatabaseError."""
+        """The jobs that have not ended, those that came first before the others. Raises DatabaseError."""
         return [
             Unfinished(
                 str(row.authenticated_user),
                 (row.attributes or {}).get(_BYTES, 0),
-                row.status != "PENDING",
+                row.executor_id if row.status == "PENDING" else None,
                 row.created_at,
             )
             for row in self._heads(status=_UNFINISHED)

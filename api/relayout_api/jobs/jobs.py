@@ -26,7 +26,7 @@ from anyio import CancelScope, CapacityLimiter, create_task_group, move_on_after
 
 from relayout.errors import RelayoutError, UsageError
 from relayout_api.bodies import Body
-from relayout_api.jobs.backlog import Backlog, Unfinished
+from relayout_api.jobs.backlog import Backlog, Unfinished, waiting
 from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import PARTS, Results
@@ -236,11 +236,11 @@ class Jobs:
             # The other metrics are wanted all the more.
             self._log_away(error)
             return {}
-        waiting = [job.created for job in jobs if job.waits]
-        oldest = min(filter(None, waiting), default=None)
+        waits = waiting(jobs, self._settings.share)
+        oldest = min(filter(None, (job.created for job in waits)), default=None)
         return {
-            "jobs": {"queued": len(waiting), "running": len(jobs) - len(waiting)},
-            "queue_depth": {"jobs": len(waiting)},
+            "jobs": {"queued": len(waits), "running": len(jobs) - len(waits)},
+            "queue_depth": {"jobs": len(waits)},
             "queue_oldest_seconds": {"jobs": max(0.0, time.time() - oldest / 1000) if oldest else 0.0},
         }
 

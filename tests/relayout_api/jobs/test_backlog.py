@@ -35,11 +35,21 @@ def test_one_caller_has_half_of_the_jobs_and_others_the_rest(tmp_path: Path) -> 
 
 
 def test_jobs_that_run_wait_no_more_and_their_inputs_still_count(tmp_path: Path) -> None:
-    running = [Unfinished("a", 50, waits=False)] * 10
+    running = [Unfinished("a", 50, server=str(each)) for each in range(10)]
     queue = backlog(tmp_path, *running)
     assert kind_of_refusal(queue, Unfinished("a", 1)) == "too-many-requests"
     queue.enter(Unfinished("b", 250))
     assert kind_of_refusal(queue, Unfinished("b", 1)) == "no-space"
+
+
+def test_jobs_that_a_server_took_beyond_a_callers_share_of_its_workers_wait(tmp_path: Path) -> None:
+    taken = [Unfinished(caller, 1, server="server") for caller in "aaab"]
+    queue = Backlog(Settings(data=tmp_path, workers=2, jobs=6), lambda: taken)
+    queue.enter(Unfinished("a", 1))
+    assert kind_of_refusal(queue, Unfinished("a", 1)) == "too-many-requests"
+    for _ in range(3):
+        queue.enter(Unfinished("b", 1))
+    assert kind_of_refusal(queue, Unfinished("c", 1)) == "busy"
 
 
 def test_an_input_that_never_fits_is_too_large(tmp_path: Path) -> None:
@@ -67,10 +77,16 @@ def test_a_caller_fills_neither_the_queue_nor_the_store(tmp_path: Path) -> None:
         running = submit_loop(client)
         wait_for(lambda: state_of(client, running) == "running")
         first = submit(client, {"graph": GRAPH}, **{"Idempotency-Key": "first"})
-        answers = [client.post("/v1/jobs", json={"graph": {**GRAPH, "name": str(each)}}) for each in range(6)]
-        # Of its half, the job that runs still has a place for a second; later, one may be on its way to the worker.
-        assert {answer.status_code for answer in answers[:3]} == {202}
-        refused = answers[-1]
+        answers: list[int] = []
+
+        def half_is_full() -> bool:
+            graph = {**GRAPH, "name": str(len(answers))}
+            answers.append(client.post("/v1/jobs", json={"graph": graph}).status_code)
+            return answers.count(202) == 4
+
+        # The job that runs has a place among the five that may wait until they are counted again.
+        wait_for(half_is_full)
+        refused = client.post("/v1/jobs", json={"graph": GRAPH})
         assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-requests")
         assert int(refused.headers["retry-after"]) > 0
         # A job that is there already, and another caller's.

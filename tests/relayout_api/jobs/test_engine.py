@@ -62,7 +62,7 @@ def test_jobs_of_one_second_run_in_their_order_and_ended_ones_are_deleted(engine
         wait_for(lambda count=count: len(work.started) == count)  # type: ignore[misc]
         work.futures[job].set_result({})
     wait_for(lambda: work.started == jobs)
-    wait_for(lambda: [job.waits for job in engine.unfinished()] == [False])
+    wait_for(lambda: [job.server for job in engine.unfinished()] == [engine.server])
     soon = datetime.now(UTC) + timedelta(hours=1)
     assert engine.delete_ended((soon - timedelta(hours=2)).isoformat()) == {"body of c"}
     assert engine.find("a") is not None
