@@ -439,9 +439,11 @@ def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:
     page.wait_for_url("**/?job=*")
     job = page.evaluate("new URLSearchParams(location.search).get('job')")
     expect(page.locator("#stages li[aria-current=step]")).to_have_text("verify the result")
+    expect(drawn(page)).to_have_attribute("aria-label", "The model: 5 nodes, 0 changes")
     page.click("#cancel")
     expect(page.locator("#run")).to_be_enabled()
     expect(page.locator("#result")).to_be_hidden()
+    expect(drawn(page)).to_be_visible()
     for _ in range(100):
         state = client.get(f"/v1/jobs/{job}").json()["state"]
         if state == "cancelled":

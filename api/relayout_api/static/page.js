@@ -319,7 +319,8 @@ function onEvent(objective) {
 
 async function legalize() {
   if (running || !model) return;
-  clearResult();
+  // The drawing of the model alone stays until the result takes its place.
+  if (result === null || result.report) clearResult();
   let request;
   try {
     request = asked();
