@@ -205,7 +205,7 @@ def _paths_like(path: str) -> list[str]:
     """The paths of all routes, with the parts of `path` in the place of parameters."""
     given = dict(enumerate(path.split("/")))
     known = [each.path.split("/") for each in _routes()]
-    like = ["/".join(given.get(n, "") if part[:1] == "{" else part for n, part in enumerate(parts)) for parts in known]
+    like = ["/".join(given.get(n, part) if part[:1] == "{" else part for n, part in enumerate(each)) for each in known]
     return [each for each in like if each != path]
 
 

@@ -283,6 +283,9 @@ CASES = {
     "a part of a job that is none": Case(
         "not-found", path="/v1/jobs/7/modle", method="GET", says={"hint": "did you mean /v1/jobs/7/model?"}
     ),
+    "a path without its last part": Case(
+        "not-found", path="/problems", method="GET", says={"hint": "did you mean /problems/{kind}?"}
+    ),
     "a problem that is none": Case("not-found", path="/problems/hunger", method="GET"),
     "a method that is none": Case("method-not-allowed", method="DELETE", says={"expected": "POST"}),
 }
