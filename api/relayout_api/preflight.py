@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -175,4 +176,7 @@ def _store(settings: Settings) -> str:
     except OSError as error:
         expected, found = "a place that can be written", error.strerror or str(error)
         raise UsageError("the store cannot be used", where=where, expected=expected, found=found) from error
-    return where
+    if settings.store_url is not None:
+        return where
+    free = shutil.disk_usage(settings.data).free
+    return f"{where}, at most {settings.store_bytes >> 20} MiB; {free >> 20} MiB are free there"

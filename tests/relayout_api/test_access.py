@@ -223,8 +223,11 @@ def test_the_configuration_can_be_checked_without_a_start(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELAYOUT_DATA", str(tmp_path))
+    monkeypatch.setenv("RELAYOUT_STORE_BYTES", str(5 << 20))
     good = run("serve", "--check")
     assert good.status == 0, good.err
+    store = rf"^store +{re.escape(str(tmp_path))}, at most 5 MiB; \d+ MiB are free there$"
+    assert re.search(store, good.out, re.MULTILINE)
     monkeypatch.setenv("RELAYOUT_AUTH", "required")
     locked = run("serve", "--check", "--open")
     assert locked.status == 2
