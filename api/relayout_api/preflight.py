@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -14,9 +15,11 @@ from relayout.errors import UsageError
 from relayout_api.access.same_origin import is_local
 from relayout_api.settings import Settings
 
-__all__ = ["check_address", "examine", "misspelled", "needs_local_callers", "with_auth"]
+__all__ = ["check_address", "examine", "listed", "misspelled", "needs_local_callers", "with_auth"]
 
 _PREFIX = "RELAYOUT_"
+# In a URL: before the host, or in the query.
+_PASSWORD = re.compile(r"(?<=:)(?!//)[^/]+(?=@)|(?<=password=)[^&]+")
 
 
 def needs_local_callers(settings: Settings, host: str, is_open: bool) -> bool:
@@ -72,6 +75,16 @@ def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | N
         except UsageError as error:
             found, fault = "", error
         yield name, found, fault
+
+
+def listed() -> Iterator[tuple[str, str, str]]:
+    """Each setting: its variable, its value without a password, and its meaning. Raises UsageError."""
+    settings = Settings.from_environment()
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name)
+        text = ",".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+        shown = "" if value is None else _PASSWORD.sub("***", text)
+        yield f"{_PREFIX}{name.upper()}", shown, field.description or ""
 
 
 def misspelled() -> dict[str, str]:

@@ -219,6 +219,18 @@ def test_a_grace_without_end_is_refused(run: Run) -> None:
     assert "--grace" in refused.err
 
 
+def test_the_settings_are_listed_without_passwords(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAYOUT_DATABASE_URL", "postgresql://ann:se@cret@host:5432/jobs")
+    monkeypatch.setenv("RELAYOUT_TIME_LIMIT", "45")
+    listed = run("serve", "settings")
+    assert listed.status == 0, listed.err
+    assert "RELAYOUT_TIME_LIMIT=45\n    seconds for one request in a worker\n" in listed.out
+    assert "RELAYOUT_DATABASE_URL=postgresql://ann:***@host:5432/jobs\n" in listed.out
+    assert "RELAYOUT_OIDC_ISSUER=\n" in listed.out
+    monkeypatch.setenv("RELAYOUT_DATABASE_URL", "postgresql://host/jobs?user=ann&password=secret&sslmode=require")
+    assert "=postgresql://host/jobs?user=ann&password=***&sslmode=require\n" in run("serve", "settings").out
+
+
 def test_the_configuration_can_be_checked_without_a_start(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

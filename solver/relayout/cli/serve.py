@@ -1,4 +1,4 @@
-"""The verb `serve`, and `serve keys`."""
+"""The verb `serve`, `serve settings` and `serve keys`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(
     is_open: Annotated[bool, typer.Option("--open", help="Admit every caller without a key, on any address.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> int:
-    """Run the HTTP service. Its settings are the variables RELAYOUT_*."""
+    """Run the HTTP service. Its settings are variables, which `relayout serve settings` lists."""
     if context.invoked_subcommand is not None:
         return DONE
     if check:
@@ -72,6 +72,14 @@ def _check(host: str, is_open: bool) -> int:
             wrong += 1
             print_status(f"relayout: error: {error}")
     return BAD_INPUT if wrong else DONE
+
+
+@serve.command()
+def settings() -> int:
+    """List the settings: each variable with its value now, and its meaning."""
+    for variable, value, meaning in _service("preflight").listed():
+        print_data(f"{variable}={value}\n    {meaning}\n")
+    return DONE
 
 
 @keys.command()
