@@ -92,7 +92,7 @@ def show(
     backend_option: _Options = [],
     format: _Format = "text",
 ) -> int:
-    """Describe a backend: options, hooks, rules, and its requirements of each operator.
+    """Describe a backend: options, hooks, rules and requirements.
 
     The requirements are its answers about sample nodes. With --model they are those of the model's nodes, each with
     whether the source meets it, before anything is solved."""
@@ -199,7 +199,7 @@ def check(
     backend_option: _Options = [],
     format: _Format = "text",
 ) -> int:
-    """Run a backend through generated graphs and the models that ship with onnx.
+    """Run a backend through generated graphs and onnx's own models.
 
     Its answers are checked, each graph is legalized, verified with numbers, and legalized again. The exit status is 1
     where there is a fault."""

@@ -88,7 +88,7 @@ def verify(
     inputs: InputsFiles = [],
     quiet: Quiet = False,
 ) -> int:
-    """List the violations of a backend's contract, in one model or many.
+    """List the violations of a backend's contract in models.
 
     The exit status is 1 if there is one."""
     # Report a wrong name before a model is read.
