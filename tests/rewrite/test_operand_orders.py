@@ -95,6 +95,39 @@ def test_names_that_views_hide_from_the_first_run_are_noted_on_results_too() -> 
     assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
 
 
+class Columns(Backend):
+    """A Gemm reads its right matrix column by column."""
+
+    name = "columns"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if node.op_type == "Gemm" and n == 1:
+            return "{0,1}"
+        return super().nth_input_layout_requirements(node, n)
+
+
+@pytest.mark.parametrize("channels", [3, 16])
+def test_an_axis_of_a_constant_whose_factors_change_places_is_still_that_axis(channels: int) -> None:
+    """The rows of the matrix are a flattened image, which lies channels last. They may be as many as the columns."""
+    net = Net()
+    flat = str(net.node("Flatten", net.transpose(net.input("x", (5, 2, 2, channels)), 0, 3, 1, 2)))
+    net.output(net.node("Gemm", flat, net.weight(4 * channels, 64)))
+    legal, report = relayout.legalize(net.model(), Columns, check=True)
+    assert report.verification is not None
+    assert not report.verification.findings
+    assert [node.op_type for node in legal.graph.node] == ["Reshape", "Gemm"]
+    (note,) = [p for node in legal.graph.node for p in node.metadata_props if p.key == OPERAND_ORDERS_KEY]
+    assert note.value == ";1,0"
+    again, second = relayout.legalize(legal, Columns)
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
+    # Rows in the place of columns.
+    (matrix,) = [each for each in legal.graph.initializer if [*each.dims] == [64, 4 * channels]]
+    data = onnx.numpy_helper.to_array(matrix)
+    matrix.CopyFrom(onnx.numpy_helper.from_array(data.T.reshape(data.shape), matrix.name))
+    found = verify(legal, Columns, net.model(), run=False).findings
+    assert ("layout-annotation", 1) in [(each.rule, each.operand) for each in found]
+
+
 ATTENTION = """<ir_version: 8, opset_import: ["" : 17]>
 attention (float[N,4,4,16] x) => (float[N,4,2,4] y) {
     sizes = Constant<value_ints = [4, 4, 8]> ()

@@ -143,9 +143,9 @@ def _in_names(context: RewriteContext, planned: PlannedNode, place: int, layout:
 
 def _in_numbers(noted: str, own: OperandDims) -> str:
     """The numbers of the source's axes in the order of these dimensions; empty where they are in the source's order,
-    and where a dimension is not one axis."""
+    and where a dimension is not one axis, be it in another order of its factors."""
     numbers, in_source = axis_numbers(noted, len(own)), [*range(len(own))]
-    axes = [group[0].axis for group in own if group is not None and len(group) == 1]
+    axes = [group[0].axis for group in own if group and len({atom.axis for atom in group}) == 1]
     order = [numbers[axis] for axis in axes]
     return ",".join(order) if sorted(axes) == in_source and order != [*map(str, in_source)] else ""
 

@@ -24,7 +24,7 @@ from relayout.report.schema import Finding
 from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operators_kept import kind_of
-from relayout.verification.relaid_data import is_relayout
+from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
 
 __all__ = ["check_constants"]
@@ -138,8 +138,8 @@ def _check_noted_orders(model: ModelIndex, original: ModelIndex) -> Iterator[Fin
             if order is None or made is None or source is None:
                 continue
             earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(source.shape))))
-            if sorted(order) != sorted(earlier) or not _is_turned(
-                source, [earlier.index(axis) for axis in order], made
+            if sorted(order) != sorted(earlier) or not is_turned(
+                source.numpy(), [earlier.index(axis) for axis in order], made.numpy()
             ):
                 yield Finding(
                     rule="layout-annotation",
@@ -149,13 +149,6 @@ def _check_noted_orders(model: ModelIndex, original: ModelIndex) -> Iterator[Fin
                     found="another order",
                     message=f"the noted order of this operand ({mine.name}) is not the one that it has",
                 )
-
-
-def _is_turned(source: ir.TensorProtocol, perm: Sequence[int], made: ir.TensorProtocol) -> bool:
-    """Whether the data of one constant are those of another with its axes permuted."""
-    turned, found = source.numpy().transpose(perm), made.numpy()
-    same = turned.shape == found.shape and turned.dtype == found.dtype
-    return same and (np.array_equal(turned, found) or turned.tobytes() == found.tobytes())
 
 
 def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Value]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["is_relayout"]
+__all__ = ["is_relayout", "is_turned"]
 
 Array = np.ndarray[Any, Any]
 
@@ -190,6 +190,35 @@ def _inside(extents: Sequence[int]) -> list[tuple[int, ...]]:
     """The indices of some elements, those on the diagonal first, and of them those inside."""
     near = product(*(range(min(extent, _INSIDE)) for extent in extents))
     return sorted(islice(near, _MOST_STEPS), key=lambda index: (max(index) - min(index), -min(index)))
+
+
+def is_turned(source: Array, perm: Sequence[int], result: Array) -> bool:
+    """Whether `result` is `source` with its axes permuted, each of them perhaps in another order of its elements.
+
+    The elements of an axis are told apart by the data beside them. Where two of them have the same, the answer may be
+    no.
+
+    >>> kernel = np.arange(6.0).reshape(2, 3)
+    >>> is_turned(kernel, (1, 0), kernel.T[[2, 0, 1]]), is_turned(kernel, (1, 0), kernel.reshape(3, 2))
+    (True, False)
+    """
+    turned = source.transpose(perm)
+    if (turned.shape, turned.dtype) != (result.shape, result.dtype):
+        return False
+    one, other = _bits(turned), _bits(result)
+    if not np.array_equal(one, other):
+        for axis in range(result.ndim):
+            places = np.empty(result.shape[axis], int)
+            places[_by_data(other, axis)] = _by_data(one, axis)
+            one = one.take(places, axis)
+    return np.array_equal(one, other)
+
+
+def _by_data(array: Array, axis: int) -> list[int]:
+    """The elements of an axis in the order of the data beside them, whatever the order of the other axes."""
+    beside = np.sort(np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1), axis=1)
+    keys = [each.tolist() if array.dtype == object else each.tobytes() for each in beside]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
