@@ -104,6 +104,15 @@ def test_backends_shows_a_file_with_its_alternatives_and_their_costs(tmp_path: P
     assert "  rank 4: NHWC -> NHWC, NHWC or NCHW -> NCHW, NCHW (64 bytes more)\n" in said.out
 
 
+def test_backends_shows_the_requirements_of_products_of_matrices(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\n[[rule]]\nop = ["Gemm", "MatMul"]\nwhen = { rank = 2, result.rank = 2 }\n'
+        'inputs = ["**", "{0,1}"]\n'
+    )
+    blocks = run("backends", tmp_path / "mine.toml").out.split("\n\n")
+    assert "Gemm, MatMul\n  rank 2: any, {0,1} -> any" in blocks
+
+
 def test_backends_shows_the_options_that_a_file_gives(tmp_path: Path, run: Run) -> None:
     (tmp_path / "mine.toml").write_text('name = "mine"\nextends = "auto-nhwc"\noptions = { device = "cpu" }\n')
     said = run("backends", tmp_path / "mine.toml")

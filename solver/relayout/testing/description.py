@@ -19,7 +19,7 @@ from relayout.backend.failures import shown_path
 from relayout.backend.interface import Backend, Implementation, TensorType, axis_count
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
-from relayout.testing.samples import RANKS, operator_names, samples
+from relayout.testing.samples import operator_names, ranks_of, samples
 from relayout.verification.requirements import node_label
 from relayout.verification.verifier import verify
 
@@ -151,7 +151,7 @@ def support_lines(backend: Backend) -> list[str]:
 
 
 def _operator_lines(backend: Backend, operator: str) -> Iterator[str]:
-    for rank in RANKS:
+    for rank in ranks_of(operator):
         usual = ""
         others: dict[str, list[str]] = {}
         for sample in samples(operator, rank):

@@ -13,10 +13,8 @@ import onnx_ir as ir
 
 from relayout.ops.operand_roles import DATA, KERNEL, OPERATORS, native_role
 
-__all__ = ["RANKS", "Sample", "operator_names", "samples"]
+__all__ = ["Sample", "operator_names", "ranks_of", "samples"]
 
-# With one, two and three spatial axes.
-RANKS = (3, 4, 5)
 _SPATIAL = 8
 _QUANTIZED = ("ConvInteger", "QLinearConv")
 
@@ -67,7 +65,8 @@ class Sample:
         if operator in OPERATORS and any(native_role(operator, 0, n) == KERNEL for n in range(4)):
             given = {"kernel_shape": [3] * spatial, "group": self.group, "pads": [1] * (2 * spatial)}
         kinds = onnx.defs.OpSchema.AttrType
-        defaults: dict[Any, Any] = {kinds.INT: 1, kinds.INTS: [2] * spatial, kinds.FLOAT: 1.0, kinds.STRING: "LEFT"}
+        several = [2] * max(spatial, 1)
+        defaults: dict[Any, Any] = {kinds.INT: 1, kinds.INTS: several, kinds.FLOAT: 1.0, kinds.STRING: "LEFT"}
         for name, attribute in onnx.defs.get_schema(operator).attributes.items():
             if attribute.required and name not in given:
                 given[name] = 2 if name == "blocksize" else defaults[attribute.type]
@@ -84,6 +83,14 @@ def operator_names() -> tuple[str, ...]:
         if not schema.domain and not any(each.required and each.type == graph for each in schema.attributes.values())
     }
     return (*OPERATORS, *sorted(others - {*OPERATORS}))
+
+
+def ranks_of(operator: str) -> tuple[int, ...]:
+    """The ranks of an operator's sample nodes: with one, two and three spatial axes, and without one where its axes
+    have no names."""
+    if operator == "Gemm":
+        return (2,)
+    return (3, 4, 5) if operator in OPERATORS else (2, 3, 4, 5)
 
 
 def samples(operator: str, rank: int) -> Iterator[Sample]:
