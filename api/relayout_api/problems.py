@@ -76,7 +76,7 @@ KINDS = {
     "invalid-backend": Kind(422, "Invalid backend", "No such backend, or its table or options are wrong."),
     "internal": Kind(500, "Internal error", "A fault of the service; its log has the details."),
     "key-reused": Kind(422, "Idempotency-Key reused", "The key belongs to a job with another body or query."),
-    "too-many-requests": Kind(429, "Too many requests", "Retry after the seconds of the header Retry-After."),
+    "too-many-requests": Kind(429, "Too many requests", "This caller has its share; retry when Retry-After says."),
     "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
     "starting": Kind(503, "Not ready", "No worker is warm, or the job database or the store cannot be used."),
     "stopping": Kind(503, "Stopping", "The server is being stopped; retry after the seconds of Retry-After."),

@@ -98,6 +98,23 @@ def test_too_many_or_too_long_waits_get_a_retry_time() -> None:
     run(main)
 
 
+def test_a_caller_is_told_that_its_own_work_keeps_its_share() -> None:
+    async def main() -> None:
+        queue = FairQueue(places=2, share=1, waiting=4)
+        async with queue.place("job"):
+            with pytest.raises(RefusedError, match="other work of this caller kept its share") as refused:
+                async with queue.place("job", 0.01):
+                    raise AssertionError("the place was not free")
+            assert refused.value.kind == "too-many-requests"
+            async with queue.place("other", 1):
+                assert queue.used == 2
+                with pytest.raises(RefusedError, match="no worker became free in time"):
+                    async with queue.place("third", 0.01):
+                        raise AssertionError("the place was not free")
+
+    run(main)
+
+
 def test_a_place_that_comes_as_its_caller_leaves_goes_to_the_next() -> None:
     async def main() -> None:
         queue = FairQueue(places=1, share=1, waiting=4)

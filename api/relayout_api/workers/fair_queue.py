@@ -83,8 +83,10 @@ class FairQueue:
             else:
                 self._leave(caller, turn)
             if isinstance(error, TimeoutError):
-                expected = f"a free worker within {seconds:g} s"
-                raise self._refused("busy", "no worker became free in time", expected, self.waiting) from None
+                kind, problem = "busy", "no worker became free in time"
+                if self._used[caller] >= self._share:
+                    kind, problem = "too-many-requests", "other work of this caller kept its share of the workers"
+                raise self._refused(kind, problem, f"a free worker within {seconds:g} s", self.waiting) from None
             raise
         finally:
             del self._since[turn]
