@@ -96,12 +96,16 @@ def test_names_that_views_hide_from_the_first_run_are_noted_on_results_too() -> 
 
 
 class Columns(Backend):
-    """A Gemm reads its right matrix column by column."""
+    """A Gemm reads one of its matrices column by column."""
 
     name = "columns"
 
+    def __init__(self, operand: int = 1) -> None:
+        super().__init__()
+        self._operand = operand
+
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        if node.op_type == "Gemm" and n == 1:
+        if node.op_type == "Gemm" and n == self._operand:
             return "{0,1}"
         return super().nth_input_layout_requirements(node, n)
 
@@ -126,6 +130,19 @@ def test_an_axis_of_a_constant_whose_factors_change_places_is_still_that_axis(ch
     matrix.CopyFrom(onnx.numpy_helper.from_array(data.T.reshape(data.shape), matrix.name))
     found = verify(legal, Columns, net.model(), run=False).findings
     assert ("layout-annotation", 1) in [(each.rule, each.operand) for each in found]
+
+
+def test_an_axis_of_an_operand_whose_factors_change_places_is_still_that_axis() -> None:
+    net = Net()
+    flat = str(net.node("Flatten", net.transpose(net.input("x", (4, 4, 4, 4)), 2, 3, 1, 0), axis=2))
+    net.output(net.node("Gemm", flat, net.weight(16, 8)))
+    legal, report = relayout.legalize(net.model(), Columns(0), check=True)
+    assert report.verification is not None
+    assert (report.verification.findings, report.cost) == ((), 0)
+    (note,) = [p for node in legal.graph.node for p in node.metadata_props if p.key == OPERAND_ORDERS_KEY]
+    assert note.value == "1,0;"
+    again, second = relayout.legalize(legal, Columns(0))
+    assert (again.SerializeToString(), second.cost) == (legal.SerializeToString(), report.cost)
 
 
 ATTENTION = """<ir_version: 8, opset_import: ["" : 17]>

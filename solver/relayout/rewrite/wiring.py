@@ -120,11 +120,12 @@ def _order(context: RewriteContext, planned: PlannedNode, place: int, own: Dims)
     """The names or numbers of an operand's axes by which the node's layouts of whole axes are required; empty where the
     graph determines them, and where the numbers are those of the axes as they lie."""
     port, text = planned.ports[place], planned.layouts[place]
-    if not all(len(group) == 1 and group[0].is_whole for group in own):
-        return ""
     layout = Layout.parse(text) if text else None
-    if layout is not None and not layout.is_numbered and (order := _in_names(context, planned, place, layout, own)):
-        return order
+    is_whole = all(len(group) == 1 and group[0].is_whole for group in own)
+    if is_whole and layout is not None and not layout.is_numbered:
+        names = _in_names(context, planned, place, layout, own)
+        if names:
+            return names
     # The next run counts as this one does, whichever implementation is chosen.
     return _in_numbers(port.noted_order, own) if planned.chosen.is_numbered else ""
 

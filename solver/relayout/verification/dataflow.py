@@ -242,9 +242,9 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
         (root, axes), (wanted, counted) = at(mine), at(theirs)
         earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(counted))))
         order = [earlier.index(axis) for axis in text.split(",") if axis in earlier]
-        had, was = ((memory_format_of(v) or whole(range(len(axes)))).permutation or () for v in (root, wanted))
+        had, was = ((memory_format_of(v) or whole(range(len(axes)))).axes for v in (root, wanted))
         is_known = source_name(root) == source_name(wanted) and len(had) == len(was) == len(axes) == len(counted)
-        is_known = is_known and mine not in constants
+        is_known = is_known and mine not in constants and {*had} == {*was} and None not in had
         made = whole([was.index(had[axis]) for axis in axes]) if is_known else None
         stated = whole([counted[axis] for axis in order if axis < len(counted)])
         if sorted(order) != [*range(len(axes))] or (made is not None and _moving(made, mine) != _moving(stated, mine)):
