@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -400,6 +401,16 @@ def test_the_quiet_command_says_no_more_on_a_server(server: Server, tmp_path: Pa
 def test_the_command_writes_the_same_graph_json_on_a_server(server: Server, model: Path, run: Run) -> None:
     there = run("legalize", model, "-b", "nhwc", "-o", "-.json", "--server", server.address)
     assert there.out == run("legalize", model, "-b", "nhwc", "-o", "-.json").out != ""
+
+
+@pytest.mark.parametrize(("file", "name"), [(b"named-here.onnx", "named-here.onnx"), (b"\xff.onnx", "?.onnx")])
+def test_a_job_of_the_command_has_the_name_of_the_file(
+    server: Server, model: Path, run: Run, file: bytes, name: str
+) -> None:
+    named = model.rename(model.with_name(os.fsdecode(file)))
+    assert run("legalize", named, "--server", server.address).status == 0
+    with Client(server.address) as client:
+        assert name in [job.name for job in client.jobs()]
 
 
 @pytest.mark.parametrize(

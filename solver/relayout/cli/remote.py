@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.backend.plugin_files import is_code
 from relayout.cli.batch_work import pack
-from relayout.cli.job import naming
+from relayout.cli.job import STDIN, naming
 from relayout.cli.options import Request
 from relayout.errors import RelayoutError, UsageError
 
@@ -56,7 +56,9 @@ def legalize_remotely(
     content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
     options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
     with Client(server, key=os.environ.get(KEY)) as client, naming(path), bar.elsewhere(stop):
-        submitted.append(client.submit("legalize", content, backend, inputs=inputs, **options))
+        # A name on disk may be no Unicode.
+        name = None if path == STDIN else path.name.encode(errors="replace").decode()
+        submitted.append(client.submit("legalize", content, backend, inputs=inputs, name=name, **options))
         client.wait(submitted[0].id, show)
         result = client.result(submitted[0].id)
     assert result.model is not None
