@@ -229,6 +229,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "an operand that ONNX requires is left out",
         "node 0 (Sum), input 1",
     ),
+    "the kernel left out": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Conv", ["x", ""], ["a"])),
+        "an operand that ONNX requires is left out",
+        "node 0 (Conv), input 1",
+    ),
     "attribute of another type": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Transpose", ["x"], ["a"], perm="10")),
         "an attribute has the wrong type",

@@ -26,6 +26,7 @@ __all__ = [
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
+_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 LAYOUT_PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
 """The attributes by which a Transpose or a layout_transform may say its layouts, in ONNX's own domain too."""
@@ -52,6 +53,9 @@ _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 class _Definition(Struct, frozen=True):
     inputs: tuple[int, int]
     outputs: tuple[int, int]
+    needed: frozenset[int]
+    """The inputs that are never left out, nor in the newest version: some models leave out the `roi` of a Resize before
+    opset 13."""
     repeated: int
     """From this input on, any number may follow, all of one type and none left out."""
     attributes: Mapping[str, int]
@@ -75,11 +79,16 @@ def _definition(op: str, domain: str, version: int) -> _Definition | None:
     return _Definition(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
+        _single(schema) & _single(onnx.defs.get_schema(op, domain=domain)),
         _first_repeated(schema),
         {name: attribute_number(attribute) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
         bool(schema.deprecated),
     )
+
+
+def _single(schema: onnx.defs.OpSchema) -> frozenset[int]:
+    return frozenset(index for index, each in enumerate(schema.inputs) if each.option == _SINGLE)
 
 
 def _first_repeated(schema: onnx.defs.OpSchema) -> int:
@@ -180,8 +189,8 @@ def check_node(
                 found=str(len(operands)),
             )
     for index, name in enumerate(node.input):
-        # onnx.checker accepts it, and onnxruntime ends the process.
-        if not name and index >= definition.repeated:
+        # onnx.checker accepts one of a number of operands, and onnxruntime ends the process.
+        if not name and (index in definition.needed or index >= definition.repeated):
             where = f"input {index}"
             raise InputError("an operand that ONNX requires is left out", where=where, expected="a value", found="''")
     given = {name for name, _ in attributes}
