@@ -240,7 +240,7 @@ def _clear_declared_shapes(proto: onnx.ModelProto) -> None:
     for graph in subgraphs_of(proto.graph):
         results = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
         for info in (*graph.value_info, *(graph.output if graph is not proto.graph else ())):
-            if info.name in results:
+            if info.name in results and info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
 
 

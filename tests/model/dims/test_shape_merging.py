@@ -139,3 +139,14 @@ def test_a_wrong_shape_of_a_result_of_a_branch_does_not_stay() -> None:
     merge_shapes(branching(None), graph, frozenset())
     inner = [attribute.g.output[0] for attribute in graph.node[0].attribute]
     assert [each.type.tensor_type.HasField("shape") for each in (*inner, graph.output[0])] == [False, False, True]
+
+
+def test_a_sequence_that_a_loop_carries_stays_one() -> None:
+    """It has no shape, as a result has none whose declared shape was wrong."""
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    body = helper.make_graph([], "body", [], [helper.make_value_info("seen", kind)])
+    graph = helper.make_graph([helper.make_node("Loop", [], ["all"], body=body)], "net", [], [])
+    better = onnx.GraphProto()
+    better.CopyFrom(graph)
+    merge_shapes(better, graph, frozenset())
+    assert graph == better

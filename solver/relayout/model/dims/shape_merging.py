@@ -194,7 +194,8 @@ def _enter(better: onnx.GraphProto, graph: onnx.GraphProto, *, is_inner: bool) -
         if new is None:
             continue
         if not new.type.tensor_type.HasField("shape"):
-            if value.name in results:
+            # A sequence has no shape either, and one that is cleared makes a tensor of it.
+            if value.name in results and value.type.HasField("tensor_type"):
                 # The declared shape was wrong, and onnx enters none for a result of a graph inside.
                 value.type.tensor_type.ClearField("shape")
             continue
