@@ -435,6 +435,22 @@ def test_a_cast_of_integers_to_float32_does_not_round() -> None:
     assert casts_of([cast], {"extent": onnx.TensorProto.FLOAT16}, ()) != none
 
 
+@pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
+def test_a_cast_to_the_type_that_a_value_has_does_not_round(kind: int) -> None:
+    """PyTorch's exporter writes such casts of constants and of results, and one model may have computed them."""
+    cast = onnx.helper.make_node("Cast", ["x"], ["y"], to=kind)
+    assert casts_of([cast], {"x": kind}, ()) == casts_of([], {}, ())
+    assert casts_of([cast], {}, ()) != casts_of([], {}, ())
+
+
+def test_a_cast_to_the_type_that_a_value_has_hides_no_cast_behind_it() -> None:
+    float16, float32 = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    kinds = [("x", "wide", float32), ("wide", "same", float32), ("same", "y", float16)]
+    nodes = [onnx.helper.make_node("Cast", [given], [result], to=kind) for given, result, kind in kinds]
+    found = casts_of(nodes, {"x": float16, "wide": float32, "same": float32}, ())
+    assert (dict(found.closed), found.widening, dict(found.others)) == ({float16: 1}, 1, {})
+
+
 def _given(text: str, **constants: np.ndarray) -> ir.Model:
     proto = onnx.parser.parse_model(f"{HEADER} net {text}")
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(data, name) for name, data in constants.items())

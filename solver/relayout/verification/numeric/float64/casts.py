@@ -30,7 +30,7 @@ class Casts(NamedTuple):
     `closed` are results that are rounded once: casts back to a narrow type of what was computed from values of that
     type alone, and operators that sum, which do so inside. `widening` casts to float32 lose nothing. `others` are all
     other casts, and operators that have a type as an attribute. Casts of integers to float32 do not count: one of the
-    models may have a constant extent there.
+    models may have a constant extent there. Nor do casts to the type that a value has, which do nothing.
     """
 
     closed: Counter[int]
@@ -50,7 +50,10 @@ def casts_of(nodes: Iterable[onnx.NodeProto], types: Mapping[str, int], constant
         if not read and node.op_type in ("Cast", "Constant", "Identity", "Reshape", "Transpose"):
             fixed.update(node.output)
         stated = [each.i for each in node.attribute if each.name in TYPES and each.i in FLOATS]
-        if node.op_type == "Cast" and stated and node.domain in STANDARD_DOMAINS:
+        is_cast = node.op_type == "Cast" and node.domain in STANDARD_DOMAINS
+        if is_cast and stated == [types.get(node.input[0])]:
+            stated = []  # the type that the value has
+        if is_cast and stated:
             given, wanted = types.get(node.input[0], 0), stated[0]
             if given in _INDICES and wanted == TensorProto.FLOAT:
                 continue
