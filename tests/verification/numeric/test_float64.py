@@ -375,6 +375,20 @@ def test_a_convolution_is_what_onnxruntime_computes(
     _assert_as_in_onnxruntime(convolve, text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[0,4,7,6] x, float[8,2,3,2] w, float[8] b) => (y) { y = Conv <group = 2> (x, w, b) }",
+        "(float[0,4,7,6] x, float[4,3,3,2] w, float[6] b) => (y) { y = ConvTranspose <group = 2> (x, w, b) }",
+        "(float[0,4,7,6] x) => (y) { y = AveragePool <kernel_shape = [3, 2]> (x) }",
+    ],
+)
+def test_a_batch_of_none_has_results_of_none(text: str) -> None:
+    """A detector that finds nothing has no regions to look at."""
+    kernels = {"Conv": convolve, "ConvTranspose": convolve_transposed, "AveragePool": average}
+    _assert_as_in_onnxruntime(next(kernels[word] for word in text.split() if word in kernels), text)
+
+
 def _assert_as_in_onnxruntime(kernel: Callable[..., np.ndarray], text: str) -> None:
     proto = onnx.parser.parse_model(f"{HEADER} net {text}")
     draw = np.random.default_rng(1).normal

@@ -43,7 +43,8 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
     rows = max(1, _AT_ONCE // max(1, batch * channels * math.prod((*window, *extents[1:]))))
     for start in range(0, extents[0], rows):
         columns = windows[(slice(None), slice(None), *[slice(None)] * rank, slice(start, start + rows))]
-        made = weights @ columns.reshape(batch, groups, weights.shape[-1], -1)
+        # Of a batch of none, NumPy cannot tell an extent of -1.
+        made = weights @ columns.reshape(batch, groups, weights.shape[-1], math.prod(columns.shape[2 + rank :]))
         part = result[:, :, start : start + rows]
         part[...] = made.reshape(part.shape)
     return result if bias is None else result + bias.reshape(-1, *[1] * rank)
@@ -72,7 +73,7 @@ def convolve_transposed(node: onnx.NodeProto, picture: Array, kernel: Array, bia
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True)]
     whole = [(n - 1) * step + own + extra for n, step, own, extra in zip(space, strides, reach, more, strict=True)]
     result = np.zeros((batch, groups * each, *whole), picture.dtype)
-    columns = picture.reshape(batch, groups, channels // groups, -1)
+    columns = picture.reshape(batch, groups, channels // groups, math.prod(space))
     weights = kernel.reshape(groups, channels // groups, each, *window)
     for place in np.ndindex(*window):
         made = np.swapaxes(weights[(slice(None), slice(None), slice(None), *place)], 1, 2) @ columns
