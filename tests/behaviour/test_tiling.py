@@ -91,6 +91,22 @@ def test_shuffled_tensors_are_concatenated_along_their_groups() -> None:
     assert_same_numbers(model, legal)
 
 
+def test_channels_of_groups_are_normalized_as_a_convolution_makes_them() -> None:
+    """PyTorch writes a GroupNorm as an InstanceNormalization of groups, whose pixels and channels are one axis.
+    Channels last, convolutions make and take the channels with the groups innermost, and the pixels come first."""
+    net = Net()
+    made = net.conv(net.input("x", (1, 12, 6, 6)), 12, 12)
+    groups = net.node("Reshape", made, net.constant(np.array([0, 4, -1])))
+    ones, zeros = net.constant(np.ones(4, np.float32)), net.constant(np.zeros(4, np.float32))
+    normal = net.node("InstanceNormalization", groups, ones, zeros)
+    scaled = net.node("Mul", net.node("Reshape", normal, net.constant(np.array([1, 12, 6, 6]))), net.weight(12, 1, 1))
+    net.output(net.conv(net.node("Sigmoid", scaled), 12, 12))
+    model = net.model()
+    legal, report = checked(model, "nhwc")
+    assert report.after.transposes == 2  # of the input and of the output
+    assert_same_numbers(model, legal)
+
+
 @pytest.mark.parametrize("sizes", [(6, 6), (4, 8), (5, 7)])
 def test_the_parts_of_a_shuffle_are_gathered_whole(sizes: tuple[int, int]) -> None:
     net = Net()

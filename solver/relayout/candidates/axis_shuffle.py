@@ -7,6 +7,7 @@ are independent, and may be permuted with those of the product.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -41,7 +42,13 @@ class AxisShuffle(Struct, frozen=True, eq=False):
     def follow(
         self, index: int, format_: MemoryFormat, found: Sequence[ShuffledAlternative]
     ) -> Iterator[ShuffledAlternative]:
-        """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
+        """The further alternatives in which each axis of port `index` has its factors of this format, in their order,
+        beside those `found`.
+
+        Where the node takes one order of the axes alone, they may stand in another in the format: the channels of a
+        group that are normalized with its pixels come before these where the groups are last, and behind them in a
+        convolution. Batched matrix products take so many orders that this would give too many alternatives.
+        """
         port = self.node.ports[index]
         if port.operand.view.is_plain and is_whole(format_):
             return
@@ -49,8 +56,9 @@ class AxisShuffle(Struct, frozen=True, eq=False):
         if own is None or is_whole(own) or is_padded(own, port.operand.view.extents):
             return
         known = [*self.base, *((each.requirement, each.lowering) for each in found)]
+        is_ordered = len({_order(port, lowering) for _, lowering in self.base}) > 1
         for requirement, lowering in list(known):
-            shuffled = self._shuffled(port, own, lowering)
+            shuffled = self._shuffled(port, own, lowering, is_ordered=is_ordered)
             if shuffled is None or (requirement, shuffled) in known:
                 continue
             sides = (shuffled.inputs, shuffled.outputs)
@@ -60,25 +68,19 @@ class AxisShuffle(Struct, frozen=True, eq=False):
                 known.append((requirement, shuffled))
                 yield ShuffledAlternative(requirement, shuffled, whole)
 
-    def _shuffled(self, port: Port, own: MemoryFormat, lowering: FixedLowering) -> FixedLowering | None:
-        """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
-        dims_of_port = port.entry(lowering.inputs, lowering.outputs) or in_source(len(port.operand.view.axes))
+    def _shuffled(
+        self, port: Port, own: MemoryFormat, lowering: FixedLowering, *, is_ordered: bool
+    ) -> FixedLowering | None:
+        """The form with the factors of `own` in each dimension; None where these are its own, and, if `is_ordered`,
+        where the axes of `own` stand in another order."""
+        dims_of_port = _dims(port, lowering)
         if any(len({a.axis for a in group}) != 1 for group in dims_of_port):
             return None
-        rest = list(own)
-        changes: dict[int, MemoryFormat] = {}
-        for group in dims_of_port:
-            axis = group[0].axis
-            if port.operand.view.extents[axis] == 1:
-                continue
-            found: list[Atom] = []
-            while rest and rest[0].axis == axis:
-                found.append(rest.pop(0))
-            if not found:
-                return None
-            if tuple(found) != group:
-                changes[axis] = tuple(found)
-        if rest or not changes:
+        known = {group[0].axis: group for group in dims_of_port if port.operand.view.extents[group[0].axis] != 1}
+        given = {axis: tuple([atom for atom in own if atom.axis == axis]) for axis in known}
+        changes = {axis: found for axis, found in given.items() if found != known[axis]}
+        placed = tuple(chain.from_iterable(given.values()))
+        if not changes or not all(given.values()) or (placed != own if is_ordered else len(placed) != len(own)):
             return None
         inputs, outputs = list(lowering.inputs), list(lowering.outputs)
         for axis, factors in changes.items():
@@ -118,6 +120,15 @@ def permuted_together(node: NodePorts, rule: Free) -> tuple[Shared, ...]:
         if traits.permutable_within == "same" and all(member[:2] in ports for member in members):
             found.append(members)
     return tuple(found)
+
+
+def _dims(port: Port, lowering: FixedLowering) -> Dims:
+    return port.entry(lowering.inputs, lowering.outputs) or in_source(len(port.operand.view.axes))
+
+
+def _order(port: Port, lowering: FixedLowering) -> tuple[int, ...]:
+    """The axes of the port in the order in which they stand first."""
+    return tuple(dict.fromkeys(atom.axis for dim in _dims(port, lowering) for atom in dim))
 
 
 def _have_one_extent(node: NodePorts, members: Shared) -> bool:
