@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from graphs import Net
+
+from relayout import legalize
 from relayout.layout.memory_format import Atom
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 from relayout.layout.view import View
@@ -29,3 +32,17 @@ def test_the_tiles_of_an_axis_of_one_element_are_that_axis_once() -> None:
     assert read is not None
     assert read.fault() is None
     assert read.may_have((2, 1, 1, 1, 1, 8))
+
+
+def test_a_node_in_the_place_of_another_has_what_other_tools_noted_there() -> None:
+    """The product of the transposes is another node. An exporter notes the line of source code."""
+    net = Net()
+    rows = net.node("Gemm", net.transpose(net.input("x", (5, 7)), 1, 0), net.weight(5, 9))
+    net.output(net.transpose(rows, 1, 0))
+    model = net.model()
+    gemm = next(node for node in model.graph.node if node.op_type == "Gemm")
+    gemm.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="model.py:7")
+    legal, _ = legalize(model)
+    assert [node.op_type for node in legal.graph.node] == ["Gemm"]
+    noted = {each.key: each.value for each in legal.graph.node[0].metadata_props}
+    assert noted["pkg.torch.onnx.stack_trace"] == "model.py:7"

@@ -69,13 +69,13 @@ def forget(value: ir.Value) -> None:
         props.pop(key, None)
 
 
-def keep_notes(value: ir.Value, source: ir.Value) -> None:
-    """Give a value that takes over the name of the source's what other tools have noted there."""
-    value.doc_string = value.doc_string or source.doc_string
+def keep_notes(made: ir.Value | ir.Node, source: ir.Value | ir.Node) -> None:
+    """Give a value that takes over the name of the source's, or a node in a node's place, the notes of other tools."""
+    made.doc_string = made.doc_string or source.doc_string
     noted = {key: text for key, text in source.metadata_props.items() if not key.startswith("relayout.")}
-    value.metadata_props.update(noted)
+    made.metadata_props.update(noted)
     if QUANTIZATION in source.meta:
-        value.meta[QUANTIZATION] = source.meta[QUANTIZATION]
+        made.meta[QUANTIZATION] = source.meta[QUANTIZATION]
 
 
 def annotate_boundary(

@@ -16,6 +16,7 @@ from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY, SOURCE_KEY
 from relayout.model.emit import Physical
 from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of, is_read
+from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
 from relayout.rewrite.copies import stem_of
@@ -151,6 +152,8 @@ def _replace_node(
 ) -> None:
     """Replace the node by those that the writer has emitted, for the cost of all of them."""
     note_cost(writer.nodes, planned.chosen.cost)
+    for each in writer.nodes:
+        keep_notes(each, node)
     context.written[id(planned)] = writer.nodes
     is_backends = isinstance(planned.lowering, FixedLowering) and planned.lowering.rewrite is not None
     for port, format_ in planned.results():
