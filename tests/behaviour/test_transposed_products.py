@@ -165,6 +165,17 @@ def test_attention_of_a_gemm_over_one_sequence_needs_one_transpose() -> None:
     assert legalize(legal, "onnx")[1].cost == report.cost
 
 
+@pytest.mark.parametrize("flips", list(product([0, 1], repeat=2)), ids=["", "B", "A", "AB"])
+def test_an_operand_of_unknown_rank_stays_in_its_place(flips: tuple[int, int]) -> None:
+    net = Net()
+    rows = net.node("Mystery", net.input("x", (7, 5)), domain="com.acme")
+    right = net.transpose(net.input("y", (5, 9) if flips[1] else (9, 5)), 1, 0)
+    given = net.node("Gemm", rows, right, net.weight(9), transA=flips[0], transB=flips[1])
+    net.output(net.transpose(given, 1, 0))
+    _, report = legalize(net.model(), "onnx")
+    assert report.after.transposes == 1
+
+
 class WithoutTransposedGemm(Backend):
     name = "without-transposed-gemm"
 

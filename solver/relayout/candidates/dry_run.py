@@ -174,15 +174,21 @@ class _ListedRun:
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         values, sides = (self.node.outputs, self.node.inputs), (self._lowering.outputs, self._lowering.inputs)
-        extents = extents_of(values[not is_result][index]) or ()
+        extents = extents_of(values[not is_result][index])
         dims: Dims | None = sides[not is_result][index]
-        return extents if dims is None else dims_shape(dims, extents)
+        return extents or () if dims is None or extents is None else dims_shape(dims, extents)
 
     def read(self, index: int, shape: Sequence[Extent] | None = None) -> ir.Value:
         source = self.node.inputs[index]
         assert source is not None
-        own = ir.Shape(self.shape_of(index) if shape is None else shape)
-        return ir.Value(name=source.name, shape=own, type=source.type, const_value=source.const_value)
+        own = self.shape_of(index) if shape is None else shape
+        is_known = source.shape is not None
+        return ir.Value(
+            name=source.name,
+            shape=ir.Shape(own) if is_known else None,
+            type=source.type,
+            const_value=source.const_value,
+        )
 
     def emit(
         self,
@@ -194,7 +200,8 @@ class _ListedRun:
         domain: str = "",
     ) -> ir.Value:
         given = self.node.outputs[0]
-        result = ir.Value(name=given.name, shape=ir.Shape(shape), type=given.type)
+        is_known = given.shape is not None
+        result = ir.Value(name=given.name, shape=ir.Shape(shape) if is_known else None, type=given.type)
         made = [attribute_of(name, value) for name, value in (attributes or {}).items()]
         self.written = ir.Node(domain, operator, inputs, made, outputs=[result], name=self.node.name)
         return result

@@ -245,6 +245,7 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     flips = [(flip, batch) for batch in ((0, 1) if is_batched else (0,)) for flip in (0, 1)]
     rank, alternatives = max(ranks), list[ListedAlternative]()
     transposed = (*range(rank - 2), rank - 1, rank - 2)
+    is_known = all(extents_of(value) is not None for value in (*node.node.inputs[:2], node.node.outputs[0]))
     for flipped in product(flips, repeat=2):
         forms = [(one ^ flip, two ^ batch) for (one, two), (flip, batch) in zip(own, flipped, strict=True)]
         others = [_matrix_order(rank, *form) for rank, form in zip(ranks, forms, strict=True)]
@@ -254,7 +255,7 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
             chosen |= {f"transBatch{side}": form[1] for side, form in zip("AB", forms, strict=True)}
         rest = (None,) * (len(node.node.inputs) - 2)
         alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
-        if extents_of(node.node.outputs[0]) is not None:
+        if is_known:
             summand = ((1, 0),) if node.has(2) and node.rank(2) == 2 else rest
             alternatives.append(((*orders, *summand), (transposed,), partial(_write_exchanged, forms)))
     contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
