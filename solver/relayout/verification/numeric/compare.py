@@ -14,11 +14,13 @@ from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.float64.verdict import Samples
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
+    UNDECIDED,
     Runs,
     findings_of,
     judged,
     left_out_findings,
     runs_of,
+    undecided,
     undecided_behind_filters,
     vacuous,
     wider,
@@ -73,13 +75,16 @@ def compare(
     empty = {str(value.name) for value in original.graph.outputs if 0 in (value.shape or ())}
     expected_of = {each.name: [sample[sources[each.name]] for sample in runs.expected] for each in differences}
     blind = {name for name, results in expected_of.items() if not has_numbers(results)} - empty
-    undecided = undecided_behind_filters(runs, differences)
+    behind_filters = undecided_behind_filters(runs, differences)
+    unknown = undecided(differences)
     left_out = {
         **prepared.left_out,
         **dict.fromkeys(sorted(outputs & blind), "it has no finite element for any of the inputs drawn"),
-        **{name: f"{_KEPT_DIFFERS}{wider(name, float64)}" for name in sorted(outputs & undecided)},
+        **{name: f"{_KEPT_DIFFERS}{wider(name, float64)}" for name in sorted(outputs & behind_filters)},
+        **{name: f"{UNDECIDED}{wider(name, float64)}" for name in sorted(outputs & unknown)},
     }
-    telling = [each for each in differences if each.name not in (undecided if not each.passed else blind)]
+    silent = behind_filters | unknown
+    telling = [each for each in differences if each.name not in (silent if not each.passed else blind)]
     told = {each.name for each in telling}
     kept = tuple(name for name, behind in prepared.kept.items() if name in left_out and told.issuperset(behind))
     left_out = {name: reason for name, reason in left_out.items() if name not in kept}

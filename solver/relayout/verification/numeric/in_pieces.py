@@ -20,11 +20,14 @@ from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.cut import lacking
 from relayout.verification.numeric.inputs import with_weights
 from relayout.verification.numeric.judgement import (
+    UNDECIDED,
     findings_of,
     judged,
     left_out_findings,
     runs_of,
+    undecided,
     vacuous,
+    wider,
 )
 from relayout.verification.numeric.kept_results import kept_behind, refused
 from relayout.verification.numeric.pieces import Piece, model_of, pieces
@@ -218,6 +221,8 @@ def _run(
         )
         return outcome(fault=finding.message, findings=(finding,))
     [difference], float64 = judged(runs)
+    if undecided([difference]):
+        return outcome(fault=f"{source}: {UNDECIDED}{wider(name, float64)}")
     is_blind = difference.passed and not has_numbers([sample[source] for sample in runs.expected])
     if is_blind and 0 not in (piece.source.shape or ()):
         return outcome(fault=f"{source} has no finite element for any of the inputs drawn")

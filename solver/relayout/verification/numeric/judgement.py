@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from math import isinf
 
 import numpy as np
 import onnx_ir as ir
@@ -18,19 +19,23 @@ from relayout.verification.numeric.float64.verdict import Samples, Side, Verdict
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
-from relayout.verification.numeric.tolerance import Arrays, difference, quantizes
+from relayout.verification.numeric.tolerance import GROSS, Arrays, difference, is_rounding_possible, quantizes
 
 __all__ = [
+    "UNDECIDED",
     "Runs",
     "findings_of",
     "judged",
     "left_out_findings",
     "runs_of",
+    "undecided",
     "undecided_behind_filters",
     "vacuous",
     "wider",
 ]
 
+UNDECIDED = "it differs by no more than noise in the last bits of the inputs moves it"
+"""Why a value is `undecided`."""
 _SHOWN = 5
 
 
@@ -87,13 +92,32 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
         (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
         for trial, feed in _doubtful(runs, failed, judge)
     ]
-    judge_exactly = partial(judge, failed, exact=True)
-    differences, verdict = in_float64(differences, failed, pairs, judge_exactly, runs.body_of)
+    if _is_rounding_possible(runs, differences):
+        judge_exactly = partial(judge, failed, exact=True)
+        differences, verdict = in_float64(differences, failed, pairs, judge_exactly, runs.body_of)
+    else:
+        verdict = Verdict("not run: a result of another type, or infinite in only one model, is not rounding")
     untold = {each.name for each in differences if not each.passed and each.in_float64 is None}
     stepped = {name: source for name, source in failed.items() if name in untold and source in runs.quantized}
     by_step = {each.name: each for each in judge(stepped, runs.expected, runs.found, noisy, quantized=runs.quantized)}
     differences = [by_step.get(each.name, each) for each in differences]
-    return [each if _is_decided(each) else each.model_copy(update={"passed": True}) for each in differences], verdict
+    unbounded = undecided(differences)
+    return [
+        each if _is_decided(each) or each.name in unbounded else each.model_copy(update={"passed": True})
+        for each in differences
+    ], verdict
+
+
+def _is_rounding_possible(runs: Runs, differences: Sequence[OutputDifference]) -> bool:
+    """Whether all infinite differences may be rounding: those of shapes alone, which float64 compares too."""
+    mine, theirs = values_of(runs.prepared.model), values_of(runs.prepared.original)
+    infinite = {each.name: runs.sources[each.name] for each in differences if not each.passed and isinf(each.max_rel)}
+    return all(
+        is_rounding_possible(
+            _in_format_of(mine[name], theirs[source], runs.expected), [sample[name] for sample in runs.found]
+        )
+        for name, source in infinite.items()
+    )
 
 
 def _doubtful(
@@ -142,6 +166,17 @@ def _is_decided(difference: OutputDifference) -> bool:
     return difference.passed or difference.max_rel > difference.tolerance or difference.in_float64 is not None
 
 
+def undecided(differences: Iterable[OutputDifference]) -> set[str]:
+    """The values of which neither a run nor float64 tells anything: noise changes their shape, or moves them by as much
+    as they differ, where no two samples of one shape show how much other inputs do."""
+    return {
+        each.name
+        for each in differences
+        if not (each.passed or _is_decided(each))
+        and (isinf(each.tolerance) or (each.tolerance >= GROSS and not each.sensitivity))
+    }
+
+
 def undecided_behind_filters(runs: Runs, differences: Sequence[OutputDifference]) -> set[str]:
     """The values that differ only where filters are made to keep elements, and of which float64 tells nothing: the
     elements are sorted, and rounding may decide the order of those that are nearly equal."""
@@ -181,10 +216,14 @@ def _differences(
     """Compare each of `sources`, names in the model with those in the original, in the model's format."""
     values, known = values_of(model), values_of(original)
     for name, source in sources.items():
-        expected = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in right]
-        noise = [[in_format(part, values[name], known[source]) for part in sample[source]] for sample in noisy]
+        expected, noise = (_in_format_of(values[name], known[source], samples) for samples in (right, noisy))
         mine = [sample[name] for sample in found]
         yield difference(name, expected, mine, noise, quantized=source in quantized, exact=exact)
+
+
+def _in_format_of(value: ir.Value, source: ir.Value, samples: Samples) -> list[Arrays]:
+    """The results of `source`, a value of the original, in the format of `value`."""
+    return [[in_format(part, value, source) for part in sample[str(source.name)]] for sample in samples]
 
 
 def findings_of(

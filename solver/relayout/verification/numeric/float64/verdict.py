@@ -65,11 +65,11 @@ def in_float64(
     """The differences, with the failed ones decided again in float64, and the verdict.
 
     `sources` maps the model's names of values that differ to the original's; `pairs` are the two models in each of
-    their variants; `body_of` has the bodies of operators of a backend's own. An infinite difference is not rounding and
-    is kept; all are kept if a model cannot be run, and those of which float64 tells nothing.
+    their variants; `body_of` has the bodies of operators of a backend's own. All are kept if a model cannot be run, and
+    those of which float64 tells nothing.
     """
     try:
-        compared, untold = _compared(differences, sources, pairs, judge, body_of)
+        compared, untold = _compared(sources, pairs, judge, body_of)
     except UndecidedError as reason:
         return list(differences), Verdict(f"not run: {reason}")
     decided = {each.name: each for each in compared}
@@ -80,12 +80,10 @@ def in_float64(
 
 
 def _compared(
-    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
+    sources: Mapping[str, str], pairs: Pairs, judge: Judge, body_of: BodyOf
 ) -> tuple[Sequence[OutputDifference], Mapping[str, str]]:
     """The differences in float64, and why those of other values tell nothing. Raises UndecidedError, also where none
     tells anything."""
-    if any(not each.passed and math.isinf(each.max_rel) for each in differences):
-        raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
     if max(weights_size(side.model) for pair in pairs for side in pair) > _LARGEST:
         raise UndecidedError("the weights are too large")
     deadline = Deadline(SECONDS)
@@ -160,7 +158,9 @@ def _as_results(samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Arrays
 
 
 def _settled(narrow: OutputDifference, wider: OutputDifference) -> OutputDifference:
-    tolerance = max(wider.tolerance, _SHRINKS * narrow.max_rel)
+    # Another shape is an infinite difference, which does not shrink.
+    shrunk = _SHRINKS * narrow.max_rel if math.isfinite(narrow.max_rel) else 0.0
+    tolerance = max(wider.tolerance, shrunk)
     passed = wider.max_rel <= tolerance and not wider.in_slice
     facts = {"passed": passed, "in_float64": max(wider.max_rel, wider.in_slice), "tolerance_in_float64": tolerance}
     return narrow.model_copy(update=facts)
