@@ -569,3 +569,27 @@ def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float
     monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
     judged(runs)
     assert len(asked) == 2
+
+
+def test_a_sample_in_which_all_values_agree_is_not_run_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _given("(float[4,32] x) => (float[4,32] y) { y = Relu (x) }")
+    feeds = [{"x": np.full((4, 32), number, np.float32)} for number in range(3)]
+    results = [{"y": [feed["x"] + 1]} for feed in feeds]
+    apart = [*results[:2], {"y": [results[2]["y"][0] + np.float32(0.5)]}]
+    trials = (Trial(None, feeds, results), Trial(None, feeds, results))
+    prepared = Prepared(model, model, Baseline("onnxruntime", trials, ()), {}, {}, (), {}, {}, ())
+    runs = Runs(prepared, [feeds] * 2, [*apart, *results], {"y": "y"}, frozenset(), lambda node, opset: None)
+    asked = []
+
+    def in_float64(
+        differences: list[OutputDifference], sources: object, pairs: list[tuple[Side, Side]], *_: object
+    ) -> object:
+        asked.extend(pairs)
+        return differences, Verdict("the two differ")
+
+    monkeypatch.setattr("relayout.verification.numeric.judgement._noisy", lambda prepared: [()])
+    monkeypatch.setattr("relayout.verification.numeric.judgement._is_moved", lambda *_: True)
+    monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
+    judged(runs)
+    ((mine, theirs),) = asked
+    assert (mine.feeds, theirs.feeds) == ([feeds[2]], [feeds[2]])

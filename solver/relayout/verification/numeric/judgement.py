@@ -89,8 +89,8 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
     if not failed:
         return differences, None
     pairs = [
-        (Side(variant(prepared.model, trial), feed), Side(variant(prepared.original, trial), trial.feeds))
-        for trial, feed in _doubtful(runs, failed, judge)
+        (Side(variant(prepared.model, trial), mine), Side(variant(prepared.original, trial), theirs))
+        for trial, mine, theirs in _doubtful(runs, failed, judge)
     ]
     if _is_rounding_possible(runs, differences):
         judge_exactly = partial(judge, failed, exact=True)
@@ -122,17 +122,22 @@ def _is_rounding_possible(runs: Runs, differences: Sequence[OutputDifference]) -
 
 def _doubtful(
     runs: Runs, failed: Mapping[str, str], judge: Callable[..., Iterator[OutputDifference]]
-) -> list[tuple[Trial, Feeds]]:
-    """The trials, with the model's inputs, in which a value that `failed` differs by more than its type allows, or by a
-    step of a quantizer; all if there is none."""
+) -> list[tuple[Trial, Feeds, Feeds]]:
+    """The inputs of the model and of the original, in each trial, on which a value that `failed` differs by more than
+    its type allows, or by a step of a quantizer; all if there is none."""
     trials, start = list(zip(runs.prepared.baseline.trials, runs.feeds, strict=True)), 0
     found = []
     for trial, feeds in trials:
-        samples = slice(start, start + len(trial.results))
-        start = samples.stop
-        if not all(each.passed for each in judge(failed, runs.expected[samples], runs.found[samples])):
-            found.append((trial, feeds))
-    return found or trials
+        samples = list(zip(runs.expected[start:], runs.found[start:], feeds, trial.feeds, strict=False))
+        start += len(feeds)
+        pairs = [
+            (mine, theirs)
+            for right, other, mine, theirs in samples
+            if not all(each.passed for each in judge(failed, [right], [other]))
+        ]
+        if pairs:
+            found.append((trial, [mine for mine, _ in pairs], [theirs for _, theirs in pairs]))
+    return found or [(trial, feeds, trial.feeds) for trial, feeds in trials]
 
 
 def _noisy(prepared: Prepared) -> Iterator[list[dict[str, Arrays]]]:
