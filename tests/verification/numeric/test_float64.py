@@ -546,6 +546,24 @@ def test_the_rounding_of_computed_constants_is_no_fault_in_float64(operator: str
     assert in_float64([failed], {"y": "y"}, pairs, judge, lambda node, opset: None)[1].text == verdict
 
 
+@pytest.mark.parametrize(("error", "verdict"), [(0.0, "agree"), (0.01, "differ")], ids=["rounded", "wrong"])
+def test_what_is_computed_from_shapes_is_rounded_as_the_constants_of_the_legal_model(
+    error: float, verdict: str
+) -> None:
+    """Anchors of a detector follow from the extents of its maps. The legal model has them as constants."""
+    made = "n = Shape (x) f = Cast <to = 1> (n) roots = Sqrt (f) b = Mul (x, roots) y = Sin (b)"
+    original = _given(f"(float[4,2] x) => (float[4,2] y) {{ {made} }}")
+    roots = np.sqrt(np.float32([4, 2])) * np.float32(1 + error)
+    model = _given("(float[4,2] x) => (float[4,2] y) { b = Mul (x, roots) y = Sin (b) }", roots=roots)
+    feeds = [{"x": np.random.default_rng(n).uniform(1e6, 2e6, size=(4, 2)).astype(np.float32)} for n in range(2)]
+    failed = OutputDifference(name="y", max_abs=1.0, max_rel=0.02, tolerance=0.01, sensitivity=1.0, passed=False)
+    judge = partial(_differences, model, original, {"y": "y"}, quantized=frozenset(), exact=True)
+    pairs = [(Side(model, feeds), Side(original, feeds))]
+    (found,), told = in_float64([failed], {"y": "y"}, pairs, judge, lambda node, opset: None)
+    assert found.passed is (verdict == "agree")
+    assert verdict in told.text
+
+
 def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

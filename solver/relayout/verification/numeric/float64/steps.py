@@ -8,7 +8,7 @@ their rounding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class Step:
     """One node, in float32 and in float64, and all outer values that it reads, bodies included.
 
     `branches`: the bodies of an If by its condition. `body`: that of an operator of a backend's own, where it is known.
+    `is_fixed`: it computes from constants and shapes alone, which the legal model may have as constants in float32.
     """
 
     narrow: onnx.NodeProto
@@ -61,6 +62,7 @@ class Step:
     reads: tuple[str, ...]
     branches: Mapping[bool, Branch] = field(default_factory=dict)
     body: Body | None = None
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,10 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
     proto = _with_types(ir.to_proto(flat))
     _keep_nodes_of(proto.graph, wanted)
     constants |= _take_constants(proto, constants, wanted)
-    steps = _steps(proto.graph.node, bodies)
+    fixed = _fixed(proto.graph.node, constants)
+    steps = tuple(
+        replace(step, is_fixed=not fixed.isdisjoint(step.wide.output)) for step in _steps(proto.graph.node, bodies)
+    )
     nodes = list(nodes_inside(proto.graph.node))
     types: set[int] = {helper.np_dtype_to_tensor_dtype(array.dtype) for array in constants.values()}
     types.update(tensor.data_type for node in nodes for tensor in _tensors(node))
@@ -130,6 +135,9 @@ def steps_of(model: ir.Model, wanted: Iterable[str], body_of: BodyOf) -> Steps:
         raise UndecidedError(_OWN)
     has_float16 = TensorProto.FLOAT16 in types or TensorProto.FLOAT16 in casts.closed | casts.others
     largest = float(np.finfo(np.float16 if has_float16 else np.float32).max)
+    if not types.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16)):
+        # These are rounded more than float32 is.
+        steps = tuple(replace(step, is_fixed=False) for step in steps)
     overflowing = {name: _OVERFLOWS_FLOAT16 for name, dtype in of_values.items() if dtype == TensorProto.FLOAT16}
     return Steps(steps, constants, casts, largest, overflowing, tuple(proto.opset_import), proto.ir_version)
 
@@ -224,6 +232,19 @@ def _take_constants(proto: onnx.ModelProto, constants: Mapping[str, Array], want
     if not all(isinstance(array, np.ndarray) for array in found.values()):
         return {}
     replace_entries(proto.graph.node, others)
+    return found
+
+
+def _fixed(nodes: Iterable[onnx.NodeProto], constants: Iterable[str]) -> set[str]:
+    """The values that are computed from constants and shapes alone, without these."""
+    shapes, found = {*constants}, set[str]()
+    for node in nodes:
+        if node.domain not in STANDARD_DOMAINS or node.op_type in RANDOM or any(graphs_inside([node])):
+            continue
+        if node.op_type in ("Shape", "Size"):
+            shapes.update(node.output)
+        elif (shapes | found).issuperset(_reads(node)):
+            found.update(node.output)
     return found
 
 
