@@ -15,8 +15,9 @@ from relayout import Backend, BackendError, Implementation, Layout, Reordering, 
 from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, OperatorBody, Violation
 from relayout.backend.calls import ask, operator_layouts_of
 from relayout.report.schema import Finding
-from relayout.verification.numeric.float64.run import Deadline, run_wide
-from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
+from relayout.verification.numeric.deadline import Deadline, UndecidedError
+from relayout.verification.numeric.float64.run import run_wide
+from relayout.verification.numeric.float64.steps import steps_of
 
 NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
 

@@ -17,8 +17,9 @@ import relayout
 from relayout.backend import OperatorBody
 from relayout.layout.metadata_keys import BLOCK_KEY
 from relayout.verification.numeric.bodies import bodies_of, with_bodies
-from relayout.verification.numeric.float64.run import Deadline, run_wide
-from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
+from relayout.verification.numeric.deadline import Deadline, UndecidedError
+from relayout.verification.numeric.float64.run import run_wide
+from relayout.verification.numeric.float64.steps import steps_of
 from relayout_backends.x86_nchwc import X86Nchwc
 from relayout_backends.x86_nchwc.blocks import SIZES, probe
 

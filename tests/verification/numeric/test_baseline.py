@@ -11,7 +11,9 @@ from onnx import TensorProto
 
 from relayout import legalize, verify
 from relayout.model.io import read_model
+from relayout.verification.numeric import baseline
 from relayout.verification.numeric.baseline import Baseline, baseline_of
+from relayout.verification.numeric.deadline import Budget, UndecidedError
 from relayout.verification.numeric.divisors import doubtful_divisions
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import Sampling
@@ -97,6 +99,31 @@ def test_a_model_whose_results_contradict_it_is_run_in_one_runtime() -> None:
         g (float[n] x) => (int64[1,1000003] y) { y = NonZero (x) }""")
     (fault,) = baseline_of(read_model(source), (), Sampling(1, 0, None))
     assert fault.startswith("onnxruntime: y is declared as [1,1000003] and comes out as [1, ")
+
+
+def test_the_time_that_the_reference_evaluator_may_take_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    net.output(net.node("Relu", net.input("x", (4, 6))))
+    sampling = Sampling(1, 0, None, budget=Budget(0))
+    assert isinstance(baseline_of(read_model(net.model()), (), sampling), Baseline)
+    monkeypatch.setattr(baseline, "runtimes_for", lambda model: ["onnx.reference"])
+    assert isinstance(baseline_of(read_model(net.model()), (), Sampling(1, 0, None)), Baseline)
+    assert baseline_of(read_model(net.model()), (), sampling) == ["onnx.reference: it takes more than 0 seconds"]
+
+
+def test_several_runs_have_one_budget() -> None:
+    budget = Budget(0.02)
+
+    def run() -> None:
+        for _ in range(1_000_000):
+            with budget.limited():
+                step()
+
+    def step() -> None:
+        pass
+
+    with pytest.raises(UndecidedError, match=r"more than 0\.02 seconds"):
+        run()
 
 
 def test_a_model_that_no_runtime_runs_has_the_fault_of_each() -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from relayout.report.schema import OutputDifference, Verification
 from relayout.verification.numeric.baseline import Baseline, Trial
+from relayout.verification.numeric.deadline import Deadline, UndecidedError
 from relayout.verification.numeric.float64.casts import casts_of
 from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
-from relayout.verification.numeric.float64.run import Deadline, run_wide
-from relayout.verification.numeric.float64.steps import UndecidedError, steps_of
+from relayout.verification.numeric.float64.run import run_wide
+from relayout.verification.numeric.float64.steps import steps_of
 from relayout.verification.numeric.float64.verdict import Side, Verdict, in_float64
 from relayout.verification.numeric.judgement import Runs, _differences, judged
 from relayout.verification.numeric.preparation import Prepared

@@ -8,6 +8,7 @@ elements, they are made to keep some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +19,7 @@ from relayout.ops import graphs_of
 from relayout.verification.axis_names import fed
 from relayout.verification.numeric.branches import forced, forcings
 from relayout.verification.numeric.cut import draws_anew
+from relayout.verification.numeric.deadline import UndecidedError
 from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.given_inputs import extents_of_inputs
 from relayout.verification.numeric.inputs import Array, draw_inputs, spread
@@ -126,7 +128,10 @@ def _in_runtime(
     for plan, draw in _draws(original, sampling):
         try:
             feeds = draw()
-            results = _results(session, feeds)
+            with sampling.budget.limited() if runtime == "onnx.reference" else nullcontext():
+                results = _results(session, feeds)
+        except UndecidedError as error:
+            return _Fault(str(error))
         except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from operator import itemgetter
@@ -16,12 +16,15 @@ import onnx_ir as ir
 from relayout.model.dims.forced_dims import asked_sizes, fitting_sizes, forced_sizes
 from relayout.model.tensor_sizes import DimSizes
 from relayout.verification.axis_names import fed
+from relayout.verification.numeric.deadline import Budget
 from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["Plan", "Sampling", "contradiction", "light_plan", "open_dims", "other_plans", "plans", "symbol_of"]
 
 MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
+
+_SECONDS = 120.0
 
 _LARGEST_MENTIONED = 4096
 
@@ -50,12 +53,14 @@ class Plan:
 @dataclass(frozen=True)
 class Sampling:
     """The inputs on which two models are run: those `given` alone, else so many random samples, by a seed, with sizes
-    for some symbolic dims."""
+    for some symbolic dims. `budget` is the time for the first runs of the original, and of its parts, in onnx's
+    reference; all others take as long."""
 
     samples: int
     seed: int
     dims: Mapping[str, int] | None
     given: tuple[Mapping[str, np.ndarray[Any, Any]], ...] = ()
+    budget: Budget = field(default_factory=lambda: Budget(_SECONDS))
 
 
 def plans(model: ir.Model, dims: Mapping[str, int] | None) -> Iterator[Plan]:

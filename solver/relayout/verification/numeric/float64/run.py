@@ -7,13 +7,10 @@ float32 on the same operands: an evaluator that ignored an attribute could make 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from time import perf_counter
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,12 +20,13 @@ from onnx import helper, numpy_helper
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
 from relayout.model.runtime import plain_session
 from relayout.verification.constants import RANDOM
+from relayout.verification.numeric.deadline import Deadline, UndecidedError
 from relayout.verification.numeric.float64.convolution import average, convolve, convolve_transposed, is_plain
-from relayout.verification.numeric.float64.steps import Body, Step, Steps, UndecidedError, narrow, wide
+from relayout.verification.numeric.float64.steps import Body, Step, Steps, narrow, wide
 from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.tolerance import quantizes
 
-__all__ = ["Deadline", "run_wide"]
+__all__ = ["run_wide"]
 
 # Constants up to so many elements are initializers: some kernels read them on creation, such as a scale or an axis.
 _SMALL = 256
@@ -49,30 +47,6 @@ _KERNELS: dict[str, Callable[..., Array]] = {
 _GRID_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
 Operands = dict[str, Array]
-
-
-class Deadline:
-    """The time until which nodes may run. While one is entered, Python code that runs past it is stopped.
-
-    The reference computes some operators element by element, in minutes instead of milliseconds.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._end = seconds, perf_counter() + seconds
-
-    def check(self) -> None:
-        if perf_counter() > self._end:
-            raise UndecidedError(f"it takes more than {self._seconds:g} seconds")
-
-    def _check(self, frame: FrameType, event: str, argument: object) -> None:
-        self.check()
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self._check)
-
-    def __exit__(self, *raised: object) -> None:
-        sys.settrace(self._before)
 
 
 def run_wide(

@@ -31,10 +31,11 @@ from relayout.ops import all_nodes
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.baseline import first_line
 from relayout.verification.numeric.bodies import BodyOf
+from relayout.verification.numeric.deadline import UndecidedError
 from relayout.verification.numeric.float64.casts import FLOATS, TYPES, Casts, casts_of
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Step", "Steps", "UndecidedError", "narrow", "steps_of", "wide"]
+__all__ = ["Step", "Steps", "narrow", "steps_of", "wide"]
 
 # Attributes that are an element type are float32 by default where no operand has a type.
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
@@ -43,10 +44,6 @@ _OVERFLOWS_FLOAT16 = 65520.0
 """The least number that float16 rounds to infinity."""
 
 _OWN = "a model has float64 of its own, so its rounding is part of it"
-
-
-class UndecidedError(Exception):
-    """The reason why the models cannot be compared in float64."""
 
 
 @dataclass(frozen=True)

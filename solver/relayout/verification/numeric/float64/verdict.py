@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.bodies import BodyOf
+from relayout.verification.numeric.deadline import Deadline, UndecidedError
 from relayout.verification.numeric.float64.casts import round_alike
-from relayout.verification.numeric.float64.run import Deadline, run_wide
-from relayout.verification.numeric.float64.steps import Steps, UndecidedError, steps_of, wide
+from relayout.verification.numeric.float64.run import run_wide
+from relayout.verification.numeric.float64.steps import Steps, steps_of, wide
 from relayout.verification.numeric.inputs import Array, with_noise, with_noise_in_constants
 from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
