@@ -289,6 +289,10 @@ def test_operators_of_onnxruntime_without_a_kernel_for_float64_run_as_their_bodi
             "LpPool in float64 differs from onnxruntime",
         ),
         ("s = SequenceConstruct (c) a = ConcatFromSequence <axis = 0> (s)", "s is not a tensor"),
+        (
+            "n = Shape (c) s = SequenceConstruct (n) m = ConcatFromSequence <axis = 0> (s) a = Reshape (c, m)",
+            "s is not a tensor",
+        ),
     ],
 )
 def test_a_difference_that_float64_cannot_decide_stays_an_error_with_a_reason(operator: str, reason: str) -> None:

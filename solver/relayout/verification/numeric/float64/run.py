@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -89,13 +88,12 @@ def _results(
 ) -> list[Operands]:
     """The results of one node for each feed, without absent ones."""
     operands = [{name: place[name] for name in step.reads} for place in known]
-    if step.is_fixed:
-        with suppress(UndecidedError):
-            found = _in_float32(model, step, operands, constants)
-            return [{name: wide(array) for name, array in each.items()} for each in found]
     newer, node = _as_of_opset_20(model, step.wide)
     try:
-        results = _by_onnxruntime(newer, node, operands, constants)
+        if step.is_fixed:
+            results = _rounded(model, step, operands, constants)
+        else:
+            results = _by_onnxruntime(newer, node, operands, constants)
     except Exception:  # it has no such kernel, and may raise anything
         if step.branches:
             return [_by_branch(model, step, each, constants, deadline) for each in operands]
@@ -233,6 +231,15 @@ def _in_float32(model: Steps, step: Step, operands: Sequence[Operands], constant
         return _by_onnxruntime(model, step.narrow, inputs, held)
     except Exception as error:  # it may raise anything
         raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
+
+
+def _rounded(model: Steps, step: Step, operands: Sequence[Operands], constants: Operands) -> list[Operands]:
+    """The results in float32, widened where they are tensors."""
+    found = _in_float32(model, step, operands, constants)
+    return [
+        {name: wide(array) if isinstance(array, np.ndarray) else array for name, array in each.items()}
+        for each in found
+    ]
 
 
 def _hold_against_float32(
