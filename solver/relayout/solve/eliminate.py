@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -28,8 +29,8 @@ __all__ = [
     "infeasible_scope",
 ]
 
-MOST_AT_ONCE = 1 << 22
-"""So many sums are made at once when a variable is eliminated: 32 MiB."""
+MOST_AT_ONCE = 1 << 19
+"""So many sums are made at once when a variable is eliminated: 4 MiB, which a cache holds."""
 
 
 Neighbours = Sequence[set[int]] | Mapping[int, set[int]]
@@ -140,24 +141,26 @@ def _key(eliminated: Eliminated) -> _Key:
 
 def _best(network: Network, eliminated: Eliminated, deadline: Deadline = UNLIMITED) -> Table:
     """The least cost over the eliminated variable for each state of its neighbours."""
-    axes = (*eliminated.neighbours, eliminated.variable)
-    states = len(eliminated.unary)
+    # The eliminated variable first: NumPy is slow to reduce a short innermost axis.
+    variable, neighbours = eliminated.variable, eliminated.neighbours
+    axes, states = (variable, *neighbours), len(eliminated.unary)
+    shape = [len(network.unary[y]) for y in neighbours]
     # The neighbours may have hundreds of formats each: all sums would take gigabytes at once.
-    step = max(MOST_AT_ONCE // prod([len(network.unary[y]) for y in eliminated.neighbours]), 1)
-    best: Table | None = None
+    rows = max(MOST_AT_ONCE // prod(shape[1:]), 1)
+    step, rows = min(rows, states), max(rows // states, 1)
+    best: Table = np.full(shape, FORBIDDEN, dtype=np.int64)
     # The small ones first: their sums are small too.
     tables = sorted(eliminated.tables, key=lambda each: len(each[0]))
-    for first in range(0, states, step):
+    for row, first in product(range(0, shape[0] if shape else 1, rows), range(0, states, step)):
         deadline.check()
         some = slice(first, first + step)
-        total = eliminated.unary[some]
+        here = (slice(row, row + rows),)[: len(shape)]
+        chosen = {variable: some, **dict(zip(neighbours, here, strict=False))}
+        total = _spread((variable,), eliminated.unary[some], axes)
         for scope, table in tables:
-            part = _part(scope, table, {eliminated.variable: some})
-            total = total + _spread(scope, part, axes)
+            total = total + _spread(scope, _part(scope, table, chosen), axes)
             np.minimum(total, FORBIDDEN, out=total)
-        least: Table = total.min(axis=-1)
-        best = least if best is None else np.minimum(best, least)
-    assert best is not None
+        best[here] = np.minimum(best[here], total.min(axis=0))
     return best
 
 
