@@ -393,12 +393,10 @@ def test_a_channel_shuffle_is_folded_into_the_kernels_after_it() -> None:
     assert_same_numbers(net.model(), legal)
 
 
-@pytest.mark.parametrize(("groups", "transposes"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("batch", [2, "n"])
-def test_an_image_that_is_normalized_as_a_whole_is_so_in_any_order(
-    batch: int | str, groups: int, transposes: int
-) -> None:
-    """A GroupNorm of one group, as exporters write it before opset 21. Several groups split the channels."""
+def test_an_image_that_is_normalized_by_groups_is_so_channels_last(batch: int | str, groups: int) -> None:
+    """A GroupNorm as exporters write it before opset 21. Two groups split the channels, which the kernels reorder."""
     net = Net(opset=18)
     value = skip = net.conv(net.input("x", (batch, 4, 6, 5)), 4, 8)
     value = net.node("Reshape", value, net.constant(np.array([0, groups, -1])))
@@ -407,7 +405,7 @@ def test_an_image_that_is_normalized_as_a_whole_is_so_in_any_order(
     net.output(net.conv(net.node("Add", value, skip), 8, 4))
     model = net.model()
     legal, report = checked(model, "nhwc")
-    assert report.after.transposes == transposes
+    assert report.after.transposes == 2
     assert_same_numbers(model, legal)
 
 
