@@ -33,7 +33,7 @@ from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent
 from relayout.layout.metadata_keys import CONVERSION_KEY
-from relayout.ops import NO_EDIT, Axes, Free, Listed, OperatorClass, RegionEdge, extents_of
+from relayout.ops import NO_EDIT, Axes, Edit, Free, Listed, OperatorClass, RegionEdge, extents_of
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import operand_letters
 
@@ -157,11 +157,14 @@ class RequirementChecker:
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return may_be_written(lambda: written.meets_requirements(self.backend, device))
 
-    def runs_listed(self, choice: NodePorts, lowering: FixedLowering, device: str) -> bool:
-        """Whether `device` runs the node as the alternative of its rule writes it, and requires no layout of it."""
-        node, rule = choice.node, choice.rule
-        if not isinstance(rule, Listed) or rule.alternatives[lowering.pick][2] is NO_EDIT:
+    def runs_listed(self, choice: NodePorts, requirement: Requirement, lowering: FixedLowering) -> bool:
+        """Whether the requirement's device runs the node as the alternative of its rule writes it. Without a
+        requirement, it must have none of the written node either; one holds for the operands in their places."""
+        node, rule, device = choice.node, choice.rule, requirement.implementation.device
+        if not isinstance(rule, Listed) or (change := rule.alternatives[lowering.pick][2]) is NO_EDIT:
             return True
+        if not requirement.is_empty:
+            return isinstance(change, Edit)
         assert node is not None
         written, own = listed_node(node, rule, lowering), self.backend.at(device)
         if supported_by(own, node) and not supported_by(own, written):

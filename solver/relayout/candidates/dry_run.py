@@ -166,7 +166,7 @@ def listed_node(node: ir.Node, rule: Listed, lowering: FixedLowering) -> ir.Node
 
 
 class _ListedRun:
-    """One alternative in a scratch graph (see `relayout.ops.NodeWriter`)."""
+    """One alternative in a scratch graph (see `relayout.ops.rule.ListedWriter`)."""
 
     def __init__(self, node: ir.Node, lowering: FixedLowering) -> None:
         self.node, self._lowering = node, lowering

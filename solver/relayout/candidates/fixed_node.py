@@ -14,7 +14,7 @@ from relayout.layout.binding import bind, layout_of, names_for
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
-from relayout.ops import Axes, Edit, Fixed, Free, Listed, Rule, extents_of
+from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
 from relayout.ops.operand_roles import data_letters, operand_letters
 
 __all__ = ["node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
@@ -53,13 +53,8 @@ def node_lowerings(choice: NodePorts, rule: Rule | None, implementation: Impleme
     if isinstance(rule, Fixed):
         return _fixed_lowerings(choice, rule, implementation)
     if isinstance(rule, Listed):
-        is_free = not any(map(has_requirement, (*implementation.inputs, *implementation.results)))
-        return [
-            FixedLowering(_dims_of(inputs), _dims_of(outputs), pick)
-            for pick, (inputs, outputs, change) in enumerate(rule.alternatives)
-            # A requirement holds for the operands in their places.
-            if is_free or isinstance(change, Edit)
-        ]
+        sides = [(_dims_of(inputs), _dims_of(outputs)) for inputs, outputs, _ in rule.alternatives]
+        return [FixedLowering(*dims, pick) for pick, dims in enumerate(sides)]
     assert choice.node is not None
     return [FixedLowering((None,) * len(choice.node.inputs), (None,) * len(choice.node.outputs))]
 

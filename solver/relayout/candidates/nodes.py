@@ -458,9 +458,8 @@ def _is_met(
 ) -> bool:
     port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
     is_met = context.checker.is_met(node, requirement, port_dims, axis_names)
-    if not is_met or not context.checker.constants_meet(node, requirement, lowering.inputs):
-        return False
-    return not requirement.is_empty or context.checker.runs_listed(node, lowering, requirement.implementation.device)
+    is_met = is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
+    return is_met and context.checker.runs_listed(node, requirement, lowering)
 
 
 def _placed(

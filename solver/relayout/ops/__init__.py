@@ -43,18 +43,8 @@ if TYPE_CHECKING:
 # All of them are imported at once: those without exported names register rows.
 _EXPORTS = (
     *("node_reader", "operator_classes", "registry", "rule", "subgraph_values"),
-    *(
-        "attention",
-        "axis_ops",
-        "contractions",
-        "contributed",
-        "convolutions",
-        "elementwise",
-        "pooling",
-        "reductions",
-        "resize",
-    ),
-    *("slicing", "split", "view_ops"),
+    *("axis_ops", "contractions", "contributed", "convolutions", "elementwise", "pooling", "reductions", "resize"),
+    *("attention", "slicing", "split", "view_ops"),
 )
 
 __all__ = [

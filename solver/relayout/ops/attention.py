@@ -10,7 +10,7 @@ from math import prod
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import NO_EDIT, Listed, NodeWriter
+from relayout.ops.rule import NO_EDIT, Listed, ListedWriter
 
 __all__: list[str] = []
 
@@ -46,7 +46,7 @@ def _by_heads(node: Reading, count: int, heads: Mapping[str, int]) -> Listed:
     return Listed((as_it_is, last))
 
 
-def _write_heads_last(count: int, heads: Mapping[str, Extent], writing: NodeWriter) -> None:
+def _write_heads_last(count: int, heads: Mapping[str, Extent], writing: ListedWriter) -> None:
     """The operator on tensors with one dimension for heads and numbers."""
     node = writing.node
     operands = [

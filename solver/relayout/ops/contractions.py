@@ -23,7 +23,7 @@ from relayout.ops.rule import (
     Free,
     Listed,
     ListedAlternative,
-    NodeWriter,
+    ListedWriter,
     Shared,
     Traffic,
     free,
@@ -269,7 +269,7 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     return Listed(tuple(alternatives), (contracted, columns, rows))
 
 
-def _write_exchanged(forms: Sequence[tuple[int, int]], writing: NodeWriter) -> None:
+def _write_exchanged(forms: Sequence[tuple[int, int]], writing: ListedWriter) -> None:
     """The product of the transposes: the operands change places, and a vector that is added becomes a column."""
     node = writing.node
     operands = [writing.read(1), writing.read(0)]

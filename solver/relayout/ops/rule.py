@@ -287,7 +287,7 @@ class Fixed(Struct, frozen=True):
     permutable_within: tuple[Shared, ...] = ()
 
 
-class NodeWriter(Protocol):
+class ListedWriter(Protocol):
     """The interface with which an alternative reads its node's operands in its own orders and emits one node."""
 
     @property
@@ -314,7 +314,7 @@ class NodeWriter(Protocol):
         """Define result `index` as `value`, which has its order."""
 
 
-ListedAlternative = tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit | Callable[[NodeWriter], None]]
+ListedAlternative = tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit | Callable[[ListedWriter], None]]
 """The orders of the inputs and outputs (None: as in the source), and the edit of the node or the function that writes
 one in its place."""
 
