@@ -325,6 +325,29 @@ def test_a_shape_that_is_computed_inside_a_node_determines_the_shape_of_a_reshap
     assert verify(legal, "onnx", against=model, report=report, run=False).passed
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "k = Constant <value_ints = [8, 3]> ()",
+        "k = Constant <value = int64[2] {8, 3}> ()",
+        # onnx's own inference does not follow a Mod.
+        "d = Constant <value_int = 11> () e = Constant <value_ints = [19, 14]> () k = Mod (e, d)",
+    ],
+)
+def test_values_around_a_graph_determine_shapes_inside(target: str, is_nested: bool) -> None:
+    inner = """If (c) <then_branch = one () => (float[a,b] t) { r = Reshape (x, k) t = Relu (r) },
+                       else_branch = two () => (float[d,e] u) { q = Reshape (x, k) u = Neg (q) }>"""
+    outer = f"""If (c) <then_branch = three () => (float[f,g] v) {{ v = {inner} }},
+                       else_branch = four () => (float[h,i] w) {{ w = Reshape (x, k) }}>"""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]> g (float[n] x, bool c) => (float[j,l] y) {{
+            {target} y = {outer if is_nested else inner} }}"""
+    )
+    shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
+    assert (shapes["r"], shapes["q"]) == ([8, 3], [8, 3])
+
+
 def test_a_body_that_does_not_run_may_contradict_what_it_computes() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 13]> g (float[4,2,3] x, float[2,3] w, bool c) => (float[?,?,?] y)

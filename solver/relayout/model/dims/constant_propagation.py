@@ -8,7 +8,7 @@ is not changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -198,13 +198,13 @@ def _infer_inside(
     """
     for _ in range(ROUNDS):
         inside = list(_values_inside(inferred.graph, values, _shapes(inferred.graph), proto.opset_import))
-        if not any(_adds_shapes(shapes, inner, {*found}) for inner, found, shapes in inside):
+        if not any(_adds_shapes(each.shapes, each.graph, each.computed) for each in inside):
             return
         probe = copied(proto)
         graphs = list(subgraphs_of(probe.graph))
         # The innermost first: the nodes of a graph that are kept are copied, with the graphs inside them.
-        for graph, (_, found, _) in reversed([*zip(graphs[1:], inside, strict=True)]):
-            _enter_constants(graph, found, {})
+        for graph, each in reversed([*zip(graphs[1:], inside, strict=True)]):
+            _enter_constants(graph, each.found, {})
         _enter_constants(probe.graph, values, hints)
         shared = names_in(probe.graph)
         try:
@@ -217,27 +217,40 @@ def _infer_inside(
             return
 
 
+class _Inside(NamedTuple):
+    """A graph inside a node, the values that its nodes compute, the names of those and of all computed around it, and
+    the known shapes."""
+
+    graph: onnx.GraphProto
+    found: dict[str, np.ndarray]
+    computed: Set[str]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
 def _values_inside(
     graph: onnx.GraphProto,
-    outer: Mapping[str, np.ndarray],
+    computed: Mapping[str, np.ndarray],
     shapes: Mapping[str, tuple[int, ...]],
     opsets: Sequence[onnx.OperatorSetIdProto],
-) -> Iterator[tuple[onnx.GraphProto, dict[str, np.ndarray], Mapping[str, tuple[int, ...]]]]:
-    """Each graph inside the graph's nodes, at every depth, with the values that its nodes compute and the shapes that
-    it sees. `outer` and `shapes` are known of the values around the graph."""
+    stored: Mapping[str, np.ndarray] = {},
+) -> Iterator[_Inside]:
+    """Each graph inside the graph's nodes, at every depth. `computed`, `stored` and `shapes` are known of the values
+    around it."""
     read = [
         each for inner in graphs_inside(graph.node) for nested in subgraphs_of(inner) for each in _computing(nested)
     ]
-    around = {**outer, **_stored(graph, read)}
+    stored = {**stored, **_stored(graph, read)}
     for inner in graphs_inside(graph.node):
         own = _made_in(inner)
-        known = {name: value for name, value in around.items() if name not in own}
         seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
+        around, constant = ({n: v for n, v in each.items() if n not in own} for each in (computed, stored))
         computing = _computing(inner)
-        known |= _stored(inner, computing)
-        found = _compute(computing, seen, known, opsets)
-        yield inner, {name: known[name] for name in found}, seen
-        yield from _values_inside(inner, known, seen, opsets)
+        constant |= _stored(inner, computing)
+        known = constant | around
+        found = {name: known[name] for name in _compute(computing, seen, known, opsets)}
+        around |= found
+        yield _Inside(inner, found, around.keys(), seen)
+        yield from _values_inside(inner, around, seen, opsets, constant)
 
 
 def _made_in(graph: onnx.GraphProto) -> set[str]:
@@ -262,6 +275,12 @@ def _compute(
     """Compute every value whose inputs are known, into `known`; return the new names."""
     found: set[str] = set()
     for node, operator, names in computing:
+        if operator == "Constant":
+            numbers = None if node.output[0] in known else _listed_numbers(node)
+            if numbers is not None:
+                known[node.output[0]] = numbers
+                found.add(node.output[0])
+            continue
         # Most nodes compute no constant: their first operand tells it, and Shape and Size are few.
         asks = operator in _ASKING
         if not asks and not (names and (names[0] in known or not names[0])):
@@ -271,7 +290,7 @@ def _compute(
             found.update(values.keys() - known.keys())
             known.update(values)
             continue
-        if operator not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
+        if node.output[0] in known or not _is_arithmetic(node):
             continue
         if asks and names[0] in shapes and names[0] not in known:
             if math.prod(shapes[names[0]]) > LARGEST_VIEW:
@@ -289,6 +308,18 @@ def _compute(
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
     return found
+
+
+_LISTED = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+
+
+def _listed_numbers(node: onnx.NodeProto) -> np.ndarray | None:
+    """The value of a Constant that has it as numbers. Inference reads these nowhere but in the Constant's own graph."""
+    for attribute in node.attribute[:] if node.domain in STANDARD_DOMAINS else []:
+        if (dtype := _LISTED.get(attribute.name)) is not None and not attribute.ref_attr_name:
+            numbers = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+            return numbers if numbers.size <= LARGEST else None
+    return None
 
 
 def _of_branch(
@@ -427,10 +458,10 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, found: set[str]) -> bool:
+def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, found: Set[str]) -> bool:
     """Whether a node that reads one of these values has a result that is not among the known `shapes`."""
     return any(
-        name not in shapes for node in graph.node if found.intersection(node.input) for name in node.output if name
+        name not in shapes for node in graph.node if not found.isdisjoint(node.input) for name in node.output if name
     )
 
 
