@@ -184,6 +184,15 @@ def test_nodes_that_break_one_rule_alike_are_one_line() -> None:
     ]
 
 
+def test_values_that_rounding_moves_are_one_line_whatever_it_measured() -> None:
+    one = Finding(rule="rounding", severity="note", expected="at most 1e-4", found="1", message="this value differs")
+    many = [one.model_copy(update={"node": f"v{n}", "found": str(n)}) for n in range(7)]
+    lines = [line for line in render_text(report_with(*many)).splitlines() if line.startswith("note")]
+    assert lines == ["note: [rounding] this value differs: at 7 places, v0; v1; v2; v3; v4 and 2 more"]
+    [alone] = [line for line in render_text(report_with(many[3])).splitlines() if line.startswith("note")]
+    assert alone == "note: [rounding] v3: this value differs (expected at most 1e-4, found 3)"
+
+
 def test_the_verdict_says_whether_the_models_ran() -> None:
     compared = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="compared"))
     skipped = Verification(passed=True, findings=(NOTE,), numeric=Numeric(status="skipped", reason="too large"))

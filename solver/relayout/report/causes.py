@@ -14,6 +14,8 @@ __all__ = ["Cause", "causes", "fingerprint_of"]
 # The verifier names values in brackets; everything else in a message is the same for all nodes of a cause.
 _VALUE = re.compile(r" \([^()]*\)")
 _MOST_PLACES = 5
+# Each finding has its own measured numbers, which are as good as expected. The report keeps them.
+_MEASURED = frozenset({"rounding"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +65,4 @@ def causes(findings: Iterable[Finding]) -> list[Cause]:
 
 
 def _text(finding: Finding) -> str:
-    return _VALUE.sub("", finding.message) + finding.sides
+    return _VALUE.sub("", finding.message) + ("" if finding.rule in _MEASURED else finding.sides)

@@ -235,8 +235,8 @@ def findings_of(
     differences: Sequence[OutputDifference], outputs: set[str], float64: Verdict | None
 ) -> Iterator[Finding]:
     for each in differences:
+        kind = "output" if each.name in outputs else "value"
         if each.max_rel > each.tolerance or not (each.passed or each.in_slice):
-            place = f"{'output' if each.name in outputs else 'value'} {each.name}"
             verdict = "differs from the original's by rounding alone" if each.passed else "differs from the original's"
             yield Finding(
                 rule="rounding" if each.passed else "numeric",
@@ -244,10 +244,9 @@ def findings_of(
                 node=each.name,
                 expected=f"a relative difference of at most {each.tolerance:.3g}",
                 found=f"{each.max_rel:.3g} (absolute {each.max_abs:.3g}){_wider(each, float64)}",
-                message=f"{place} {verdict}",
+                message=f"this {kind} {verdict}",
             )
         elif each.in_slice:
-            place = f"a part of {'output' if each.name in outputs else 'value'} {each.name}"
             verdict = (
                 "" if not each.passed else " by rounding alone" if each.in_float64 is not None else ", or is rounded"
             )
@@ -258,7 +257,7 @@ def findings_of(
                 node=each.name,
                 expected="a small difference in each slice along an axis, relative to that slice",
                 found=f"{each.in_slice:.3g}{_wider(each, float64)}",
-                message=f"{place} differs from the original's{verdict}",
+                message=f"a part of this {kind} differs from the original's{verdict}",
             )
 
 
