@@ -6,10 +6,10 @@ Operators have their ONNX names or TVM's (`nn.conv2d`, `relax.nn.conv2d`). A lis
 kernel] or [data, kernel, result], in letters or packed as TVM writes it (`NCHW16c`); a kernel of "default" is TVM's for
 that data layout. A list applies to nodes of its rank, and a packed one where the channels divide.
 
-`skip` has names or numbers of nodes. A number that is not the name of a node is TVM's index among the two-dimensional
-and the deformable convolutions, in the order of the graph. Skipped nodes and operators that are not listed keep the
-layout of the source, except that lightly sensitive ones (pools, norms, Resize, DepthToSpace, SpaceToDepth) may have
-that of their neighbours.
+`skip` has names or numbers of nodes. A node without a name has that of its first result. A number that is not the name
+of a node is TVM's index among the two-dimensional and the deformable convolutions, in the order of the graph. Skipped
+nodes and operators that are not listed keep the layout of the source, except that lightly sensitive ones (pools, norms,
+Resize, DepthToSpace, SpaceToDepth) may have that of their neighbours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.layout.layout import Layout
-from relayout.ops.logical_node import logical
+from relayout.ops.logical_node import logical, node_name
 from relayout.ops.operand_roles import (
     DATA,
     KERNEL,
@@ -99,7 +99,7 @@ class ConvertLayout(Backend):
         for (operator, rank), desired in self._desired.items():
             if id(desired) not in met and (operator, str(desired.data)) not in lying:
                 yield f"{operator}={desired.data} fits no node: {_misfit(operator, rank, nodes)}"
-        names = {node.name for node in nodes}
+        names = {node_name(node) for node in nodes}
         for each in sorted(map(str, self._skipped)):
             if not each.isdecimal() and each not in names:
                 yield f"skip: the model has no node of the name {each}"
@@ -113,12 +113,12 @@ class ConvertLayout(Backend):
         return desired if desired is not None and _runs(node, desired) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
-        if node.name in self._skipped:
+        if node_name(node) in self._skipped:
             return True
         number = _number(node, self._largest_number)
         if number is None or number in self._skipped:
             return number is not None
-        return str(number) in self._skipped and all(each.name != str(number) for each in node.graph or ())
+        return str(number) in self._skipped and all(node_name(each) != str(number) for each in node.graph or ())
 
 
 def _misfit(operator: str, rank: int, nodes: Iterable[ir.Node]) -> str:

@@ -637,3 +637,20 @@ def test_two_devices_of_one_name_are_an_error() -> None:
     with pytest.raises(BackendError, match="two devices of one name") as caught:
         Composite([Device("npu", "nhwc"), Device("cpu"), Device("npu", "onnx")], name="board")
     assert (caught.value.where, caught.value.found) == ("board", "npu, cpu, npu")
+
+
+def test_a_node_without_a_name_stays_on_its_device_where_its_result_takes_over_the_name_of_an_output() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]> g (float[1,8,9,9] x) => (float[1,8,9,9] y) {
+            a = Relu (x) b = Sinh (a) t = Transpose <perm = [0, 2, 3, 1]> (b)
+            y = Transpose <perm = [0, 3, 1, 2]> (t) }"""
+    )
+    backend = Composite([Device("dsp", takes=Nodes(names=("b",))), Device("cpu")], host="cpu")
+    legal, report = legalize(model, backend)
+    assert [(node.op_type, node.name, node.output[0]) for node in legal.graph.node if node.op_type == "Sinh"] == [
+        ("Sinh", "b", "y")
+    ]
+    assert verify(legal, backend, against=model, report=report, run=False).passed
+    again, second = legalize(legal, backend)
+    assert second.cost == report.cost
+    assert again.SerializeToString() == legal.SerializeToString()

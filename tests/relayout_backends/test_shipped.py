@@ -326,6 +326,8 @@ def test_skipped_layers_go_by_name_or_by_tvms_count() -> None:
     assert converted(second, skip=("first", 1), Conv=["NHWC"]) == ["**** **** -> ****"]
     assert converted(second, skip=(0, "first"), nn__conv2d=["NHWC"]) != ["**** **** -> ****"]
     assert converted(conv(3), skip=(0,), Conv=["NWC"]) == ["NWC WIO -> NWC"]
+    nameless = node("(float[1,8,9,9] x, float[8,8,1,1] w) => (float[1,8,9,9] y) { y = Conv (x, w) }")
+    assert converted(nameless, skip=("y",), Conv=["NHWC"]) == ["**** **** -> ****"]
 
 
 def test_a_packed_layout_is_for_channels_that_divide() -> None:

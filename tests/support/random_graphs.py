@@ -349,6 +349,9 @@ class Builder:
             for v in outputs
         ]
         graph = helper.make_graph([*protos, *nodes], "random", inputs, infos, constants)
+        if self.chance(0.2):
+            for node in graph.node:
+                node.name = ""
         model = self.assemble(graph)
         operators = frozenset((node.op_type, self.opset) for node in nodes if node.domain == "")
         return RandomGraph(

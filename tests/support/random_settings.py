@@ -93,7 +93,7 @@ def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
             kernel = mixed(draw, "OI" + spatial)
             layouts += draw.choice([[], ["default"], [kernel]]) if usual else [kernel]
         desired[operator] = layouts
-    skipped = [node.name for node in graph.model.graph.node if draw.random() < 0.1]
+    skipped = [node.name or node.output[0] for node in graph.model.graph.node if draw.random() < 0.1]
     return {"desired_layouts": desired, "skip": skipped}
 
 

@@ -316,3 +316,14 @@ def test_texts_and_types_in_attributes_are_compared() -> None:
     legal.graph.node[0].attribute[0].t.string_data[0] = b"cow"
     found = verify(legal, "onnx", against=original, run=False, static=True)
     assert "attribute" in {each.rule for each in found.findings if each.severity == "error"}
+
+
+def test_a_dropout_that_is_gone_needs_no_names_of_nodes() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]> g (float[1,8,9,9] x) => (float[1,8,9,9] y) {
+            a = Transpose <perm = [0, 2, 3, 1]> (x) b = Sinh (a) c = Dropout (b)
+            y = Transpose <perm = [0, 3, 1, 2]> (c) }"""
+    )
+    legal, _ = relayout.legalize(model, "onnx")
+    assert [node.op_type for node in legal.graph.node] == ["Sinh"]
+    assert verify(legal, "onnx", against=model, run=False).passed

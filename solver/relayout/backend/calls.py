@@ -28,7 +28,7 @@ from relayout.backend.members import is_default, misspelt_hooks
 from relayout.errors import BackendError, LayoutRankError, first_few
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.ops.logical_node import logical, logical_order
+from relayout.ops.logical_node import logical, logical_order, node_name
 from relayout.ops.operand_roles import OWN_DOMAIN, operand_letters
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def _refused(backend: Backend, model: ir.Model, constants: Callable[[ir.Graph], 
     ]
     refused = [node for node in computed if not supported_by(backend, node)]
     if refused:
-        named = ", ".join(f"{node.name or node.outputs[0].name} ({node.op_type})" for node in refused[:5])
+        named = ", ".join(f"{node_name(node)} ({node.op_type})" for node in refused[:5])
         more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
         yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 

@@ -28,7 +28,7 @@ from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
-from relayout.ops.logical_node import logical, without_layouts
+from relayout.ops.logical_node import logical, node_name, without_layouts
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,7 +48,7 @@ class Nodes:
     when: Callable[[ir.Node], bool] | None = None
 
     def __call__(self, node: ir.Node) -> bool:
-        name = node.name or (node.outputs[0].name if node.outputs else "") or ""
+        name = node_name(node)
         return (
             any(fnmatchcase(node.op_type, pattern) for pattern in self.operators)
             and any(fnmatchcase(name, pattern) for pattern in self.names)
@@ -217,7 +217,7 @@ class Composite(Backend):
         able = self.able(node)
         if not able:
             raise BackendError(
-                f"no device can run {node.op_type} '{node.name or node.outputs[0].name}'",
+                f"no device can run {node.op_type} '{node_name(node)}'",
                 where=f"backend {self.name}",
                 expected=f"one of {', '.join(self._devices)}",
                 found="none that is assigned to it, takes it, and whose backend supports it",

@@ -21,6 +21,7 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, 
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY
 from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Edit, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
+from relayout.ops.logical_node import node_name
 
 __all__ = [
     "Alternative",
@@ -412,7 +413,7 @@ def _ports(
 
 def label_of(node: ir.Node) -> str:
     """The node's name in messages: its operator, and its own name or that of its first result."""
-    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
+    return f"{node.op_type} '{node_name(node)}'"
 
 
 @cache

@@ -17,6 +17,7 @@ from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import all_nodes, extents_of, graphs_of
+from relayout.ops.logical_node import node_name
 from relayout.report.drawing_schema import (
     Drawing,
     DrawnAlternative,
@@ -77,7 +78,7 @@ class _Artist:
 
     def _node(self, node: ir.Node, within: int | None) -> DrawnNode:
         return DrawnNode(
-            name=node.name or (node.outputs[0].name if node.outputs else None) or "",
+            name=node_name(node),
             operator=node.op_type,
             domain=node.domain,
             attributes={name: _attribute(each) for name, each in node.attributes.items()},

@@ -117,11 +117,19 @@ def set_output(context: RewriteContext, index: int, value: ir.Value, written: se
         value = context.emitter.node("Identity", [value], {}, value, extents_of(value) or (), f"{old.name}_given")
     name, old_producer = old.name, old.producer()
     if old is not value and old_producer is not None and old_producer.graph is context.graph:
-        old.name = context.emitter.fresh(f"{name}_source")
+        _rename(old, context.emitter.fresh(f"{name}_source"))
         # The annotation refers to the axes of the source's value, and the new output takes over the name.
         old.metadata_props[SOURCE_KEY] = old.metadata_props.get(SOURCE_KEY) or name or ""
         value.metadata_props.pop(SOURCE_KEY, None)
-        value.name = name
+        _rename(value, name)
         keep_notes(value, old)
     context.graph.outputs[index] = value
     written.add(value)
+
+
+def _rename(value: ir.Value, name: str | None) -> None:
+    """Give a value another name. A node without a name is known by that of its first result, which becomes its own."""
+    node = value.producer()
+    if node is not None and not node.name and node.outputs[0] is value:
+        node.name = value.name
+    value.name = name

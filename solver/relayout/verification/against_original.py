@@ -13,7 +13,7 @@ from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_declared, check_inner_shapes, check_side
 from relayout.verification.constant_data import check_constants
 from relayout.verification.cost.stated_prices import extended
-from relayout.verification.counterparts import OriginalIndex
+from relayout.verification.counterparts import OriginalIndex, paired
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.model_index import ModelIndex
@@ -40,9 +40,10 @@ def check_against(index: ModelIndex, original: OriginalIndex, backend: Backend, 
     yield from check_side("output", model.graph.outputs, source.graph.outputs)
     yield from check_declared(model, source)
     yield from check_inner_shapes(model, source)
-    yield from check_axes_read(index, original)
-    yield from check_dataflow(index, original, fuses=fuses)
-    yield from check_operators(index, original, conversion_operators_of(backend), fuses=fuses, run=run)
-    yield from check_constants(index, original)
-    yield from check_shardings(index, original)
-    yield from check_written(index, original, backend)
+    pairs = paired(index, original)
+    yield from check_axes_read(index, original, pairs)
+    yield from check_dataflow(index, original, pairs, fuses=fuses)
+    yield from check_operators(index, original, pairs, conversion_operators_of(backend), fuses=fuses, run=run)
+    yield from check_constants(index, original, pairs)
+    yield from check_shardings(index, original, pairs)
+    yield from check_written(index, pairs, backend)

@@ -10,7 +10,7 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
-from relayout.verification.counterparts import OriginalIndex, ancestors, paired_graphs, source_name
+from relayout.verification.counterparts import OriginalIndex, Pairs, ancestors, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, constant_ints, small_constant
@@ -22,7 +22,7 @@ _NUMBERED = {"Pad": (1,), "Resize": (1, 2, 3)}
 """The operands with numbers of axes: begins and ends, a region, scales or sizes."""
 
 
-def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Finding]:
+def check_axes_read(model: ModelIndex, original: OriginalIndex, pairs: Pairs) -> Iterator[Finding]:
     """Yield a finding for each operator that reads other axes of an operand than its counterpart in the original.
 
     Producer and reader may name an axis differently: a network may transpose its image. But both models must have the
@@ -30,10 +30,8 @@ def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Find
     of a graph input are named by their index in the original.
     """
     theirs, mine = original.made, names_by_places(model, input_places(model.model))
-    graphs = paired_graphs(model, original)
-    for name, node in model.by_name.items():
-        counterpart = original.by_name.get(name)
-        if counterpart is None or counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
+    for node, counterpart in pairs.nodes.items():
+        if counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
             continue
         for n in range(len(node.inputs)):
             # Position-wise attributes follow the layout on both sides; a standard operator's were rewritten.
@@ -41,7 +39,7 @@ def check_axes_read(model: ModelIndex, original: OriginalIndex) -> Iterator[Find
             here, there = relation(node, n, mine, by_place), relation(counterpart, n, theirs, by_place)
             if here is not None and there is not None and not here.agree(there) and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there.known, here.known)
-        graph = node.graph and graphs.get(node.graph)
+        graph = node.graph and pairs.graphs.get(node.graph)
         sources = [original.results.get((graph, source_name(value))) for value in node.outputs]
         yield from _check_results(node, counterpart, sources, (mine, theirs), original.common_names)
         yield from _check_numbers(node, counterpart, sources[0] if sources else None)

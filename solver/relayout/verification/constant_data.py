@@ -7,7 +7,7 @@ constant that the original computes is computed here, by onnx's reference evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -21,7 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, paired_graphs, paired_nodes
+from relayout.verification.counterparts import COPY, VIEWS, Pairs
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
@@ -47,19 +47,18 @@ _READ_DATA = frozenset(
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
 
 
-def check_constants(model: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
+def check_constants(model: ModelIndex, original: ModelIndex, pairs: Pairs) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is no relayout of the original's of its name, or may be none.
 
     Branches may use one name for different constants: that of the original's branch counts. A constant that stands in
     no such branch has the data of one of that name."""
-    pairs = paired_graphs(model, original)
     known: _Named = {}
     for value in original.constants:
         known.setdefault(str(value.name), {})[value.graph] = value
     for graph, value in _stored(original.model.graph):
         known.setdefault(str(value.name), {})[graph] = value
     for graph, value in _stored(model.model.graph):
-        tensor, sources = _tensor(value), _sources(value, pairs.get(graph), known)
+        tensor, sources = _tensor(value), _sources(value, pairs.graphs.get(graph), known)
         if tensor is None and constant_tensor(value) is not None and any(_tensor(each) is not None for each in sources):
             message = f"the constant {value.name} has no data, and the original's has"
             yield Finding(rule="constant", node=value.name, expected="data", found="none", message=message)
@@ -83,16 +82,14 @@ def check_constants(model: ModelIndex, original: ModelIndex) -> Iterator[Finding
                 message=f"the constant {value.name} has other data than in the original",
             )
     yield from _check_operands(model, original, pairs, known)
-    yield from _check_noted_orders(model, original)
+    yield from _check_noted_orders(pairs)
 
 
-def _check_operands(
-    model: ModelIndex, original: ModelIndex, graphs: Mapping[ir.Graph, ir.Graph], known: _Named
-) -> Iterator[Finding]:
+def _check_operands(model: ModelIndex, original: ModelIndex, pairs: Pairs, known: _Named) -> Iterator[Finding]:
     """Yield a finding for each constant operand of the operators in `_READ_DATA` that is another constant than in the
     original, that is gone, or that is new. One that is left out counts as zeros."""
     constants = model.constants | original.constants
-    for node, other in paired_nodes(model, original, graphs).items():
+    for node, other in pairs.nodes.items():
         if kind_of(node)[1] != kind_of(other)[1] or kind_of(node)[1] not in _READ_DATA:
             continue
         for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
@@ -127,12 +124,13 @@ def _named_like(value: ir.Value | None, known: _Named) -> Sequence[ir.Value]:
     return [] if value is None else _sources(_before_views(value), None, known)
 
 
-def _check_noted_orders(model: ModelIndex, original: ModelIndex) -> Iterator[Finding]:
+def _check_noted_orders(pairs: Pairs) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is not in the order of axes that a reader notes."""
-    for name, node in model.by_name.items():
-        other = original.by_name.get(name) if OPERAND_ORDERS_KEY in node.metadata_props else None
-        for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs if other is not None else (), strict=False)):
-            if mine is None or theirs is None or other is None:
+    for node, other in pairs.nodes.items():
+        if OPERAND_ORDERS_KEY not in node.metadata_props:
+            continue
+        for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=False)):
+            if mine is None or theirs is None:
                 continue
             order, made, source = noted_order(mine, node, n), _tensor(mine), _tensor(theirs)
             if order is None or made is None or source is None:

@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -14,6 +15,7 @@ from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.io import Source, read_model
 from relayout.ops import graphs_of
+from relayout.ops.logical_node import node_name
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
@@ -25,13 +27,14 @@ __all__ = [
     "VIEWS",
     "Original",
     "OriginalIndex",
+    "Pairs",
     "ancestors",
     "behind_views",
     "bodies_of",
     "counterpart",
     "first_result",
+    "paired",
     "paired_graphs",
-    "paired_nodes",
     "scopes_of",
     "source_name",
 ]
@@ -110,19 +113,26 @@ def counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | No
     return own if own is not None and source_name(own) == source_name(value) else scope.get(source_name(value))
 
 
-def paired_nodes(
-    model: ModelIndex, original: ModelIndex, graphs: Mapping[ir.Graph, ir.Graph]
-) -> dict[ir.Node, ir.Node]:
-    """The original's node that each node of the model stands for: of its name, or else with its first result in the
-    graph that its own stands for (`graphs`)."""
-    pairs: dict[ir.Node, ir.Node] = {}
+class Pairs(NamedTuple):
+    """The original's graphs and nodes that those of the model stand for."""
+
+    graphs: Mapping[ir.Graph, ir.Graph]
+    nodes: Mapping[ir.Node, ir.Node]
+
+
+def paired(model: ModelIndex, original: ModelIndex) -> Pairs:
+    """The pairs of two models: a node stands for that of its name, or else for that with its first result in the graph
+    that its own stands for."""
+    graphs = paired_graphs(model, original)
+    nodes: dict[ir.Node, ir.Node] = {}
     for node in model.nodes:
-        other = original.by_name.get(node.name or "") if model.by_name.get(node.name or "") is node else None
+        name = node_name(node)
+        other = original.by_name.get(name) if model.by_name.get(name) is node else None
         if other is None:
             other = _maker(original, node.graph and graphs.get(node.graph), first_result(node))
         if other is not None:
-            pairs[node] = other
-    return pairs
+            nodes[node] = other
+    return Pairs(graphs, nodes)
 
 
 def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.Graph]:
@@ -137,7 +147,7 @@ def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.
         other = _maker(original, node.graph and pairs.get(node.graph), first_result(node))
         other = other and behind_views(other)
         if other is None or other.op_type != node.op_type:
-            other = original.by_name.get(node.name or "")
+            other = original.by_name.get(node_name(node))
         if other is not None and other.op_type == node.op_type:
             theirs = bodies_of(other)
             pairs.update((body, theirs[name]) for name, body in bodies_of(node).items() if name in theirs)

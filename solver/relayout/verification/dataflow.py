@@ -18,9 +18,8 @@ from relayout.report.schema import Finding
 from relayout.verification.counterparts import (
     COPY,
     VIEWS,
+    Pairs,
     counterpart,
-    paired_graphs,
-    paired_nodes,
     scopes_of,
     source_name,
 )
@@ -36,17 +35,14 @@ __all__ = ["check_dataflow"]
 _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
-def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool) -> Iterator[Finding]:
+def check_dataflow(model: ModelIndex, original: ModelIndex, pairs: Pairs, *, fuses: bool) -> Iterator[Finding]:
     """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
 
     `fuses`: the backend has a post-pass, which may add operators.
     """
     scopes = scopes_of(original.model.graph)
     constants = model.constants | original.constants
-    graphs = paired_graphs(model, original)
-    kept = {
-        node: other for node, other in paired_nodes(model, original, graphs).items() if other.op_type == node.op_type
-    }
+    kept = {node: other for node, other in pairs.nodes.items() if other.op_type == node.op_type}
     added = _added(model, original, kept) if not fuses else set()
     for node, other in kept.items():
         yield from _check_noted_orders(node, other, constants)
@@ -65,7 +61,7 @@ def check_dataflow(model: ModelIndex, original: ModelIndex, *, fuses: bool) -> I
                 read = _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
             if read is not None:
                 yield _another(node, n, str(theirs.name), read)
-    for graph, source in graphs.items():
+    for graph, source in pairs.graphs.items():
         yield from _check_copies(graph, scopes[source])
         for mine, theirs in zip(graph.outputs, source.outputs, strict=False):
             read = _other_read(mine, theirs, scopes[source], kept, added, constants)

@@ -15,6 +15,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
+from relayout.ops.logical_node import node_name
 from relayout.report.schema import Finding
 from relayout.verification.constants import computed_ahead, stored
 from relayout.verification.operator_facts import (
@@ -103,9 +104,10 @@ class ModelIndex:
 
     @cached_property
     def by_name(self) -> Mapping[str, ir.Node]:
-        """The nodes by their own names, where these are unique."""
-        counts = Counter(node.name for node in self.nodes)
-        return {str(node.name): node for node in self.nodes if node.name and counts[node.name] == 1}
+        """The nodes by their names, or else those of their first results, where these are unique."""
+        named = [(node_name(node), node) for node in self.nodes]
+        counts = Counter(name for name, _ in named)
+        return {name: node for name, node in named if name and counts[name] == 1}
 
     @cached_property
     def results(self) -> Mapping[tuple[ir.Graph | None, str | None], ir.Value]:

@@ -16,14 +16,15 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import WRITTEN_FOR_KEY
 from relayout.ops import graphs_of
+from relayout.ops.logical_node import node_name
 from relayout.report.schema import Finding, Severity
 from relayout.verification.counterparts import (
     COPY,
     VIEWS,
+    Pairs,
     ancestors,
     behind_views,
     first_result,
-    paired_graphs,
     source_name,
 )
 from relayout.verification.model_index import ModelIndex
@@ -50,7 +51,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def check_operators(
-    model: ModelIndex, original: ModelIndex, own: Set[tuple[str, str]], *, fuses: bool, run: bool
+    model: ModelIndex, original: ModelIndex, pairs: Pairs, own: Set[tuple[str, str]], *, fuses: bool, run: bool
 ) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
     domain that the original does not have, that is gone or of another version, and for what computes, is not the
@@ -61,11 +62,11 @@ def check_operators(
     post-pass may also replace known operators by unknown ones, which is a warning.
     """
     unknown = lacking(model.model) | lacking(original.model)
-    whole, graphs = (model.model.graph, original.model.graph), paired_graphs(model, original)
-    pairs = _candidates(model, original, graphs)
+    whole, graphs = (model.model.graph, original.model.graph), pairs.graphs
+    candidates = _candidates(model, original, graphs)
     kept = {
         node: next((each for each in found if kind_of(each) == kind_of(node)), None)
-        for node, found in pairs.items()
+        for node, found in candidates.items()
         if WRITTEN_FOR_KEY not in node.metadata_props or node.op_identifier()[:2] in unknown
     }
     paired = set(kept.values())
@@ -75,7 +76,7 @@ def check_operators(
     unrun = set(_beside(model.model.graph, unknown) if run or fuses else model.nodes)
     written: set[str | None] = set()
     untold: dict[str | None, ir.Node] = {}
-    for node, found in pairs.items():
+    for node, found in candidates.items():
         other = kept.get(node)
         is_unknown = node.op_identifier()[:2] in unknown
         written_for = node.metadata_props.get(WRITTEN_FOR_KEY)
@@ -134,7 +135,7 @@ def _candidates(
     found: dict[ir.Node, list[ir.Node]] = {}
     for node in model.nodes:
         result, graph = first_result(node), node.graph and graphs.get(node.graph)
-        alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node.name or ""))
+        alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node_name(node)))
         found[node] = [each for each in alike if each is not None]
         found[node] += [behind for each in found[node] if (behind := behind_views(each)) is not each]
     return found

@@ -21,6 +21,7 @@ from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_o
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.model.dims.output_dims import noted_extents
+from relayout.ops.logical_node import node_name
 from relayout.report.schema import (
     BoundaryValue,
     Charge,
@@ -187,7 +188,7 @@ def _placements(plan: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
     nodes: dict[str, list[str]] = {device: [] for device in backend.devices()}
     for node, each in plan.of_node.items():
         if each.device in nodes and not each.is_elided:
-            nodes[each.device].append(node.name or node.outputs[0].name or "")
+            nodes[each.device].append(node_name(node))
     return tuple(
         DevicePlacement(device=device, backend=backend.at(device).name, nodes=tuple(names))
         for device, names in nodes.items()

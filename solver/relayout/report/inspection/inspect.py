@@ -15,6 +15,7 @@ from relayout.model.constants import constant_values
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import DimSizes, elements_of, tensor_bytes
 from relayout.ops import all_nodes, extents_of
+from relayout.ops.logical_node import node_name
 from relayout.report.inspection.schema import (
     Difference,
     Inspection,
@@ -40,7 +41,7 @@ def inspected(
     of backends, which count as conversions beside Transposes."""
     elements = DimSizes(model, dims)
     nodes = list(all_nodes(model.graph))
-    labels = {node: node.name or next((value.name for value in node.outputs if value.name), "") or "" for node in nodes}
+    labels = {node: node_name(node) for node in nodes}
     layouts = _layouts(model)
     constants = constant_values(model.graph)
 
