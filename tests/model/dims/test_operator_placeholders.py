@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -61,6 +63,35 @@ def test_names_of_dims_pass_through_quantized_operators() -> None:
     assert shapes["c"] == "[N,6,H//2,4]"
     assert shapes["l"] == "[N,H//2,3,6]"
     assert shapes["v"] == "[N,H//2,3,6]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("y, z = Split <axis = 1> (x, n)", ["2,?,8", "2,?,8"]),
+        ("y, z = TopK (x, n)", ["2,6,?", "2,6,?"]),
+        ("y, z = TopK <axis = -3> (x, one)", ["1,6,8", "1,6,8"]),
+        ("y, z = Split <axis = 1> (x, parts)", ["2,2,8", "2,4,8"]),
+        ("y = Compress <axis = -2> (x, chosen)", ["2,?,8"]),
+        ("y = Compress (x, chosen)", ["?"]),
+    ],
+)
+def test_one_extent_alone_is_open_where_the_number_of_elements_along_an_axis_is_computed(
+    text: str, shapes: list[str]
+) -> None:
+    given = f"(float[2,6,8] x, int64[{2 if 'Split' in text else 1}] n, bool[k] chosen) => (y)"
+    found = read(f"g {given} <int64[1] one = {{1}}, int64[2] parts = {{2, 4}}> {{ {text} }}")
+    assert [re.sub(r"unk__\d+", "?", shape) for shape in found.values()] == [f"[{shape}]" for shape in shapes]
+
+
+def test_a_number_of_elements_may_come_from_around_a_branch() -> None:
+    model = onnx.parser.parse_model(
+        f"""{HEADER} g (float[2,6,8] x, int64[1] n, bool c) => (y) <int64[1] one = {{1}}> {{
+            y = If (c) <then_branch = one () => (float[a,b,d] t) {{ t, u = TopK (x, one) }},
+                        else_branch = two () => (float[e,f,g] v) {{ v, w = TopK (x, n) }}> }}"""
+    )
+    shapes = {str(v.name): str(v.shape) for node in read_model(model).graph.all_nodes() for v in node.outputs}
+    assert (shapes["u"], shapes["w"]) == ("[2,6,1]", "[2,6,g]")
 
 
 @pytest.mark.parametrize("opset", [11, 22])

@@ -2,12 +2,13 @@
 
 ONNX infers nothing for an operator that it does not define. For a quantized operator the placeholder is ONNX's own
 operator between DequantizeLinear and QuantizeLinear, so that shapes follow from ONNX's rules: broadcasts, pads, dims
-that have names. A MaxUnpool with an operand `output_shape` has a placeholder too: onnx infers no shape for it.
+that have names. Some of ONNX's operators have placeholders too: of a MaxUnpool with an operand `output_shape` onnx
+infers no shape, and of those of `_ALONG_ONE_AXIS` no extent where the number of elements along that axis is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import count
 
@@ -27,10 +28,14 @@ __all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "repl
 PREFIX = "relayout.operator."
 _STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
 """Those that onnxruntime has in ONNX's own domain, in every opset."""
+_ALONG_ONE_AXIS = {"Compress": 0, "Split": 0, "TopK": -1}
+"""The axis, where no attribute gives it, in which the results of these operators have another extent than the first
+operand. A Compress without one gives a vector."""
 _UNPOOL = "MaxUnpool"
 _RESIZE = "Resize"
-_MAY_NEED_ONE = frozenset({*_STANDARD, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
+_MAY_NEED_ONE = frozenset({*_STANDARD, *_ALONG_ONE_AXIS, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
+_FLAT = np.array([-1], np.int64)
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
@@ -125,6 +130,13 @@ def _vectors(graph: onnx.GraphProto) -> Mapping[str, onnx.TensorProto]:
     return {**stored, **{name: tensor for name, tensor in made.items() if tensor is not None}}
 
 
+def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
+    """The values that a graph sees and that are not constants: nodes or callers give them."""
+    given = around.union([value.name for value in graph.input])
+    given = given.union(*(node.output for node in graph.node if node.op_type != "Constant"))
+    return given.difference([tensor.name for tensor in graph.initializer])
+
+
 def _constant(value: onnx.AttributeProto) -> onnx.TensorProto | None:
     """The tensor of a Constant that has one or floats."""
     if value.name == "value_floats":
@@ -138,12 +150,15 @@ def _replace(
     numbers: Iterator[int],
     replaced: dict[str, onnx.NodeProto],
     resized: Mapping[str, Extents],
+    around: frozenset[str] = frozenset(),
 ) -> None:
-    """`resized`: extents of operands of Resizes, of which a declared shape may lack some."""
+    """`resized`: extents of operands of Resizes, of which a declared shape may lack some. `around`: the values around
+    the graph that are not constants."""
+    computed = _computed(graph, around)
     for inner in graphs_inside(graph.node):
-        _replace(inner, opset, numbers, replaced, {})
+        _replace(inner, opset, numbers, replaced, {}, computed)
     vectors = _vectors(graph)
-    needs_one = {index for index, node in enumerate(graph.node) if _needs_one(node, opset, vectors)}
+    needs_one = {index for index, node in enumerate(graph.node) if _needs_one(node, opset, vectors, computed)}
     if not needs_one:
         return
     values = (*graph.input, *graph.value_info)
@@ -229,6 +244,8 @@ class _Writer:
             # A scalar of the operand's type takes any shape.
             scalar = self._add("ReduceMax", [self._read(0)], attributes=[helper.make_attribute("keepdims", 0)])
             self._add("Expand", [scalar, self._read(2)], self._result(0))
+        elif operator in _ALONG_ONE_AXIS:
+            self._chosen(operator)
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]
@@ -243,6 +260,24 @@ class _Writer:
                 operands = [*self._node.input[:2], self._add("Constant", [], attributes=[value])]
                 self._add(operator, operands, self._result(0), self._node.attribute, self._node.domain)
         return self._nodes
+
+    def _chosen(self, operator: str) -> None:
+        """Elements along one axis, as many as are not known."""
+        axis = self._integer("axis") if "axis" in self._attributes else _ALONG_ONE_AXIS[operator]
+        flat = self._add("Constant", [], attributes=[helper.make_attribute("value", numpy_helper.from_array(_FLAT))])
+
+        def chosen(result: str = "") -> str:
+            places = self._add("Reshape", [self._add("NonZero", [self._read(1)]), flat])
+            return self._add("Gather", [self._read(0), places], result, [helper.make_attribute("axis", axis)])
+
+        if operator == "TopK":
+            values = self._add("Identity", [chosen()], self._result(0))
+            if self._result(1):
+                self._add("Cast", [values], self._result(1), [helper.make_attribute("to", onnx.TensorProto.INT64)])
+            return
+        for m in self._results:
+            if self._result(m):
+                chosen(self._result(m))
 
     def _product(self, rows: int, columns: int) -> None:
         """The product of the first operand and a matrix."""
@@ -387,9 +422,13 @@ class _Writer:
         return result or unique
 
 
-def _needs_one(node: onnx.NodeProto, opset: int, vectors: Mapping[str, onnx.TensorProto]) -> bool:
+def _needs_one(node: onnx.NodeProto, opset: int, vectors: Mapping[str, onnx.TensorProto], computed: Set[str]) -> bool:
     if node.op_type == _RESIZE:
         return rounded_scales(node, vectors) is not None
+    if node.op_type in _ALONG_ONE_AXIS and node.domain == "":
+        if node.op_type == "Compress":
+            return any(attribute.name == "axis" for attribute in node.attribute)
+        return len(node.input) > 1 and node.input[1] in computed
     if node.op_type == _UNPOOL and node.domain == "":
         return len(node.input) > 2
     if node.op_type in _STANDARD and node.domain == "":
