@@ -19,9 +19,9 @@ from relayout.candidates.alternatives import FixedLowering, FreeLowering, axis_n
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent
+from relayout.layout.memory_format import Atom
 from relayout.model.emit import attribute_of
-from relayout.ops import Axes, Edit, Free, Listed, extents_of
+from relayout.ops import Axes, Edit, Free, Listed, Replacement, extents_of, regrouped
 
 __all__ = ["ChosenOrder", "DryRun", "listed_node"]
 
@@ -153,58 +153,21 @@ class DryRun(ChosenOrder):
 
 def listed_node(node: ir.Node, rule: Listed, lowering: FixedLowering) -> ir.Node:
     """The node as an alternative of its rule writes it, outside the graph."""
-    change, scratch = rule.alternatives[lowering.pick][2], _ListedRun(node, lowering)
-    if isinstance(change, Edit):
-        values = {**node.attributes, **change.attributes}
-        operands = [scratch.read(n) if value is not None else None for n, value in enumerate(node.inputs)]
-        shape = scratch.shape_of(0, is_result=True)
-        scratch.emit(node.op_type, operands, values, shape=shape, domain=node.domain)
-    else:
-        change(scratch)
-    assert scratch.written is not None
-    return scratch.written
+    change = rule.alternatives[lowering.pick][2]
+    own = tuple([(n, None) for n in range(len(node.inputs))])
+    written = Replacement(own, change.attributes) if isinstance(change, Edit) else change
+    inputs = [_scratch_value(node.inputs[n], lowering.inputs[n], dims) for n, dims in written.inputs]
+    result = _scratch_value(node.outputs[0], lowering.outputs[0], written.result)
+    assert result is not None
+    attributes = [attribute_of(*each) for each in {**node.attributes, **written.attributes}.items()]
+    return ir.Node(node.domain, node.op_type, inputs, attributes, outputs=[result], name=node.name)
 
 
-class _ListedRun:
-    """One alternative in a scratch graph (see `relayout.ops.rule.ListedWriter`)."""
-
-    def __init__(self, node: ir.Node, lowering: FixedLowering) -> None:
-        self.node, self._lowering = node, lowering
-        self.written: ir.Node | None = None
-
-    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
-        values, sides = (self.node.outputs, self.node.inputs), (self._lowering.outputs, self._lowering.inputs)
-        extents = extents_of(values[not is_result][index])
-        dims: Dims | None = sides[not is_result][index]
-        return extents or () if dims is None or extents is None else dims_shape(dims, extents)
-
-    def read(self, index: int, shape: Sequence[Extent] | None = None) -> ir.Value:
-        source = self.node.inputs[index]
-        assert source is not None
-        own = self.shape_of(index) if shape is None else shape
-        is_known = source.shape is not None
-        return ir.Value(
-            name=source.name,
-            shape=ir.Shape(own) if is_known else None,
-            type=source.type,
-            const_value=source.const_value,
-        )
-
-    def emit(
-        self,
-        operator: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        shape: Sequence[Extent],
-        domain: str = "",
-    ) -> ir.Value:
-        given = self.node.outputs[0]
-        is_known = given.shape is not None
-        result = ir.Value(name=given.name, shape=ir.Shape(shape) if is_known else None, type=given.type)
-        made = [attribute_of(name, value) for name, value in (attributes or {}).items()]
-        self.written = ir.Node(domain, operator, inputs, made, outputs=[result], name=self.node.name)
-        return result
-
-    def set_result(self, index: int, value: ir.Value) -> None:
-        """Nothing to do: the operator's requirements do not depend on the consumers of its result."""
+def _scratch_value(value: ir.Value | None, laid: Dims | None, dims: tuple[Axes, ...] | None) -> ir.Value | None:
+    """An operand in an alternative's order, in the dimensions of its replacement."""
+    if value is None:
+        return None
+    extents = extents_of(value)
+    shape = None if extents is None else regrouped(extents if laid is None else dims_shape(laid, extents), dims)
+    known = None if shape is None else ir.Shape(shape)
+    return ir.Value(name=value.name, shape=known, type=value.type, const_value=value.const_value)

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         Free,
         Listed,
         Relabel,
+        Replacement,
         Rule,
         Shared,
         Traffic,
         free,
+        regrouped,
     )
     from relayout.ops.subgraph_values import (
         RegionEdge,
@@ -62,6 +64,7 @@ __all__ = [
     "RegionEdge",
     "RegionPort",
     "Relabel",
+    "Replacement",
     "Row",
     "Rule",
     "Shared",
@@ -76,6 +79,7 @@ __all__ = [
     "nested_graphs",
     "read_at",
     "region_edges_of",
+    "regrouped",
     "rows",
     "rule_of",
 ]

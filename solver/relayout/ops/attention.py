@@ -4,17 +4,16 @@ one dimension with the numbers of a head, (batch, positions, heads x numbers).""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from math import prod
 
-from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import NO_EDIT, Listed, ListedWriter
+from relayout.ops.rule import NO_EDIT, Listed, Replacement
 
 __all__: list[str] = []
 
 _HEADS_THIRD = (0, 2, 1, 3)
+_MERGED = ((0,), (1,), (2, 3))
+"""The dimensions of that order, with one for the heads and the numbers of a head."""
 
 
 @row("contract", "Attention", since=23)
@@ -37,27 +36,12 @@ def _by_heads(node: Reading, count: int, heads: Mapping[str, int]) -> Listed:
     if any(len(extents) != 4 or not all(isinstance(extents[axis], int) for axis in (1, 3)) for extents in every):
         raise NoRuleError
     if any(node.used(index) for index in range(1, len(node.node.outputs))):
-        raise NoRuleError  # the writer emits one result
-    rest = (None,) * (len(node.node.inputs) - count)
+        raise NoRuleError  # its replacement has one result
+    operands = len(node.node.inputs)
+    rest = (None,) * (operands - count)
     results = (None,) * (len(node.node.outputs) - 1)
     numbers = {name: every[index][1] for name, index in heads.items()}
-    as_it_is = ((None,) * len(node.node.inputs), (None,) * len(node.node.outputs), NO_EDIT)
-    last = ((_HEADS_THIRD,) * count + rest, (_HEADS_THIRD, *results), partial(_write_heads_last, count, numbers))
+    inputs = tuple([(index, _MERGED if index < count else None) for index in range(operands)])
+    as_it_is = ((None,) * operands, (None,) * len(node.node.outputs), NO_EDIT)
+    last = ((_HEADS_THIRD,) * count + rest, (_HEADS_THIRD, *results), Replacement(inputs, numbers, _MERGED))
     return Listed((as_it_is, last))
-
-
-def _write_heads_last(count: int, heads: Mapping[str, Extent], writing: ListedWriter) -> None:
-    """The operator on tensors with one dimension for heads and numbers."""
-    node = writing.node
-    operands = [
-        writing.read(index, _merged(writing.shape_of(index)) if index < count else None) if value is not None else None
-        for index, value in enumerate(node.inputs)
-    ]
-    attributes = {**node.attributes, **heads}
-    shape = _merged(writing.shape_of(0, is_result=True))
-    writing.set_result(0, writing.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
-
-
-def _merged(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    batch, positions, *own = shape
-    return batch, positions, prod(extent for extent in own if isinstance(extent, int))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain, groupby, permutations, product
 from string import ascii_letters
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +21,7 @@ from relayout.ops.rule import (
     Free,
     Listed,
     ListedAlternative,
-    ListedWriter,
+    Replacement,
     Shared,
     Traffic,
     free,
@@ -257,7 +255,7 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
         alternatives.append(((*orders, *rest), (None,), Edit(chosen) if forms != own else NO_EDIT))
         if is_known:
             summand = ((1, 0),) if node.has(2) and node.rank(2) == 2 else rest
-            alternatives.append(((*orders, *summand), (transposed,), partial(_write_exchanged, forms)))
+            alternatives.append(((*orders, *summand), (transposed,), _exchanged(node, forms)))
     contracted = (False, 0, laid[0].index(ranks[0] - 1)), (False, 1, laid[1].index(ranks[1] - 2))
     columns: Shared = ((False, 1, laid[1].index(ranks[1] - 1)), (True, 0, max(ranks) - 1))
     rows: Shared = ((False, 0, laid[0].index(ranks[0] - 2)), (True, 0, max(ranks) - 2))
@@ -269,20 +267,15 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     return Listed(tuple(alternatives), (contracted, columns, rows))
 
 
-def _write_exchanged(forms: Sequence[tuple[int, int]], writing: ListedWriter) -> None:
+def _exchanged(node: Reading, forms: Sequence[tuple[int, int]]) -> Replacement:
     """The product of the transposes: the operands change places, and a vector that is added becomes a column."""
-    node = writing.node
-    operands = [writing.read(1), writing.read(0)]
-    attributes: dict[str, Any] = {**node.attributes}
+    attributes = dict[str, int]()
     for side, (is_flipped, is_behind) in zip("AB", reversed(forms), strict=True):
         attributes[f"trans{side}"] = 1 - is_flipped
-        if is_behind or f"transBatch{side}" in attributes:
+        if is_behind or node.attribute(f"transBatch{side}") is not None:
             attributes[f"transBatch{side}"] = is_behind
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = writing.shape_of(2)
-        operands.append(writing.read(2, (*bias, 1) if len(bias) == 1 else None))
-    shape = writing.shape_of(0, is_result=True)
-    writing.set_result(0, writing.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
+    summand = (2, ((0,), ()) if node.rank(2) == 1 else None) if node.has(2) else None
+    return Replacement(((1, None), (0, None), *([summand] if summand else [])), attributes)
 
 
 def _matrix_order(rank: int, is_flipped: int, is_behind: int) -> Axes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -34,12 +35,14 @@ __all__ = [
     "Free",
     "Listed",
     "Relabel",
+    "Replacement",
     "Rule",
     "Shared",
     "Traffic",
     "free",
     "outer_position",
     "position",
+    "regrouped",
 ]
 
 Axes = tuple[int, ...]
@@ -287,36 +290,28 @@ class Fixed(Struct, frozen=True):
     permutable_within: tuple[Shared, ...] = ()
 
 
-class ListedWriter(Protocol):
-    """The interface with which an alternative reads its node's operands in its own orders and emits one node."""
+class Replacement(Struct, frozen=True):
+    """A node of the same operator in the node's place.
 
-    @property
-    def node(self) -> ir.Node: ...
+    `inputs`: for each of its inputs the index of the source's, and its dimensions; `result`: those of its only result.
+    A dimension is a tuple of positions in the alternative's order, outermost first, whose extents are known if there
+    are several; an empty one has extent 1. None: the dimensions of that order. `attributes`: new values.
+    """
 
-    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
-        """The shape of an operand in its order."""
-
-    def read(self, index: int, shape: Sequence[Extent] | None = None) -> ir.Value:
-        """Input `index` in its order, or as a tensor of this shape and the same elements. A constant is relaid."""
-
-    def emit(
-        self,
-        operator: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        shape: Sequence[Extent],
-        domain: str = "",
-    ) -> ir.Value:
-        """A new node with one result of this shape, of the type of the first input."""
-
-    def set_result(self, index: int, value: ir.Value) -> None:
-        """Define result `index` as `value`, which has its order."""
+    inputs: tuple[tuple[int, tuple[Axes, ...] | None], ...]
+    attributes: Mapping[str, AttributeValue]
+    result: tuple[Axes, ...] | None = None
 
 
-ListedAlternative = tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit | Callable[[ListedWriter], None]]
-"""The orders of the inputs and outputs (None: as in the source), and the edit of the node or the function that writes
-one in its place."""
+def regrouped(shape: tuple[Extent, ...], dims: tuple[Axes, ...] | None) -> tuple[Extent, ...]:
+    """A shape in the dimensions of a `Replacement`."""
+    if dims is None:
+        return shape
+    return tuple([shape[group[0]] if len(group) == 1 else prod(shape[place] for place in group) for group in dims])  # type: ignore[misc]
+
+
+ListedAlternative = tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit | Replacement]
+"""The orders of the inputs and outputs (None: as in the source), and the edit of the node or the node in its place."""
 
 
 class Listed(Struct, frozen=True):

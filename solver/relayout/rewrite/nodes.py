@@ -15,7 +15,7 @@ from relayout.layout.conversion import flat
 from relayout.layout.memory_format import boxes_of, is_whole
 from relayout.layout.metadata_keys import NODE_COST_KEY, SOURCE_KEY
 from relayout.model.emit import Physical
-from relayout.ops import Axes, Edit, Fixed, Free, Listed, extents_of, is_read
+from relayout.ops import Axes, Edit, Fixed, Free, Listed, Replacement, extents_of, is_read
 from relayout.rewrite.annotations import keep_notes
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert_results
@@ -68,9 +68,9 @@ def _write(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
         return
     if isinstance(rule, Listed) and isinstance(lowering, FixedLowering):
         change = rule.alternatives[lowering.pick][2]
-        if not isinstance(change, Edit):
+        if isinstance(change, Replacement):
             node_writer = NodeWriter(context, planned, node)
-            change(node_writer)
+            node_writer.replace(change)
             _replace_node(context, planned, node, node_writer)
             return
     if node in context.tensors.region_edges:

@@ -23,7 +23,7 @@ from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
 from relayout.layout.relaid_constant import fault_of
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import ensure_body
-from relayout.ops import Axes, Free, extents_of, is_read
+from relayout.ops import Axes, Free, Replacement, extents_of, is_read, regrouped
 from relayout.ops.logical_node import lies_as, logical
 from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OWN_DOMAIN, has_roles, operand_letters
@@ -114,6 +114,17 @@ class NodeWriter(_Writer):
         """Run the backend's rewrite of the node. Raises BackendError."""
         read = [n for n, value in enumerate(self._node.outputs) if is_read(value)]
         self._write(backend, rewrite, self._planned.label, [n for n in read if (True, n) in self._ports])
+
+    def replace(self, written: Replacement) -> None:
+        """Write the node that stands in this one's place in an alternative of its rule."""
+        node = self.node
+        operands = [
+            self.read(n, None if dims is None else regrouped(self.shape_of(n), dims)) if node.inputs[n] else None
+            for n, dims in written.inputs
+        ]
+        attributes = {**node.attributes, **written.attributes}
+        shape = regrouped(self.shape_of(0, is_result=True), written.result)
+        self.set_result(0, self.emit(node.op_type, operands, attributes, shape=shape, domain=node.domain))
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         known = self._ports.get((is_result, index))
