@@ -121,6 +121,17 @@ def test_a_gemm_takes_and_gives_either_order(flips: tuple[int, int], summand: tu
     assert at_no_cost(net.model()) == ["Gemm"]
 
 
+def test_a_node_in_the_place_of_one_is_named_after_it() -> None:
+    net = Net()
+    given = net.node("Gemm", net.transpose(net.input("x", (5, 7)), 1, 0), net.weight(5, 9))
+    net.output(net.transpose(given, 1, 0))
+    model = net.model()
+    (product,) = (node for node in model.graph.node if node.op_type == "Gemm")
+    product.name = "product"
+    legal, _ = legalize(model, "onnx")
+    assert [(node.op_type, node.name) for node in legal.graph.node] == [("Gemm", "product_1")]
+
+
 def test_a_column_that_is_added_to_the_transposes_may_be_data() -> None:
     net = Net()
     rows = net.node("Gemm", net.transpose(net.input("x", (5, 7)), 1, 0), net.weight(5, 9), net.input("bias", (9,)))

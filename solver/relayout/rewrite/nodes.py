@@ -152,6 +152,9 @@ def _replace_node(
 ) -> None:
     """Replace the node by those that the writer has emitted, for the cost of all of them."""
     note_cost(writer.nodes, planned.chosen.cost)
+    if len(writer.nodes) == 1 and node.name:
+        # The verifier takes a node of the very name for the source's, operand by operand.
+        writer.nodes[0].name = context.emitter.fresh(node.name)
     for each in writer.nodes:
         keep_notes(each, node)
     context.written[id(planned)] = writer.nodes
