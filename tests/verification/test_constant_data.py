@@ -11,19 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from relayout import legalize
 from relayout.model.io import read_model
-from relayout.report.schema import Finding
 from relayout.verification.constant_data import check_constants
-from relayout.verification.counterparts import paired
-from relayout.verification.model_index import ModelIndex
+from relayout.verification.counterparts import Counterparts, OriginalIndex
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.verifier import verify
 
 KERNEL = np.random.default_rng(0).normal(size=(32, 48, 3, 3)).astype(np.float32)
 BLOCKED = KERNEL.reshape(2, 16, 3, 16, 3, 3).transpose(0, 2, 4, 5, 3, 1)
-
-
-def findings_about(model: ModelIndex, original: ModelIndex) -> list[Finding]:
-    return list(check_constants(model, original, paired(model, original)))
 
 
 def padded(array: np.ndarray, *extents: int) -> np.ndarray:
@@ -124,8 +118,8 @@ def test_the_blocks_of_a_large_kernel_are_found_in_less_time_than_a_second() -> 
 def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
     mask = np.random.default_rng(1).integers(0, 2, size=(64, 32, 3, 3)).astype(np.int8)
     blocks = mask.reshape(16, 4, 8, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)
-    source, legal = (ModelIndex(read_model(with_constant(each))) for each in (mask, np.ascontiguousarray(blocks)))
-    [finding] = findings_about(legal, source)
+    source, legal = (OriginalIndex(read_model(with_constant(each))) for each in (mask, np.ascontiguousarray(blocks)))
+    [finding] = check_constants(Counterparts(legal, source))
     assert (finding.severity, finding.node) == ("note", "mask")
     assert "only a run compares them" in finding.message
 
@@ -133,11 +127,11 @@ def test_a_constant_whose_order_its_elements_do_not_tell_has_a_note() -> None:
 def test_branches_may_have_different_constants_of_one_name() -> None:
     """Each is the relayout of its own branch's. Exchanged ones are found, though the other branch has such data."""
     kernels = np.random.default_rng(2).normal(size=(2, 4, 4, 3, 3)).astype(np.float32)
-    source = ModelIndex(read_model(with_branches(*kernels)))
+    source = OriginalIndex(read_model(with_branches(*kernels)))
     legal, _ = legalize(with_branches(*kernels), "nhwc")
-    assert findings_about(ModelIndex(read_model(legal)), source) == []
-    exchanged = ModelIndex(read_model(with_branches(*kernels[::-1])))
-    assert {f.node for f in findings_about(exchanged, source)} == {"kernel"}
+    assert list(check_constants(Counterparts(OriginalIndex(read_model(legal)), source))) == []
+    exchanged = OriginalIndex(read_model(with_branches(*kernels[::-1])))
+    assert {f.node for f in check_constants(Counterparts(exchanged, source))} == {"kernel"}
 
 
 def with_branches(one: np.ndarray, other: np.ndarray) -> onnx.ModelProto:
@@ -193,12 +187,12 @@ def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> No
     legal, report = legalize(source, backend, backend_options=options)
     assert report.verification is not None
     assert report.verification.findings == ()
-    original = ModelIndex(read_model(source))
-    assert findings_about(ModelIndex(read_model(legal)), original) == []
-    assert findings_about(original, ModelIndex(read_model(legal))) == []
+    original = OriginalIndex(read_model(source))
+    assert list(check_constants(Counterparts(OriginalIndex(read_model(legal)), original))) == []
+    assert list(check_constants(Counterparts(original, OriginalIndex(read_model(legal))))) == []
 
     def wrong(model: onnx.ModelProto) -> set[str]:
-        return {finding.rule for finding in findings_about(ModelIndex(read_model(model)), original)}
+        return {finding.rule for finding in check_constants(Counterparts(OriginalIndex(read_model(model)), original))}
 
     off = onnx.ModelProto.FromString(legal.SerializeToString())
     for tensor in off.graph.initializer:
@@ -213,7 +207,7 @@ def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> No
         assert wrong(changed) == {"constant"}
     without = onnx.ModelProto.FromString(source.SerializeToString())
     del without.graph.node[0].input[8]
-    assert {f.rule for f in findings_about(original, ModelIndex(read_model(without)))} == {"constant"}
+    assert {f.rule for f in check_constants(Counterparts(original, OriginalIndex(read_model(without))))} == {"constant"}
 
 
 @pytest.mark.parametrize("owner", [True, False], ids=["the original has it", "neither has it"])

@@ -13,37 +13,44 @@ from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_declared, check_inner_shapes, check_side
 from relayout.verification.constant_data import check_constants
 from relayout.verification.cost.stated_prices import extended
-from relayout.verification.counterparts import OriginalIndex, paired
+from relayout.verification.counterparts import Counterparts
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.devices import check_shardings, check_written
-from relayout.verification.model_index import ModelIndex
 from relayout.verification.operators_kept import check_operators
 
-__all__ = ["check_against"]
+__all__ = ["check_against", "check_operators_unrun"]
 
 
-def check_against(index: ModelIndex, original: OriginalIndex, backend: Backend, *, run: bool) -> Iterator[Finding]:
+def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, in the axes that they
     read, in constants, in shardings, and in devices. Without `run`, an operator that computes must be one of the
     original's."""
-    model, source = index.model, original.model
+    model, source = pairs.model.model, pairs.original.model
     recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
     if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):
         message = "the model records that it was made from another file"
         yield Finding(rule="source", severity="warning", expected=str(known), found=recorded, message=message)
-    # A post-pass may replace operators by some that the backend does not name.
-    kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}
-    fuses = any(
-        each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
-    )
     yield from check_side("input", fed(model), fed(source))
     yield from check_side("output", model.graph.outputs, source.graph.outputs)
     yield from check_declared(model, source)
     yield from check_inner_shapes(model, source)
-    pairs = paired(index, original)
-    yield from check_axes_read(index, original, pairs)
-    yield from check_dataflow(index, original, pairs, fuses=fuses)
-    yield from check_operators(index, original, pairs, conversion_operators_of(backend), fuses=fuses, run=run)
-    yield from check_constants(index, original, pairs)
-    yield from check_shardings(index, original, pairs)
-    yield from check_written(index, pairs, backend)
+    yield from check_axes_read(pairs)
+    operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
+    yield from check_dataflow(pairs, fuses=fuses)
+    yield from check_operators(pairs, operators, fuses=fuses, run=run)
+    yield from check_constants(pairs)
+    yield from check_shardings(pairs)
+    yield from check_written(pairs, backend)
+
+
+def check_operators_unrun(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
+    """The findings of `check_against` on operators that no run has compared."""
+    return check_operators(pairs, conversion_operators_of(backend), fuses=_may_fuse(backend), run=False)
+
+
+def _may_fuse(backend: Backend) -> bool:
+    """Whether a post-pass may replace operators by some that the backend does not name."""
+    kinds = {type(extended(backend.at(device))) for device in backend.devices() or ("",)}
+    return any(
+        each.finish is not Backend.finish and each.operator_layouts is Backend.operator_layouts for each in kinds
+    )

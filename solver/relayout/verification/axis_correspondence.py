@@ -10,9 +10,8 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
-from relayout.verification.counterparts import OriginalIndex, Pairs, ancestors, source_name
+from relayout.verification.counterparts import Counterparts, ancestors, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, constant_ints, small_constant
 from relayout.verification.requirements import node_label
 
@@ -22,13 +21,14 @@ _NUMBERED = {"Pad": (1,), "Resize": (1, 2, 3)}
 """The operands with numbers of axes: begins and ends, a region, scales or sizes."""
 
 
-def check_axes_read(model: ModelIndex, original: OriginalIndex, pairs: Pairs) -> Iterator[Finding]:
+def check_axes_read(pairs: Counterparts) -> Iterator[Finding]:
     """Yield a finding for each operator that reads other axes of an operand than its counterpart in the original.
 
     Producer and reader may name an axis differently: a network may transpose its image. But both models must have the
     same difference, whatever the layouts; and an axis that is given by number must have the same name in both. The axes
     of a graph input are named by their index in the original.
     """
+    model, original = pairs.model, pairs.original
     theirs, mine = original.made, names_by_places(model, input_places(model.model))
     for node, counterpart in pairs.nodes.items():
         if counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):

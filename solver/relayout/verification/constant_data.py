@@ -21,8 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, Pairs
-from relayout.verification.model_index import ModelIndex
+from relayout.verification.counterparts import COPY, VIEWS, Counterparts
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
@@ -47,17 +46,17 @@ _READ_DATA = frozenset(
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
 
 
-def check_constants(model: ModelIndex, original: ModelIndex, pairs: Pairs) -> Iterator[Finding]:
+def check_constants(pairs: Counterparts) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is no relayout of the original's of its name, or may be none.
 
     Branches may use one name for different constants: that of the original's branch counts. A constant that stands in
     no such branch has the data of one of that name."""
-    known: _Named = {}
+    original, known = pairs.original, _Named()
     for value in original.constants:
         known.setdefault(str(value.name), {})[value.graph] = value
     for graph, value in _stored(original.model.graph):
         known.setdefault(str(value.name), {})[graph] = value
-    for graph, value in _stored(model.model.graph):
+    for graph, value in _stored(pairs.model.model.graph):
         tensor, sources = _tensor(value), _sources(value, pairs.graphs.get(graph), known)
         if tensor is None and constant_tensor(value) is not None and any(_tensor(each) is not None for each in sources):
             message = f"the constant {value.name} has no data, and the original's has"
@@ -81,14 +80,13 @@ def check_constants(model: ModelIndex, original: ModelIndex, pairs: Pairs) -> It
                 found=_difference(_array(data[0]), tensor.numpy()),
                 message=f"the constant {value.name} has other data than in the original",
             )
-    yield from _check_operands(model, original, pairs, known)
+    yield from _check_operands(pairs, known)
     yield from _check_noted_orders(pairs)
 
 
-def _check_operands(model: ModelIndex, original: ModelIndex, pairs: Pairs, known: _Named) -> Iterator[Finding]:
+def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
     """Yield a finding for each constant operand of the operators in `_READ_DATA` that is another constant than in the
     original, that is gone, or that is new. One that is left out counts as zeros."""
-    constants = model.constants | original.constants
     for node, other in pairs.nodes.items():
         if kind_of(node)[1] != kind_of(other)[1] or kind_of(node)[1] not in _READ_DATA:
             continue
@@ -96,7 +94,7 @@ def _check_operands(model: ModelIndex, original: ModelIndex, pairs: Pairs, known
             operands = [each for each in (mine, theirs) if each is not None]
             if not operands or (theirs is not None and _before_views(theirs) in _named_like(mine, known)):
                 continue
-            if not all(each in constants for each in operands):
+            if not all(each in pairs.constants for each in operands):
                 continue  # the flow of data is compared
             data = [_array(each) for each in map(_data, operands) if each is not None]
             if len(data) < len(operands):
@@ -124,7 +122,7 @@ def _named_like(value: ir.Value | None, known: _Named) -> Sequence[ir.Value]:
     return [] if value is None else _sources(_before_views(value), None, known)
 
 
-def _check_noted_orders(pairs: Pairs) -> Iterator[Finding]:
+def _check_noted_orders(pairs: Counterparts) -> Iterator[Finding]:
     """Yield a finding for each constant whose data is not in the order of axes that a reader notes."""
     for node, other in pairs.nodes.items():
         if OPERAND_ORDERS_KEY not in node.metadata_props:

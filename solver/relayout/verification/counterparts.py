@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -25,17 +24,14 @@ from relayout.verification.subgraph_values import walk
 __all__ = [
     "COPY",
     "VIEWS",
+    "Counterparts",
     "Original",
     "OriginalIndex",
-    "Pairs",
     "ancestors",
     "behind_views",
     "bodies_of",
     "counterpart",
     "first_result",
-    "paired",
-    "paired_graphs",
-    "scopes_of",
     "source_name",
 ]
 
@@ -95,14 +91,69 @@ def first_result(node: ir.Node) -> str:
     return next((source_name(value) for value in node.outputs if value.name), "")
 
 
-def scopes_of(graph: ir.Graph, outer: ChainMap[str, ir.Value] | None = None) -> dict[object, ChainMap[str, ir.Value]]:
-    """For this graph and each inside it, the values that it sees by name: two graphs may use one name for different
-    values."""
+class Counterparts:
+    """A model beside its original: which of the original's graphs, nodes and values those of the model stand for."""
+
+    def __init__(self, model: ModelIndex, original: OriginalIndex) -> None:
+        self.model, self.original = model, original
+
+    @cached_property
+    def graphs(self) -> Mapping[ir.Graph, ir.Graph]:
+        """The original's graph that each graph of the model stands for, those inside nodes too.
+
+        Two branches may use one name for different values, so a name says what it stands for only in such a pair. The
+        nodes around two graphs have the same first result in a pair of their own, or one that the original makes of the
+        other's by view ops, or the same name.
+        """
+        pairs = {self.model.model.graph: self.original.model.graph}
+        for node in self.model.nesting:
+            other = self._maker(node.graph and pairs.get(node.graph), first_result(node))
+            other = other and behind_views(other)
+            if other is None or other.op_type != node.op_type:
+                other = self.original.by_name.get(node_name(node))
+            if other is not None and other.op_type == node.op_type:
+                theirs = bodies_of(other)
+                pairs.update((body, theirs[name]) for name, body in bodies_of(node).items() if name in theirs)
+        return pairs
+
+    @cached_property
+    def nodes(self) -> Mapping[ir.Node, ir.Node]:
+        """The original's node that each node of the model stands for: of its name, or else with its first result in the
+        graph that its own stands for."""
+        pairs: dict[ir.Node, ir.Node] = {}
+        mine, theirs = self.model.by_name, self.original.by_name
+        for node in self.model.nodes:
+            name = node_name(node)
+            other = theirs.get(name) if mine.get(name) is node else None
+            if other is None:
+                other = self._maker(node.graph and self.graphs.get(node.graph), first_result(node))
+            if other is not None:
+                pairs[node] = other
+        return pairs
+
+    @cached_property
+    def scopes(self) -> Mapping[object, Mapping[str, ir.Value]]:
+        """For each graph of the original the values that it sees by name: two graphs may use one name for different
+        values."""
+        return _scopes_of(self.original.model.graph, None)
+
+    @cached_property
+    def constants(self) -> Set[ir.Value]:
+        """The constants of both."""
+        return self.model.constants | self.original.constants
+
+    def _maker(self, graph: ir.Graph | None, name: str) -> ir.Node | None:
+        """The node that makes the value of this name in a graph of the original."""
+        value = self.original.results.get((graph, name))
+        return None if value is None else value.producer()
+
+
+def _scopes_of(graph: ir.Graph, outer: ChainMap[str, ir.Value] | None) -> dict[object, ChainMap[str, ir.Value]]:
     made = (value for node in graph for value in node.outputs)
     own = {str(value.name): value for value in (*graph.inputs, *made)}
     scopes: dict[object, ChainMap[str, ir.Value]] = {graph: ChainMap(own) if outer is None else outer.new_child(own)}
     for inner in chain.from_iterable(map(graphs_of, graph)):
-        scopes |= scopes_of(inner, scopes[graph])
+        scopes |= _scopes_of(inner, scopes[graph])
     return scopes
 
 
@@ -113,59 +164,12 @@ def counterpart(value: ir.Value, scope: Mapping[str, ir.Value]) -> ir.Value | No
     return own if own is not None and source_name(own) == source_name(value) else scope.get(source_name(value))
 
 
-class Pairs(NamedTuple):
-    """The original's graphs and nodes that those of the model stand for."""
-
-    graphs: Mapping[ir.Graph, ir.Graph]
-    nodes: Mapping[ir.Node, ir.Node]
-
-
-def paired(model: ModelIndex, original: ModelIndex) -> Pairs:
-    """The pairs of two models: a node stands for that of its name, or else for that with its first result in the graph
-    that its own stands for."""
-    graphs = paired_graphs(model, original)
-    nodes: dict[ir.Node, ir.Node] = {}
-    for node in model.nodes:
-        name = node_name(node)
-        other = original.by_name.get(name) if model.by_name.get(name) is node else None
-        if other is None:
-            other = _maker(original, node.graph and graphs.get(node.graph), first_result(node))
-        if other is not None:
-            nodes[node] = other
-    return Pairs(graphs, nodes)
-
-
-def paired_graphs(model: ModelIndex, original: ModelIndex) -> dict[ir.Graph, ir.Graph]:
-    """The original's graph that each graph of the model stands for, those inside nodes too.
-
-    Two branches may use one name for different values, so a name says what it stands for only in such a pair. The nodes
-    around two graphs have the same first result in a pair of their own, or one that the original makes of the other's
-    by view ops, or the same name.
-    """
-    pairs = {model.model.graph: original.model.graph}
-    for node in model.nesting:
-        other = _maker(original, node.graph and pairs.get(node.graph), first_result(node))
-        other = other and behind_views(other)
-        if other is None or other.op_type != node.op_type:
-            other = original.by_name.get(node_name(node))
-        if other is not None and other.op_type == node.op_type:
-            theirs = bodies_of(other)
-            pairs.update((body, theirs[name]) for name, body in bodies_of(node).items() if name in theirs)
-    return pairs
-
-
 def behind_views(node: ir.Node) -> ir.Node:
     """The node whose result a view op reads through others: where these are gone, it may make the result of the last
     one. Any other node is itself."""
     while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
         node = producer
     return node
-
-
-def _maker(original: ModelIndex, graph: ir.Graph | None, name: str) -> ir.Node | None:
-    """The node that makes the value of this name in a graph of the original."""
-    value = original.results.get((graph, name))
-    return None if value is None else value.producer()
 
 
 def bodies_of(node: ir.Node) -> dict[str, ir.Graph]:

@@ -15,16 +15,8 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import (
-    COPY,
-    VIEWS,
-    Pairs,
-    counterpart,
-    scopes_of,
-    source_name,
-)
+from relayout.verification.counterparts import COPY, VIEWS, Counterparts, counterpart, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
@@ -35,15 +27,14 @@ __all__ = ["check_dataflow"]
 _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 
 
-def check_dataflow(model: ModelIndex, original: ModelIndex, pairs: Pairs, *, fuses: bool) -> Iterator[Finding]:
+def check_dataflow(pairs: Counterparts, *, fuses: bool) -> Iterator[Finding]:
     """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
 
     `fuses`: the backend has a post-pass, which may add operators.
     """
-    scopes = scopes_of(original.model.graph)
-    constants = model.constants | original.constants
+    scopes, constants = pairs.scopes, pairs.constants
     kept = {node: other for node, other in pairs.nodes.items() if other.op_type == node.op_type}
-    added = _added(model, original, kept) if not fuses else set()
+    added = _added(pairs, kept) if not fuses else set()
     for node, other in kept.items():
         yield from _check_noted_orders(node, other, constants)
         if node.op_type in VIEWS:
@@ -128,12 +119,12 @@ def _added_before(
     return f"{root.name}, of a {node.op_type} that the original does not have"
 
 
-def _added(model: ModelIndex, original: ModelIndex, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
+def _added(pairs: Counterparts, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
     """The nodes that compute, and of whose operator the model has more that stand for none than the original has that
     none stands for. Those that a backend writes for another operator are left to the run."""
     paired = set(kept.values())
-    gone = Counter(node.op_type for node in original.nodes if node not in paired)
-    new = [node for node in model.nodes if node not in kept and node.domain in ("", OURS)]
+    gone = Counter(node.op_type for node in pairs.original.nodes if node not in paired)
+    new = [node for node in pairs.model.nodes if node not in kept and node.domain in ("", OURS)]
     new = [node for node in new if node.op_type not in MOVES and WRITTEN_FOR_KEY not in node.metadata_props]
     counts = Counter(node.op_type for node in new)
     return {node for node in new if counts[node.op_type] > gone[node.op_type]}

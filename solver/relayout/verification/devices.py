@@ -14,7 +14,7 @@ from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 from relayout.ops import graphs_of
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import VIEWS, Pairs, behind_views, counterpart, scopes_of
+from relayout.verification.counterparts import VIEWS, Counterparts, behind_views, counterpart
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
@@ -50,12 +50,12 @@ def check_placement(index: ModelIndex, backend: Backend) -> Iterator[Finding]:
                 yield _finding(node, expected, found, "the node is not where the backend runs it")
 
 
-def check_written(index: ModelIndex, pairs: Pairs, backend: Backend) -> Iterator[Finding]:
+def check_written(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
     """Yield a finding for each node that is noted as written for its device, is one of the original's, and is on a
     device that does not take that one."""
     if not backend.devices():
         return
-    noted = [node for node in index.nodes if WRITTEN_KEY in node.metadata_props and node.op_type not in _MOVES]
+    noted = [node for node in pairs.model.nodes if WRITTEN_KEY in node.metadata_props and node.op_type not in _MOVES]
     for node in noted:
         other, device = pairs.nodes.get(node), node.metadata_props.get(DEVICE_KEY)
         if other is not None and other.op_identifier() == node.op_identifier():
@@ -113,15 +113,14 @@ def _finding(node: ir.Node | None, expected: str, found: str, message: str) -> F
     return Finding(rule="placement", node=label, expected=expected, found=found, message=message)
 
 
-def check_shardings(index: ModelIndex, original: ModelIndex, pairs: Pairs) -> Iterator[Finding]:
+def check_shardings(pairs: Counterparts) -> Iterator[Finding]:
     """Yield a finding for each sharding that is not the original's, for one that is gone a warning, and for one that
     cannot be compared a note."""
+    index, original = pairs.model, pairs.original
     stating = [node for node in original.nodes if node.device_configurations and node.op_type not in VIEWS]
     if not stating and not any(node.device_configurations for node in index.nodes):
         return
-    scopes = scopes_of(original.model.graph)
-    of_model = _Shardings(index, {mine: scopes[theirs] for mine, theirs in pairs.graphs.items()})
-    of_original, kept = _Shardings(original, scopes), set()
+    of_model, of_original, kept = _Shardings(pairs), _Shardings(Counterparts(original, original)), set()
     for node in index.nodes:
         other = pairs.nodes.get(node)
         if other is not None and node.op_type not in VIEWS:
@@ -163,9 +162,9 @@ class _Sharding(Struct, frozen=True):
 class _Shardings:
     """The shardings that nodes of a model state, in axes of the original's values that are no results of Transposes."""
 
-    def __init__(self, index: ModelIndex, scopes: Mapping[object, Mapping[str, ir.Value]]) -> None:
-        """`scopes`: what the original's graph that each graph of the model stands for sees."""
-        self._index, self._scopes = index, scopes
+    def __init__(self, pairs: Counterparts) -> None:
+        self._index = pairs.model
+        self._scopes = {mine: pairs.scopes[theirs] for mine, theirs in pairs.graphs.items()}
 
     def of(self, node: ir.Node) -> Iterator[tuple[_Place, _Sharding]]:
         """Each sharding of the node, with its place."""

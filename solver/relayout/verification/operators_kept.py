@@ -21,13 +21,12 @@ from relayout.report.schema import Finding, Severity
 from relayout.verification.counterparts import (
     COPY,
     VIEWS,
-    Pairs,
+    Counterparts,
     ancestors,
     behind_views,
     first_result,
     source_name,
 )
-from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
@@ -50,9 +49,7 @@ _OF_SHAPES = ("Shape", "Size")
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def check_operators(
-    model: ModelIndex, original: ModelIndex, pairs: Pairs, own: Set[tuple[str, str]], *, fuses: bool, run: bool
-) -> Iterator[Finding]:
+def check_operators(pairs: Counterparts, own: Set[tuple[str, str]], *, fuses: bool, run: bool) -> Iterator[Finding]:
     """Yield a finding for each attribute that differs, for results that are exchanged, for each operator of an unknown
     domain that the original does not have, that is gone or of another version, and for what computes, is not the
     original's and is not compared by a run: beside such an operator in a branch, or anywhere without `run`. Another
@@ -61,9 +58,9 @@ def check_operators(
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
     post-pass may also replace known operators by unknown ones, which is a warning.
     """
+    model, original, graphs = pairs.model, pairs.original, pairs.graphs
     unknown = lacking(model.model) | lacking(original.model)
-    whole, graphs = (model.model.graph, original.model.graph), pairs.graphs
-    candidates = _candidates(model, original, graphs)
+    whole, candidates = (model.model.graph, original.model.graph), _candidates(pairs)
     kept = {
         node: next((each for each in found if kind_of(each) == kind_of(node)), None)
         for node, found in candidates.items()
@@ -124,17 +121,15 @@ def check_operators(
             )
 
 
-def _candidates(
-    model: ModelIndex, original: ModelIndex, graphs: Mapping[ir.Graph, ir.Graph]
-) -> dict[ir.Node, list[ir.Node]]:
+def _candidates(pairs: Counterparts) -> dict[ir.Node, list[ir.Node]]:
     """For each node of the model the original's nodes that have the name of its first result, in the graph that its own
     stands for or else in any, or that have its own name; and those behind these where they are view ops."""
-    theirs = [(node, value.name) for node in original.nodes for value in node.outputs if value.name]
+    theirs = [(node, value.name) for node in pairs.original.nodes for value in node.outputs if value.name]
     inside, anywhere = {(node.graph, name): node for node, name in theirs}, {name: node for node, name in theirs}
-    named = original.by_name
+    named = pairs.original.by_name
     found: dict[ir.Node, list[ir.Node]] = {}
-    for node in model.nodes:
-        result, graph = first_result(node), node.graph and graphs.get(node.graph)
+    for node in pairs.model.nodes:
+        result, graph = first_result(node), node.graph and pairs.graphs.get(node.graph)
         alike = inside.get((graph, result)), anywhere.get(result), named.get(COPY.sub("", node_name(node)))
         found[node] = [each for each in alike if each is not None]
         found[node] += [behind for each in found[node] if (behind := behind_views(each)) is not each]

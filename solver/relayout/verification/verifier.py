@@ -35,7 +35,7 @@ from relayout.verification.boundary import check_boundary, note_layouts
 from relayout.verification.constants import constants_of
 from relayout.verification.cost.accounting import check_report, check_sizes, sizes_of
 from relayout.verification.cost.price import check_price, check_recorded_price
-from relayout.verification.counterparts import Original
+from relayout.verification.counterparts import Counterparts, Original
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
@@ -88,7 +88,7 @@ def verify(
     backend. Raises InputError for an invalid model, UsageError for a dim of no model, inputs that do not fit, and
     where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
     """
-    from relayout.verification.against_original import check_against
+    from relayout.verification.against_original import check_against, check_operators_unrun
 
     if not isinstance(samples, int) or samples < 1:
         raise UsageError("too few samples", where="samples", expected="a whole number, at least 1", found=repr(samples))
@@ -109,6 +109,7 @@ def verify(
     theirs = shared.index_for(chosen) if shared is not None else None
     original = theirs.model if theirs is not None else None
     index = ModelIndex(subject)
+    pairs = Counterparts(index, theirs) if theirs is not None else None
     if not faults:
         check_dims(dims, *(each for each in (subject, original) if each is not None))
         enter_backend_operators(index.nodes, chosen)
@@ -118,9 +119,9 @@ def verify(
     with _as_far_as_it_goes(faults):
         findings += _static(index, chosen, charges)
     with _as_far_as_it_goes(faults):
-        if theirs is not None:
-            findings += check_against(index, theirs, chosen, run=run)
-            findings += note_layouts(subject, theirs.model) if report is None else ()
+        if pairs is not None:
+            findings += check_against(pairs, chosen, run=run)
+            findings += note_layouts(subject, pairs.original.model) if report is None else ()
     with _as_far_as_it_goes(faults):
         if report is not None:
             findings += _other_backend(report, chosen)
@@ -153,10 +154,10 @@ def verify(
             if not any(finding.severity == "error" for finding in findings):
                 findings += _not_compared(numeric, severity, open_dims(original, dims))
     in_pieces = numeric is not None and numeric.pieces is not None
-    if theirs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
-        findings += check_shapes_at_sizes(subject, lambda: theirs.model, dims)
+    if pairs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
+        findings += check_shapes_at_sizes(subject, lambda: pairs.original.model, dims)
         are_all = numeric is not None and numeric.status == "compared" and not numeric.not_compared
-        findings += check_against(index, theirs, chosen, run=False) if run and not are_all else ()
+        findings += check_operators_unrun(pairs, chosen) if run and not are_all else ()
     return verification_of(findings, numeric, price)
 
 

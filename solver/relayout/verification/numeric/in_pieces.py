@@ -14,6 +14,7 @@ from itertools import chain, islice
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
+from relayout.verification.counterparts import Counterparts, OriginalIndex
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_anew, first_line
 from relayout.verification.numeric.bodies import BodyOf
@@ -50,9 +51,9 @@ def compare_in_pieces(
     theirs_lack, mine_lacks = lacking(original), lacking(model)
     faults: list[str] = []
     for mine, theirs, sizes in _at_sizes(model, original, sampling.dims):
-        both = ModelIndex(mine), ModelIndex(theirs)
+        both = Counterparts(ModelIndex(mine), OriginalIndex(theirs))
         outcomes: _Outcomes = {}
-        for piece in pieces(*both, opaque, theirs_lack | mine_lacks):
+        for piece in pieces(both, opaque, theirs_lack | mine_lacks):
             outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of, opaque))
         refused = [each.fault for found in outcomes.values() for each in found if each.is_refused]
         # Sizes at which the original does not run say nothing of the model.

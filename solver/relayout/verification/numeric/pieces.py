@@ -14,9 +14,8 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.ops import graphs_of
-from relayout.verification.counterparts import counterpart, paired_graphs, scopes_of
+from relayout.verification.counterparts import Counterparts, counterpart
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.cut import Operators
 from relayout.verification.numeric.preparation import fits
 from relayout.verification.subgraph_values import nesting_of
@@ -50,7 +49,7 @@ class Piece:
     sources: Mapping[ir.Value, ir.Value]
 
 
-def pieces(model: ModelIndex, original: ModelIndex, opaque: Set[str], unknown: Operators) -> Iterator[Piece]:
+def pieces(both: Counterparts, opaque: Set[str], unknown: Operators) -> Iterator[Piece]:
     """Yield a piece for each value in a known format that both models compute, in the graph and those inside nodes, and
     for each result of the graph. The extents of inputs are known.
 
@@ -58,10 +57,10 @@ def pieces(model: ModelIndex, original: ModelIndex, opaque: Set[str], unknown: O
     operators, which no runtime has, is the original's if the operands are: there is a piece for each of those, and none
     for the result.
     """
-    scopes = scopes_of(original.model.graph)
-    places = {node: place for each in (model, original) for place, node in enumerate(each.nodes)}
-    for graph, source in paired_graphs(model, original).items():
-        pairs = _Pairs(model, original, scopes[source], opaque)
+    model = both.model
+    places = {node: place for each in (model, both.original) for place, node in enumerate(each.nodes)}
+    for graph, source in both.graphs.items():
+        pairs = _Pairs(both.constants, both.scopes[source], opaque)
         for node in model.nodes_of[graph]:
             for value, theirs in pairs.ends(node, unknown):
                 yield _piece(value, theirs, pairs, places)
@@ -74,11 +73,8 @@ def pieces(model: ModelIndex, original: ModelIndex, opaque: Set[str], unknown: O
 class _Pairs:
     """The pairs of values in a graph and the one that it stands for."""
 
-    def __init__(
-        self, model: ModelIndex, original: ModelIndex, scope: Mapping[str, ir.Value], opaque: Set[str]
-    ) -> None:
-        self.constants = model.constants | original.constants
-        self._scope, self._opaque = scope, opaque
+    def __init__(self, constants: Set[ir.Value], scope: Mapping[str, ir.Value], opaque: Set[str]) -> None:
+        self.constants, self._scope, self._opaque = constants, scope, opaque
         self._known: dict[ir.Value, ir.Value | None] = {}
 
     def known(self, value: ir.Value) -> ir.Value | None:
