@@ -10,7 +10,7 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
-from relayout.verification.counterparts import Counterparts, ancestors, source_name
+from relayout.verification.counterparts import Counterparts, ancestors, source_name, through_transposes
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import OURS, AxisNames, constant_ints, small_constant
 from relayout.verification.requirements import node_label
@@ -151,7 +151,8 @@ def _check_numbers(node: ir.Node, counterpart: ir.Node, source: ir.Value | None)
     if node.op_type not in _NUMBERED or node.domain or counterpart.domain or source is None or source.shape is None:
         return
     format_ = _relative(node.outputs[0], source, len(source.shape))
-    behind = _transposed(source, counterpart.outputs[0])
+    # None if other operators than Transposes make the value of the counterpart's result.
+    behind = next((axes for each, axes in through_transposes(source) if each is counterpart.outputs[0]), None)
     if format_ is None or format_.permutation is None or behind is None or len(format_.permutation) != len(behind):
         return
     order = [behind[axis] for axis in format_.permutation]
@@ -170,18 +171,6 @@ def _check_numbers(node: ir.Node, counterpart: ir.Node, source: ir.Value | None)
                 found=f"numbers of the axes {_listed(found)}",
                 message=f"operand {n} of this {node.op_type} has the numbers of other axes than in the original",
             )
-
-
-def _transposed(value: ir.Value, source: ir.Value) -> list[int] | None:
-    """The axes of `source` in a value that Transposes make of it; None if other operators do."""
-    axes = list(range(len(value.shape or ())))
-    while value is not source:
-        node = value.producer()
-        perm = node.attributes.get_ints("perm") if node is not None and node.op_type == "Transpose" else None
-        if node is None or perm is None or node.inputs[0] is None or len(perm) != len(axes):
-            return None
-        axes, value = [perm[axis] for axis in axes], node.inputs[0]
-    return axes
 
 
 _Numbers = dict[int, tuple[int, int]]

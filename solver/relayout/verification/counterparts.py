@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 from itertools import chain
 
@@ -28,11 +28,13 @@ __all__ = [
     "Original",
     "OriginalIndex",
     "ancestors",
+    "behind_transposes",
     "behind_views",
     "bodies_of",
     "counterpart",
     "first_result",
     "source_name",
+    "through_transposes",
 ]
 
 COPY = re.compile(r"_laid(_\d+)?$")
@@ -170,6 +172,26 @@ def behind_views(node: ir.Node) -> ir.Node:
     while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
         node = producer
     return node
+
+
+def through_transposes(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[int, ...]]]:
+    """The value, and one after the other those that Transposes make it of, each with the axis of it that each axis of
+    the value is."""
+    axes = tuple(range(len(value.shape or ())))
+    yield value, axes
+    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain == "":
+        source = node.inputs[0]
+        perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()
+        if source is None or len(perm) != len(axes):
+            return
+        value, axes = source, tuple([perm[axis] for axis in axes])
+        yield value, axes
+
+
+def behind_transposes(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+    """The last of `through_transposes`."""
+    *_, last = through_transposes(value)
+    return last
 
 
 def bodies_of(node: ir.Node) -> dict[str, ir.Graph]:

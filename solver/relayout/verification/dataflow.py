@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, Counterparts, counterpart, source_name
+from relayout.verification.counterparts import COPY, VIEWS, Counterparts, behind_transposes, counterpart, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
@@ -194,7 +194,7 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
             continue  # a Transpose of the original's own: its result is annotated against another value
         read = sources[source_name(before)]
         stands_for = sources.get(COPY.sub("", source_name(after)), read)
-        frames = _axes_at_root(read), _axes_at_root(stands_for)
+        frames = behind_transposes(read), behind_transposes(stands_for)
         if frames[0][0] is not frames[1][0]:
             continue  # their axes are counted in different values
         rank = len(before.shape)
@@ -225,7 +225,7 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
         if not text[:1].isdecimal() or mine is None or theirs is None:
             continue
         # A result is no copy by a Transpose, for its producer is the node.
-        at = _axes_at_root if n < len(node.inputs) else _own_axes
+        at = behind_transposes if n < len(node.inputs) else _own_axes
         (root, axes), (wanted, counted) = at(mine), at(theirs)
         earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(counted))))
         order = [earlier.index(axis) for axis in text.split(",") if axis in earlier]
@@ -247,18 +247,6 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
 
 def _own_axes(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     return value, tuple(range(len(value.shape or ())))
-
-
-def _axes_at_root(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
-    """The value before the Transposes that make this one, and which of its axes each axis of this one is."""
-    value, axes = _own_axes(value)
-    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain == "":
-        source = node.inputs[0]
-        perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()
-        if source is None or len(perm) != len(axes):
-            break
-        value, axes = source, tuple(perm[axis] for axis in axes)
-    return value, axes
 
 
 def _renamed(format_: MemoryFormat, axes: Sequence[int]) -> MemoryFormat:

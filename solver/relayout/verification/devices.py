@@ -14,7 +14,7 @@ from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 from relayout.ops import graphs_of
 from relayout.report.schema import Finding, Severity
-from relayout.verification.counterparts import VIEWS, Counterparts, behind_views, counterpart
+from relayout.verification.counterparts import VIEWS, Counterparts, behind_transposes, behind_views, counterpart
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
@@ -193,8 +193,8 @@ class _Shardings:
             names = (kind.results if is_result else kind.inputs)[n]
             name = names[axis] if names is not None else None
             return ("", name) if name is not None else None
-        value, axis = _behind_transposes(value, axis)
-        graph = node.graph
+        value, axes = behind_transposes(value)
+        axis, graph = axes[axis], node.graph
         source = counterpart(value, self._scopes[graph]) if graph in self._scopes else None
         if source is None:
             return None
@@ -202,18 +202,9 @@ class _Shardings:
         own = format_.axes[axis] if format_ is not None and axis < len(format_.axes) else axis
         if own is None or ((theirs := memory_format_of(source)) is not None and own not in theirs.axes):
             return None
-        source, own = _behind_transposes(source, own if theirs is None else theirs.axes.index(own))
-        return str(source.name), own
-
-
-def _behind_transposes(value: ir.Value, axis: int) -> tuple[ir.Value, int]:
-    """The value that Transposes make this one of, and the axis of it that is this one's."""
-    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
-        given = node.attributes.get("perm")
-        rank = len(value.shape) if value.shape is not None else 0
-        axis = given.as_ints()[axis] if given is not None else rank - 1 - axis
-        value = node.inputs[0]
-    return value, axis
+        own = own if theirs is None else theirs.axes.index(own)
+        source, axes = behind_transposes(source)
+        return str(source.name), axes[own] if axes else own
 
 
 def _sharding(
