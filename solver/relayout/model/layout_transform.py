@@ -24,7 +24,7 @@ from relayout.layout.memory_format import Extent, normal_form
 from relayout.model.emit import Emitter, Physical
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, extents_by_name, replace_entries, subgraphs_of
+from relayout.model.proto_graphs import copied, extents_by_name, opset_of, own_names, replace_entries, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["deduce_permutations"]
@@ -54,8 +54,7 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer, kinds: Iterable[Ki
         else:
             node.domain, node.op_type = PACKING
             packing = packing or node
-    names = _value_names(proto) if packing is not None else set()
-    opset = next((each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS), 1)
+    names, opset = set[str]().union(*map(own_names, subgraphs_of(proto.graph))), opset_of(proto.opset_import)
     while packing is not None:
         # A chain of them is written out one after the other: each makes the shape of the next one known.
         shapes = _shapes(infer(copied(proto)))
@@ -135,14 +134,6 @@ def _become_transpose(node: onnx.NodeProto, source: Layout, target: Layout) -> N
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
-
-
-def _value_names(proto: onnx.ModelProto) -> set[str]:
-    names: set[str] = set()
-    for graph in subgraphs_of(proto.graph):
-        names.update(value.name for value in (*graph.input, *graph.initializer))
-        names.update(output for node in graph.node for output in node.output)
-    return names
 
 
 def _shapes(inferred: onnx.ModelProto) -> dict[str, Extents]:

@@ -24,6 +24,7 @@ from relayout.model.proto_graphs import (
     declared_values,
     graphs_inside,
     nodes_inside,
+    opset_of,
     replace_entries,
     subgraphs_of,
 )
@@ -62,7 +63,7 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
     """The canonical form of `proto`, which may be changed in place, and its structure; warnings are appended to
     `notes`."""
     _name_opsets(proto)
-    if next(opset.version for opset in proto.opset_import if not opset.domain) < CONSTANT_OF_ANY_TYPE:
+    if opset_of(proto.opset_import) < CONSTANT_OF_ANY_TYPE:
         _store_constants(proto, notes)
     used = {domain for domain, *_ in structure.kinds}
     operators = {operator for _, operator, *_ in structure.kinds}
@@ -230,7 +231,7 @@ def _ints(node: onnx.NodeProto, attribute: str) -> list[int]:
 def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
     """Write onnxruntime's FusedConv and FusedGemm as ONNX's operators, in subgraphs too: a convolution that backends
     know, and an activation. onnxruntime fuses them again when it loads the model. Returns whether there are any."""
-    opset = next(each.version for each in proto.opset_import if not each.domain)
+    opset = opset_of(proto.opset_import)
     graphs = list(subgraphs_of(proto.graph))
     taken = {name for graph in graphs for node in graph.node[:] for name in (node.name, *node.output)}
     taken |= {each.name for graph in graphs for each in (*graph.input, *graph.initializer)}

@@ -6,11 +6,11 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.model.proto_graphs import (
-    STANDARD_DOMAINS,
     copied,
     declared_values,
     graphs_inside,
     nodes_inside,
+    opset_of,
     replace_entries,
 )
 from relayout.model.structure import OLDEST_OPSET
@@ -20,7 +20,7 @@ __all__ = ["is_lifted", "lifted"]
 
 def is_lifted(proto: onnx.ModelProto) -> bool:
     """Whether the model is older than what relayout reads."""
-    return 1 <= _version(proto) < OLDEST_OPSET
+    return 1 <= opset_of(proto.opset_import, OLDEST_OPSET) < OLDEST_OPSET
 
 
 def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
@@ -30,7 +30,7 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
     """
     if not is_lifted(proto):
         return proto
-    version = _version(proto)
+    version = opset_of(proto.opset_import, OLDEST_OPSET)
     from onnx import version_converter
 
     try:
@@ -58,10 +58,6 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
         ) from error
     notes.append(f"opset {version} was converted to opset {OLDEST_OPSET} by onnx's version converter")
     return lifted
-
-
-def _version(proto: onnx.ModelProto) -> int:
-    return next((opset.version for opset in proto.opset_import if opset.domain in STANDARD_DOMAINS), OLDEST_OPSET)
 
 
 def _align(graph: onnx.GraphProto) -> None:

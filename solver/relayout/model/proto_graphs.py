@@ -14,6 +14,7 @@ import onnx
 
 __all__ = [
     "STANDARD_DOMAINS",
+    "attributes_of",
     "branch_taken",
     "copied",
     "copy_fields",
@@ -22,6 +23,8 @@ __all__ = [
     "graphs_in",
     "graphs_inside",
     "nodes_inside",
+    "opset_of",
+    "own_names",
     "replace_entries",
     "static_shape",
     "subgraphs_of",
@@ -95,6 +98,22 @@ def static_shape(kind: onnx.TypeProto) -> tuple[int, ...] | None:
     dims = kind.tensor_type.shape.dim
     known = tuple([dim.dim_value for dim in dims if dim.HasField("dim_value")])
     return known if len(known) == len(dims) else None
+
+
+def opset_of(imports: Iterable[onnx.OperatorSetIdProto], default: int = 1) -> int:
+    """The version of ONNX's own operators among these imports."""
+    return next((each.version for each in imports if each.domain in STANDARD_DOMAINS), default)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The values of a node's attributes by name."""
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+
+
+def own_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of a graph's own values: its inputs, constants, and results of its nodes."""
+    names = {each.name for each in (*graph.input, *graph.initializer)}
+    return names.union(*(node.output for node in graph.node))
 
 
 def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -27,13 +27,12 @@ from relayout.model.dims.inference_placeholders import (
     lend,
     misread_operands,
     needs_placeholders,
-    opset_of,
 )
 from relayout.model.dims.loop_states import declare_results, with_carried_states
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.dims.shape_merging import name_generated_anew, names_in
 from relayout.model.operator_schema import has_body
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, replace_entries, subgraphs_of
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, graphs_inside, opset_of, replace_entries, subgraphs_of
 from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.ops import graphs_of, nested_graphs
@@ -130,7 +129,8 @@ def infer_shapes(
     probe, denoted = proto, _denotations(proto.graph)
     has_absent = needs_placeholders(proto, in_nodes=has_graphs or has_tensors)
     has_subgraphs = has_graphs and bool(graphs_inside(proto.graph.node))
-    if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph, opset_of(proto)):
+    opset = opset_of(proto.opset_import)
+    if has_absent or has_subgraphs or misread_operands(proto.graph) or blind_slices(proto.graph, opset):
         probe = copied(proto)
         lend(probe.graph, {})
         hide(probe)

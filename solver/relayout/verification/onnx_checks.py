@@ -14,7 +14,7 @@ from relayout.layout.layout import Layout
 from relayout.model.dims.inference_placeholders import hide
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.proto_graphs import extents_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import extents_in, graphs_inside, opset_of, subgraphs_of
 from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -100,8 +100,7 @@ def _objection_without_contributed(proto: onnx.ModelProto, graphs: Iterable[onnx
 
 
 def _is_defined(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
-    opset = next((each.version for each in proto.opset_import if each.domain == ""), 1)
-    return onnx.defs.has(node.op_type, max_inclusive_version=opset)
+    return onnx.defs.has(node.op_type, max_inclusive_version=opset_of(proto.opset_import))
 
 
 def _check_types(model: ir.Model, hidden: onnx.ModelProto, *, is_valid: bool) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from relayout.model.proto_graphs import (
     copied,
     declared_values,
     graphs_inside,
+    own_names,
     replace_entries,
     static_shape,
     subgraphs_of,
@@ -241,7 +242,7 @@ def _values_inside(
     ]
     stored = {**stored, **_stored(graph, read)}
     for inner in graphs_inside(graph.node):
-        own = _made_in(inner)
+        own = own_names(inner)
         seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
         around, constant = ({n: v for n, v in each.items() if n not in own} for each in (computed, stored))
         computing = _computing(inner)
@@ -251,12 +252,6 @@ def _values_inside(
         around |= found
         yield _Inside(inner, found, around.keys(), seen)
         yield from _values_inside(inner, around, seen, opsets, constant)
-
-
-def _made_in(graph: onnx.GraphProto) -> set[str]:
-    """The names of the graph's own values."""
-    made = {name for node in graph.node for name in node.output}
-    return made.union(value.name for value in (*graph.input, *graph.initializer))
 
 
 def _asked_shapes(
@@ -332,7 +327,7 @@ def _of_branch(
     branch = branch_taken(node, known)
     if branch is None:
         return {}
-    own, computing = _made_in(branch), _computing(branch)
+    own, computing = own_names(branch), _computing(branch)
     inner = {name: value for name, value in known.items() if name not in own} | _stored(branch, computing)
     _compute(computing, {name: shape for name, shape in shapes.items() if name not in own}, inner, opsets)
     results = zip(node.output, branch.output, strict=True)

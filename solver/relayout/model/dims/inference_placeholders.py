@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    declared_values,
+    graphs_in,
+    graphs_inside,
+    opset_of,
+    own_names,
+    subgraphs_of,
+)
 from relayout.model.tensor_types import is_absent
 
 __all__ = [
@@ -23,7 +31,6 @@ __all__ = [
     "lend",
     "misread_operands",
     "needs_placeholders",
-    "opset_of",
 ]
 
 LARGEST_KEPT = 1024
@@ -92,7 +99,7 @@ def _insert(graph: onnx.GraphProto) -> None:
 def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
     """Give the graphs inside `graph` copies of the shapes, axes and scales around them that they read: inference does
     not look for the values of constants outside of a graph."""
-    fed, defined = {value.name for value in graph.input}, _defined(graph)
+    fed, defined = {value.name for value in graph.input}, own_names(graph)
     here = {name: tensor for name, tensor in outer.items() if name not in defined}
     here |= {tensor.name: tensor for tensor in graph.initializer if _is_looked_at(tensor) and tensor.name not in fed}
     for node in graph.node:
@@ -103,13 +110,8 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
             for inner in graphs_in(attribute):
                 lend(inner, here)
                 read = dict.fromkeys(name for each in inner.node for name in each.input)
-                own = _defined(inner)
+                own = own_names(inner)
                 inner.initializer.extend(here[name] for name in read if name in here and name not in own)
-
-
-def opset_of(proto: onnx.ModelProto) -> int:
-    """The version of ONNX's operators; 1 where the model imports none."""
-    return next((each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS), 1)
 
 
 def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
@@ -192,7 +194,7 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
 def hide(proto: onnx.ModelProto, *, has_graphs: bool = True) -> None:
     """Hide the values of `misread_operands` and the starts of `blind_slices` from onnx's inference, in all graphs.
     `has_graphs`: there may be some inside the outermost one."""
-    opset = opset_of(proto)
+    opset = opset_of(proto.opset_import)
     for graph in [*subgraphs_of(proto.graph)] if has_graphs else [proto.graph]:
         _hide(graph, opset)
 
@@ -213,12 +215,6 @@ def _hide(graph: onnx.GraphProto, opset: int) -> None:
             hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
             graph.node.insert(index, onnx.helper.make_node(operator, operands, [hidden], PLACEHOLDER))
             node.input[place] = hidden
-
-
-def _defined(graph: onnx.GraphProto) -> set[str]:
-    """The names of a graph's own values."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    return own.union(*(node.output for node in graph.node))
 
 
 def _is_looked_at(tensor: onnx.TensorProto) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, graphs_inside, static_shape
+from relayout.model.proto_graphs import graphs_inside, opset_of, static_shape
 
 __all__ = ["evaluated_alone", "inferred_alone"]
 
@@ -43,8 +43,8 @@ def inferred_alone(
     Empty where a shape or an element type of an operand is missing, and for a node that has graphs, contradicts itself,
     or has an operator that ONNX does not define. `node` is in ONNX's domain."""
     names = {name for name in node.input if name}
-    version = next((each.version for each in opsets if each.domain in STANDARD_DOMAINS), None)
-    if version is None or not names <= shapes.keys() & kinds.keys() or graphs_inside([node]):
+    version = opset_of(opsets, 0)
+    if not version or not names <= shapes.keys() & kinds.keys() or graphs_inside([node]):
         return {}
     types = {name: onnx.helper.make_tensor_type_proto(kinds[name], shapes[name]) for name in names}
     data = {name: numpy_helper.from_array(known[name], name) for name in names if name in known}

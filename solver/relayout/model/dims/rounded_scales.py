@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import floor
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +16,7 @@ from onnx import numpy_helper
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.model.proto_graphs import attributes_of
 from relayout.ops.operand_roles import OWN_DOMAIN, data_letters
 
 __all__ = ["Extents", "rounded_scales", "scales_that_infer"]
@@ -59,13 +59,14 @@ def scales_that_infer(node: onnx.NodeProto, scales: np.ndarray, extents: Extents
 
 def _scaled(node: onnx.NodeProto, extents: Extents) -> Extents:
     """The extents of the axes that have a scale each, in the order of the scales; empty where that is not known."""
-    axes = _given(node, "axes")
+    given = attributes_of(node)
+    axes = given.get("axes")
     if axes is not None:
         return [extents[axis] for axis in axes] if all(-len(extents) <= axis < len(extents) for axis in axes) else []
     if node.domain != OWN_DOMAIN:
         return extents
     try:
-        layout = Layout.parse((_given(node, "data_layout") or b"").decode())
+        layout = Layout.parse(given.get("data_layout", b"").decode())
     except (LayoutSyntaxError, UnicodeDecodeError):
         return []
     if len(layout.names) != len(extents):
@@ -74,8 +75,3 @@ def _scaled(node: onnx.NodeProto, extents: Extents) -> Extents:
     other = {layout.names[index].upper() for index, _, _ in layout.numbers}
     known = {name: extent for name, extent in zip(layout.names, extents, strict=True) if name not in other}
     return [known.get(letter) for letter in data_letters(len({name.upper() for name in layout.names})) or ""]
-
-
-def _given(node: onnx.NodeProto, name: str) -> Any:
-    """The value of an attribute; None without it."""
-    return next((onnx.helper.get_attribute_value(each) for each in node.attribute if each.name == name), None)

@@ -17,7 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_multiple, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values
+from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, declared_values
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
@@ -122,7 +122,7 @@ def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -
 
 def _after_window(node: onnx.NodeProto, values: _Values) -> _Dims:
     """The extents of the result of a window, or of a transposed convolution."""
-    given, read = _attributes(node), values.extents(node.input[0])
+    given, read = attributes_of(node), values.extents(node.input[0])
     place = _KERNELS[node.op_type]
     kernel = node.input[place] if place is not None and place < len(node.input) else ""
     window = given.get("kernel_shape") or (values.stored.get(kernel) or _numbers(values.dims.get(kernel, [])))[2:]
@@ -178,7 +178,7 @@ def _behind_transposed(
 
 def _after_pad(node: onnx.NodeProto, values: _Values) -> _Dims:
     """The extents of a pad's result; none where it is not known what is added."""
-    pads = _attributes(node).get("pads")
+    pads = attributes_of(node).get("pads")
     if pads is None:
         pads = values.integers(node.input[1])
     axes = values.integers(node.input[3]) if any(node.input[3:]) else [*range(len(pads) // 2)]
@@ -211,7 +211,7 @@ def _after_shift(node: onnx.NodeProto, values: _Values) -> _Dims:
     is_whole = before.start == 0 and behind.start == before.end and behind.end >= UNBOUNDED
     if (behind.source, behind.axis) != (before.source, before.axis) or not is_whole:
         return []
-    read, axis = values.extents(behind.source), _attributes(node).get("axis", 0)
+    read, axis = values.extents(behind.source), attributes_of(node).get("axis", 0)
     rank = len(values.dims[node.output[0]])
     if len(read) != rank or not -rank <= axis < rank or (axis - behind.axis) % rank:
         return []
@@ -231,7 +231,7 @@ def _after_resize(node: onnx.NodeProto, values: _Values) -> _Dims:
 
 def _scales(node: onnx.NodeProto, values: _Values) -> list[float]:
     """The constant scales of a resize, one a dim; none where they are not known, or where other inputs count too."""
-    given = _attributes(node)
+    given = attributes_of(node)
     if "scales" in given:
         return list(given["scales"])
     if "axes" in given or given.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
@@ -271,10 +271,6 @@ _RULES: dict[str, Callable[[onnx.NodeProto, _Values], _Dims]] = {
     "Pad": _after_pad,
     "Slice": _enter_cut,
 }
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
 def _longer(extent: _Formula | None, added: int) -> _Formula | None:

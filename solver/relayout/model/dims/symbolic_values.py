@@ -40,7 +40,7 @@ from relayout.model.dims.symbolic_vectors import (
     Vector,
     constant,
 )
-from relayout.model.proto_graphs import STANDARD_DOMAINS, branch_taken, declared_values
+from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, branch_taken, declared_values, own_names
 
 __all__ = ["Symbols"]
 
@@ -138,7 +138,7 @@ class Symbols:
         return {old: int(new.factor) for old, new in self._same.items() if not new.names and new.factor >= 0}
 
     def _follow(self, node: onnx.NodeProto) -> None:
-        given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        given = attributes_of(node)
         given[KIND] = self._kinds.get(node.output[0], 0)
         if node.op_type in ("Shape", "Size"):
             own = self._shape_of(node.input[0])
@@ -183,8 +183,7 @@ class Symbols:
         if branch is None:
             return
         passed = {each.output[0]: each.input[0] for each in branch.node if each.op_type == "Identity"}
-        made = {name for each in branch.node for name in each.output}
-        made.update(tensor.name for tensor in branch.initializer)
+        made = own_names(branch)
         for name, result in zip(node.output, branch.output, strict=True):
             source = result.name
             while source in passed:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from relayout.model.proto_graphs import graphs_inside
 from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constants import constants_of
 from relayout.verification.numeric.inputs import divides
@@ -50,9 +51,8 @@ def check_divisors(graph: onnx.GraphProto, types: Mapping[str, ir.DataType]) -> 
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                check_divisors(body, types)
+        for body in graphs_inside([node]):
+            check_divisors(body, types)
         if node.op_type in ("Div", "Mod") and node.domain == "" and node.output[0] in types:
             graph.node.extend(_checked(node, types[node.output[0]]))
         graph.node.append(node)

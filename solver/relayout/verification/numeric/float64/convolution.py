@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 
+from relayout.model.proto_graphs import attributes_of
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["average", "convolve", "convolve_transposed", "is_plain"]
@@ -25,7 +26,7 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
 
     Some rows at a time, the elements of each window become a column of a matrix (im2col).
     """
-    given = _attributes(node)
+    given = attributes_of(node)
     batch, channels, *space = picture.shape
     window = kernel.shape[2:]
     rank, strides = len(window), given.get("strides") or [1] * len(window)
@@ -52,7 +53,7 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
 
 def is_plain(node: onnx.NodeProto) -> bool:
     """Whether nothing but the pads gives the extents of the result."""
-    given = _attributes(node)
+    given = attributes_of(node)
     return (
         given.get("auto_pad", b"NOTSET") == b"NOTSET" and not given.get("output_shape") and not given.get("ceil_mode")
     )
@@ -64,7 +65,7 @@ def convolve_transposed(node: onnx.NodeProto, picture: Array, kernel: Array, bia
 
     Each element of the window adds a product of matrices to the result, at the strides.
     """
-    given = _attributes(node)
+    given = attributes_of(node)
     batch, channels, *space = picture.shape
     each, window = kernel.shape[1], kernel.shape[2:]
     rank, groups = len(window), int(given.get("group", 1))
@@ -85,7 +86,7 @@ def convolve_transposed(node: onnx.NodeProto, picture: Array, kernel: Array, bia
 
 def average(node: onnx.NodeProto, picture: Array) -> Array:
     """ONNX's AveragePool, if it `is_plain`: `picture` is [N, C, *space]."""
-    given = _attributes(node)
+    given = attributes_of(node)
     space, window = picture.shape[2:], given["kernel_shape"]
     rank = len(window)
     strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
@@ -109,10 +110,6 @@ def _steps(
         for start, extent, step in zip(starts, extents, strides, strict=True)
     )
     return (slice(None), slice(None), *steps)
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def _pads(

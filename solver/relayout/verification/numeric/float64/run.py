@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, opset_of
 from relayout.model.runtime import plain_session
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.deadline import Deadline, UndecidedError
@@ -206,7 +206,7 @@ def _as_of_opset_20(model: Steps, node: onnx.NodeProto) -> tuple[Steps, onnx.Nod
         if attribute.name == "mode":
             attribute.s = _GRID_MODES.get(attribute.s, attribute.s)
     others = [each for each in model.opsets if each.domain not in STANDARD_DOMAINS]
-    own = next((each.version for each in model.opsets if each.domain in STANDARD_DOMAINS), 1)
+    own = opset_of(model.opsets)
     return replace(model, opsets=(helper.make_opsetid("", max(own, 20)), *others)), copy
 
 
@@ -214,7 +214,7 @@ def _selects_in_float32(model: Steps, node: onnx.NodeProto) -> bool:
     """Whether ONNX defines the operator for float32 and not for float64, with indices alone as its results."""
     if node.domain not in STANDARD_DOMAINS:
         return False
-    version = next((each.version for each in model.opsets if each.domain in STANDARD_DOMAINS), 1)
+    version = opset_of(model.opsets)
     try:
         schema = onnx.defs.get_schema(node.op_type, version, "")
     except onnx.defs.SchemaError:

@@ -23,6 +23,7 @@ from relayout.model.proto_graphs import (
     graphs_in,
     graphs_inside,
     nodes_inside,
+    own_names,
     replace_entries,
     subgraphs_of,
 )
@@ -329,8 +330,7 @@ def _reads(node: onnx.NodeProto) -> dict[str, None]:
     """The names that a node reads, in order, without those that its bodies make."""
     names = dict.fromkeys(name for name in node.input if name)
     for graph in graphs_inside([node]):
-        own = {entry.name for entry in (*graph.input, *graph.initializer)}
-        own.update(name for each in graph.node for name in each.output)
+        own = own_names(graph)
         inner = [name for each in graph.node for name in _reads(each)]
         inner += [entry.name for entry in graph.output]
         names.update(dict.fromkeys(name for name in inner if name not in own))
