@@ -15,6 +15,7 @@ from relayout.layout.conversion import Dims, Stage, dims_shape, flat, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.layout.terms import dividend_of, term_of
+from relayout.model.proto_graphs import unused_name
 from relayout.ops import Edit
 
 # Before this opset a Constant can only be a float.
@@ -116,11 +117,7 @@ class Emitter:
 
     def fresh(self, stem: str) -> str:
         """A value or node name that the model does not have yet: the stem itself, or with a number."""
-        name, count = stem, 1
-        while name in self._names:
-            name, count = f"{stem}_{count}", count + 1
-        self._names.add(name)
-        return name
+        return unused_name(stem, self._names)
 
     def integers(self, stem: str, values: Sequence[int]) -> ir.Value:
         """A new constant vector of int64."""

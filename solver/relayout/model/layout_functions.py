@@ -20,7 +20,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, source_order
 from relayout.model.emit import Emitter, Physical
 from relayout.model.operator_schema import attribute_number
-from relayout.model.proto_graphs import nodes_inside
+from relayout.model.proto_graphs import nodes_inside, unused_name
 from relayout.ops import all_nodes
 from relayout.ops.operand_roles import (
     DATA,
@@ -202,7 +202,7 @@ def ensure_function(model: ir.Model, signature: Signature) -> str:
         return overload
     stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
     taken = {key[2] for key in model.functions if key[0] == OWN_DOMAIN and key[1] == signature.operator}
-    overload = "" if "" not in taken else _free(stem, taken)
+    overload = "" if "" not in taken else unused_name(stem, taken, first=2)
     function = _function(model, signature, overload)
     model.functions[function.identifier()] = function
     model.opset_imports.setdefault(OWN_DOMAIN, 1)
@@ -210,13 +210,6 @@ def ensure_function(model: ir.Model, signature: Signature) -> str:
         model.ir_version = max(model.ir_version, OVERLOADS_SINCE_IR_VERSION)
     known[signature] = overload
     return overload
-
-
-def _free(stem: str, taken: set[str]) -> str:
-    name, count = stem, 2
-    while name in taken:
-        name, count = f"{stem}_{count}", count + 1
-    return name
 
 
 def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Function:

@@ -27,6 +27,7 @@ from relayout.model.proto_graphs import (
     opset_of,
     replace_entries,
     subgraphs_of,
+    unused_name,
 )
 from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 from relayout.ops.contributed import CONTRIBUTED
@@ -235,22 +236,13 @@ def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
     graphs = list(subgraphs_of(proto.graph))
     taken = {name for graph in graphs for node in graph.node[:] for name in (node.name, *node.output)}
     taken |= {each.name for graph in graphs for each in (*graph.input, *graph.initializer)}
-
-    def unique(stem: str) -> str:
-        name, count = stem, 1
-        while name in taken:
-            count += 1
-            name = f"{stem}_{count}"
-        taken.add(name)
-        return name
-
     split = Counter[str]()
     # The innermost first: an entry that is put back is a copy, with the graphs inside it.
     for graph in reversed(graphs):
         types = {tensor.name: tensor.data_type for tensor in graph.initializer[:]}
         nodes: list[onnx.NodeProto] = []
         for node in graph.node[:]:
-            parts = _parts_of_fused(node, opset, types, unique)
+            parts = _parts_of_fused(node, opset, types, taken)
             split[node.op_type] += bool(parts)
             nodes += parts or [node]
         replace_entries(graph.node, nodes)
@@ -260,7 +252,7 @@ def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
 
 
 def _parts_of_fused(
-    node: onnx.NodeProto, opset: int, types: Mapping[str, int], unique: Callable[[str], str]
+    node: onnx.NodeProto, opset: int, types: Mapping[str, int], taken: set[str]
 ) -> list[onnx.NodeProto]:
     """ONNX's operators that compute the same as `node`; none where it is another operator, or is not known so well."""
     if node.domain != CONTRIBUTED or node.op_type not in FUSED or len(node.input) < 2 or len(node.output) != 1:
@@ -283,8 +275,8 @@ def _parts_of_fused(
     def add(
         kind: str, operands: list[str], attributes: Iterable[onnx.AttributeProto] = (), is_last: bool = False
     ) -> str:
-        result = node.output[0] if is_last else unique(f"{node.output[0]}_{kind}")
-        name = node.name if not parts or not node.name else unique(f"{node.name}_{kind}")
+        result = node.output[0] if is_last else unused_name(f"{node.output[0]}_{kind}", taken, first=2)
+        name = node.name if not parts or not node.name else unused_name(f"{node.name}_{kind}", taken, first=2)
         parts.append(onnx.helper.make_node(kind, operands, [result], name))
         parts[-1].attribute.extend(attributes)
         return result
@@ -440,15 +432,11 @@ def _clear_unread_results(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIden
 
 def _make_names_unique(graph: ir.Graph, own: Set[ir.Value]) -> None:
     """Rename the values that are not the graph's `own`, in subgraphs too, so that names are unique."""
-    taken = {value.name for value in own}
+    taken = {value.name or "" for value in own}
     for value in dict.fromkeys(_values(graph)):
         if value in own or not value.name:
             continue
-        stem, count = value.name, 1
-        while value.name in taken:
-            count += 1
-            value.name = f"{stem}_{count}"
-        taken.add(value.name)
+        value.name = unused_name(value.name, taken, first=2)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -1,4 +1,4 @@
-"""The graphs and nodes inside the nodes of a protobuf, and copies of messages.
+"""The graphs, nodes and names inside a protobuf, and copies of messages.
 
 Loops over many nodes read a repeated field as a list, by the slice `[:]`. An iterator over the field itself ends with
 an exception in protobuf's library, and takes three times as long.
@@ -28,6 +28,7 @@ __all__ = [
     "replace_entries",
     "static_shape",
     "subgraphs_of",
+    "unused_name",
 ]
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
@@ -114,6 +115,15 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
     """The names of a graph's own values: its inputs, constants, and results of its nodes."""
     names = {each.name for each in (*graph.input, *graph.initializer)}
     return names.union(*(node.output for node in graph.node))
+
+
+def unused_name(stem: str, taken: set[str], first: int = 1) -> str:
+    """The stem, or with a number from `first` on, whichever is not `taken` first; it is taken from now on."""
+    name, number = stem, first
+    while name in taken:
+        name, number = f"{stem}_{number}", number + 1
+    taken.add(name)
+    return name
 
 
 def nodes_inside(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -15,7 +15,7 @@ import onnx
 
 from relayout.layout.terms import GENERATED, NAME
 from relayout.model.dims.dim_unification import rename
-from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of
+from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of, unused_name
 
 __all__ = ["merge_shapes", "name_generated_anew", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
 
@@ -87,8 +87,7 @@ def name_input_dims(graph: onnx.GraphProto) -> None:
     for name in sorted(given.intersection(read)):
         if name.startswith(GENERATED):
             stem = GENERATED.removesuffix("_") + name.removeprefix(GENERATED)
-            renamed[name] = next(each for each in chain([stem], (f"{stem}_{n}" for n in count(1))) if each not in taken)
-            taken.add(renamed[name])
+            renamed[name] = unused_name(stem, taken)
     if renamed:
         rename(graph, renamed)
     open_ = [
@@ -98,8 +97,7 @@ def name_input_dims(graph: onnx.GraphProto) -> None:
         if dim.WhichOneof("value") is None
     ]
     for stem, dim in open_:
-        dim.dim_param = next(name for name in chain([stem], (f"{stem}_{n}" for n in count(1))) if name not in taken)
-        taken.add(dim.dim_param)
+        dim.dim_param = unused_name(stem, taken)
 
 
 def share_input_shapes(graph: onnx.GraphProto) -> None:
