@@ -281,8 +281,7 @@ def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:
     taken = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value is not None}
     taken |= {value.name for value in graph.inputs} | set(graph.initializers)
     name = next(name for n in count() if (name := f"{result.name}_zero" + (f"_{n}" if n else "")) not in taken)
-    zero = ir.tensor(np.zeros((1, 1), result.dtype.numpy()), name=name)
-    summand = ir.Value(name=name, shape=ir.Shape(zero.shape.numpy()), type=ir.TensorType(zero.dtype), const_value=zero)
+    summand = ir.val(name, const_value=ir.tensor(np.zeros((1, 1), result.dtype.numpy()), name=name))
     graph.register_initializer(summand)
     dot.resize_inputs(3)
     dot.replace_input_with(2, summand)

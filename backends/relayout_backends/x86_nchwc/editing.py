@@ -70,8 +70,7 @@ class Editing:
     def constant(self, stem: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A new constant of the graph."""
         tensor.name = self.name(stem)
-        shape = ir.Shape(tensor.shape.numpy())
-        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        value = ir.val(tensor.name, const_value=tensor)
         self.graph.register_initializer(value)
         return value
 

@@ -80,8 +80,7 @@ class DryRun(ChosenOrder):
         return value
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
-        tensor = ir.Tensor(array, name=stem)
-        return ir.Value(name=stem, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        return ir.val(stem, const_value=ir.Tensor(array, name=stem))
 
     def emit_dims(
         self,

@@ -135,7 +135,7 @@ class Emitter:
             made = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])
             self.emitted.append(made)
             return made.outputs[0]
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.val(name, const_value=tensor)
         self.constants.append(value)
         return value
 

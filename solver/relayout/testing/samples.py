@@ -55,8 +55,7 @@ class Sample:
             shape = () if operator in _QUANTIZED else (self.channels,)
         if role == KERNEL and not self.has_constant_kernel:
             return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
-        tensor = ir.tensor(np.ones(shape, dtype.numpy()), name=name)
-        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
+        return ir.val(name, const_value=ir.tensor(np.ones(shape, dtype.numpy()), name=name))
 
     def _attributes(self, operator: str) -> list[ir.Attr]:
         """The attributes that the operator's schema requires, and the window of a convolution."""

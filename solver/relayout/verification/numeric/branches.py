@@ -84,8 +84,7 @@ def forced(model: ir.Model, forcing: Forcing) -> ir.Model:
 
 def _given(graph: ir.Graph, name: str, data: np.ndarray[tuple[()], np.dtype[np.generic]]) -> ir.Value:
     """A new constant of the graph, a scalar."""
-    constant = ir.Value(name=name, const_value=ir.tensor(data, name=name))
-    constant.shape, constant.type = ir.Shape(()), ir.TensorType(ir.DataType.from_numpy(data.dtype))
+    constant = ir.val(name, const_value=ir.tensor(data, name=name))
     graph.register_initializer(constant)
     return constant
 

@@ -74,8 +74,7 @@ def _filters(model: ir.Model) -> Iterator[ir.Node]:
 
 def _stored(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     full = f"{_NAME}_{name}"
-    tensor = ir.tensor(array, name=full)
-    value = ir.Value(name=full, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    value = ir.val(full, const_value=ir.tensor(array, name=full))
     graph.register_initializer(value)
     return value
 
