@@ -13,7 +13,7 @@ from relayout.model.operator_schema import check_auto_pad, check_node
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
-__all__ = ["Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
+__all__ = ["DEEPEST_SUBGRAPH", "Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
 
 DEEPEST_SUBGRAPH = 24
 SMALL_TENSOR = 128

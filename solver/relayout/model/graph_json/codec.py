@@ -14,6 +14,7 @@ from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_KEY
 from relayout.model.graph_json.attributes import attribute_to_json, attribute_to_proto
 from relayout.model.graph_json.schema import FunctionJson, GraphBody, GraphJson, NodeJson, ValueJson, validate
 from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json, type_name, type_proto
+from relayout.model.graph_structure import DEEPEST_SUBGRAPH
 from relayout.model.operator_schema import attribute_type
 from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 
@@ -21,7 +22,6 @@ __all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
 
 DEFAULT_IR_VERSION = 10
 """The first that keeps metadata of nodes and values, and overloads of functions."""
-DEEPEST_SUBGRAPH = 24
 SHORT = 64
 """Characters of base64. Shorter tensors are converted once for all nodes that have them as the same attribute."""
 
