@@ -115,11 +115,11 @@ class DryRun(ChosenOrder):
 
     def _meets(self, node: ir.Node, inputs: Sequence[Layout], results: Sequence[Layout], backend: Backend) -> bool:
         for value, required in zip((*node.inputs, *node.outputs), (*inputs, *results), strict=True):
-            if value is None or value.shape is None or required.is_any:
+            shape = extents_of(value)
+            if value is None or shape is None or required.is_any:
                 continue
             if value.const_value is not None and not required.is_numbered:
                 continue
-            shape = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
             # Numbers count the axes of the operator that is written.
             order = self._orders[node]
             numbers = "".join(map(str, order if len(order) == len(shape) else range(len(shape))))

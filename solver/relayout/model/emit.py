@@ -16,7 +16,7 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_exten
 from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.layout.terms import dividend_of, term_of
 from relayout.model.proto_graphs import unused_name
-from relayout.ops import Edit
+from relayout.ops import Edit, extents_of
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -105,15 +105,15 @@ class Emitter:
 
     def know(self, value: ir.Value) -> None:
         """Let later nodes read the extents of this value that have names."""
-        if value.shape is None:
+        shape = extents_of(value)
+        if shape is None:
             return
-        shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         for place, extent in enumerate(shape):
             if isinstance(extent, str):
                 self._here.dims.setdefault(extent, (value, place))
                 self._anywhere.setdefault(extent, (value, place))
         if None not in shape:
-            self._here.shaped.setdefault(tuple(shape), value)
+            self._here.shaped.setdefault(shape, value)
 
     def fresh(self, stem: str) -> str:
         """A value or node name that the model does not have yet: the stem itself, or with a number."""

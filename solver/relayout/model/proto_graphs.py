@@ -19,6 +19,7 @@ __all__ = [
     "copied",
     "copy_fields",
     "declared_values",
+    "dims_by_name",
     "dims_in",
     "graphs_in",
     "graphs_inside",
@@ -77,6 +78,12 @@ def dims_in(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]
     for each in subgraphs_of(graph):
         for value in declared_values(each):
             yield from value.type.tensor_type.shape.dim
+
+
+def dims_by_name(graph: onnx.GraphProto) -> dict[str, Sequence[onnx.TensorShapeProto.Dimension]]:
+    """The dims of the values of a graph that have a declared rank, by name."""
+    types = ((value.name, value.type.tensor_type) for value in declared_values(graph))
+    return {name: kind.shape.dim for name, kind in types if kind.HasField("shape")}
 
 
 def extents_in(kind: onnx.TypeProto) -> tuple[int | None, ...] | None:

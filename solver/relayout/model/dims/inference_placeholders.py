@@ -14,6 +14,7 @@ import onnx
 from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
     declared_values,
+    dims_by_name,
     graphs_in,
     graphs_inside,
     opset_of,
@@ -166,9 +167,7 @@ def blind_slices(graph: onnx.GraphProto, opset: int) -> list[int]:
     computed = {index: node for index, node in computed.items() if node.input[1] not in stored}
     if not computed:
         return []
-    values = declared_values(graph)
-    ranked = {v.name: v.type.tensor_type.shape.dim for v in values if v.type.tensor_type.HasField("shape")}
-    static = {name for name, dims in ranked.items() if all(dim.HasField("dim_value") for dim in dims)}
+    static = {name for name, dims in dims_by_name(graph).items() if all(dim.HasField("dim_value") for dim in dims)}
     known, propagated = set(stored), set(stored)
     for node in graph.node:
         if node.op_type == "Shape" or node.op_type in _TELLING:

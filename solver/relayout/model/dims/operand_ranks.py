@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import onnx
 
-from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_inside
+from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, dims_by_name, graphs_inside
 
 __all__ = ["enter_ranks", "enter_scan_inputs"]
 
@@ -34,9 +34,8 @@ def enter_ranks(
     listed = {value.name: value for value in declared_values(inferred)}
     stored = {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
     own = {name for node in inferred.node for name in node.output} | listed.keys() | stored.keys()
-    ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
     known = {name: rank for name, rank in outer.items() if name not in own}
-    known |= {value.name: len(value.type.tensor_type.shape.dim) for value in ranked} | stored
+    known |= {name: len(dims) for name, dims in dims_by_name(inferred).items()} | stored
     found: dict[str, _Kind] = {}
     is_new = False
     for node, twin in zip(graph.node, inferred.node, strict=True):

@@ -20,6 +20,7 @@ from relayout.layout.terms import GENERATED
 from relayout.model.dims.constant_propagation import Inferred
 from relayout.model.dims.formula import formula_names
 from relayout.model.proto_graphs import copied, subgraphs_of
+from relayout.ops.node_reader import extents_of
 
 __all__ = [
     "carry_names",
@@ -180,9 +181,9 @@ def declare_names(model: ir.Model, *, notes: bool) -> bool:
 
 def noted_extents(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """The extents of an input or output under the names that are noted; None for an unknown rank."""
-    if value.shape is None:
+    dims = extents_of(value)
+    if dims is None:
         return None
-    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     names = noted_names(value) or (None,) * len(dims)
     return tuple([dim if name is None else name for name, dim in zip(names, dims, strict=True)])
 

@@ -17,7 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_multiple, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, declared_values
+from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, dims_by_name
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
@@ -64,8 +64,7 @@ class _Values:
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
         self._graph, self._known = graph, known
-        types = {info.name: info.type.tensor_type for info in declared_values(graph)}
-        self.dims = {name: list(kind.shape.dim) for name, kind in types.items() if kind.HasField("shape")}
+        self.dims = {name: list(dims) for name, dims in dims_by_name(graph).items()}
         self.stored = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
         self.formulas: dict[str, _Formula] = {}
         self.cuts: dict[str, _Cut] = {}

@@ -40,7 +40,14 @@ from relayout.model.dims.symbolic_vectors import (
     Vector,
     constant,
 )
-from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, branch_taken, declared_values, own_names
+from relayout.model.proto_graphs import (
+    STANDARD_DOMAINS,
+    attributes_of,
+    branch_taken,
+    declared_values,
+    dims_by_name,
+    own_names,
+)
 
 __all__ = ["Symbols"]
 
@@ -294,11 +301,7 @@ def _numbers(shape: Dims | None) -> tuple[int, ...] | None:
 
 def _dims_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     found: dict[str, Dims] = {t.name: tuple(Term(Fraction(n)) for n in t.dims) for t in graph.initializer}
-    for info in declared_values(graph):
-        kind = info.type.tensor_type
-        if info.type.HasField("tensor_type") and kind.HasField("shape"):
-            found[info.name] = tuple(_dim(dim) for dim in kind.shape.dim)
-    return found
+    return found | {name: tuple(map(_dim, dims)) for name, dims in dims_by_name(graph).items()}
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Term | None:

@@ -17,6 +17,7 @@ from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json,
 from relayout.model.graph_structure import DEEPEST_SUBGRAPH
 from relayout.model.operator_schema import attribute_type
 from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
+from relayout.ops.node_reader import extents_of
 
 __all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
 
@@ -267,8 +268,8 @@ def _value_json(value: ir.Value) -> dict[str, Any]:
     shown = _filled({"name": value.name, "dtype": type_name(value.type), "metadata": metadata, "doc": value.doc_string})
     if layout is not None:
         shown["layout"] = layout
-    if value.shape is not None:
-        shown["shape"] = [extent if isinstance(extent, int) else extent.value for extent in value.shape]
+    if (extents := extents_of(value)) is not None:
+        shown["shape"] = [*extents]
     return shown
 
 
