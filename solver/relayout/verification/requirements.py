@@ -13,6 +13,7 @@ from relayout.backend.interface import Backend, Implementation, TensorType, elem
 from relayout.backend.kept_answers import Kept, ask_once
 from relayout.backend.members import answers_by_type, is_pure
 from relayout.backend.noted_costs import noted_cost
+from relayout.layout.binding import is_tiled
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY, OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
@@ -258,7 +259,7 @@ def _unsatisfied(
     known: _Known,
 ) -> Finding | None:
     resizes_places = n == 0 and _resizes_only_places(node, required)
-    if resizes_places and _is_tiled(required):
+    if resizes_places and is_tiled(required):
         return None
     shared = known.index.class_of(node)
     own = (shared.own_inputs if side == "input" else shared.own_results)[n]
@@ -272,7 +273,7 @@ def _unsatisfied(
     carried = known.boxes.get(value)
     if side == "result":
         # The backend provides the extensions of a result, so only the names can be wrong.
-        required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
+        required_here = Layout.from_names(required_here.names) if not is_tiled(required_here) else required_here
     if own is None and not required.is_numbered:
         # A name that the layout lacks does not count: D of an image without channels.
         namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
@@ -345,7 +346,7 @@ def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None:
         return False
-    if _is_tiled(required):
+    if is_tiled(required):
         return not may_be_cut(node, required)
     if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
         return False
@@ -369,11 +370,6 @@ def _as_kernel(required: Layout) -> Layout:
     if not is_data or required.names != str(required):
         return required
     return Layout.parse(required.names.replace("N", "O").replace("C", "I"))
-
-
-@lru_cache(maxsize=1024)
-def _is_tiled(layout: Layout) -> bool:
-    return any(layout.outer(i) is not None for i in range(layout.rank))
 
 
 def _current(naming: AxisNames | None, carried: Layout | None, shape: Sequence[int | str | None]) -> Layout | None:
