@@ -21,7 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, Counterparts
+from relayout.verification.counterparts import COPY, Counterparts, moved_from
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
@@ -92,7 +92,7 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
             continue
         for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
             operands = [each for each in (mine, theirs) if each is not None]
-            if not operands or (theirs is not None and _before_views(theirs) in _named_like(mine, known)):
+            if not operands or (theirs is not None and moved_from(theirs)[-1] in _named_like(mine, known)):
                 continue
             if not all(each in pairs.constants for each in operands):
                 continue  # the flow of data is compared
@@ -111,15 +111,9 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
                 )
 
 
-def _before_views(value: ir.Value) -> ir.Value:
-    while (node := value.producer()) is not None and node.domain == "" and node.op_type in VIEWS and node.inputs[0]:
-        value = node.inputs[0]
-    return value
-
-
 def _named_like(value: ir.Value | None, known: _Named) -> Sequence[ir.Value]:
     """The original's constants that a constant, or the one that it is a view of, may stand for."""
-    return [] if value is None else _sources(_before_views(value), None, known)
+    return [] if value is None else _sources(moved_from(value)[-1], None, known)
 
 
 def _check_noted_orders(pairs: Counterparts) -> Iterator[Finding]:

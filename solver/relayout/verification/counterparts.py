@@ -18,7 +18,7 @@ from relayout.ops.logical_node import node_name
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import AxisNames, enter_backend_operators
+from relayout.verification.operator_facts import OURS, AxisNames, enter_backend_operators
 from relayout.verification.subgraph_values import walk
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "bodies_of",
     "counterpart",
     "first_result",
+    "moved_from",
     "source_name",
     "through_transposes",
 ]
@@ -172,6 +173,17 @@ def behind_views(node: ir.Node) -> ir.Node:
     while node.op_type in VIEWS and node.inputs[0] is not None and (producer := node.inputs[0].producer()) is not None:
         node = producer
     return node
+
+
+def moved_from(value: ir.Value, operators: Set[str] = VIEWS) -> list[ir.Value]:
+    """The value and those before it, as far back as these operators move it on."""
+    found = [value]
+    while (node := value.producer()) is not None and node.domain in ("", OURS) and node.op_type in operators:
+        if not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+        found.append(value)
+    return found
 
 
 def through_transposes(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[int, ...]]]:

@@ -15,7 +15,16 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, VIEWS, Counterparts, behind_transposes, counterpart, source_name
+from relayout.verification.counterparts import (
+    COPY,
+    VIEWS,
+    Counterparts,
+    behind_transposes,
+    counterpart,
+    moved_from,
+    source_name,
+    through_transposes,
+)
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import OURS
 from relayout.verification.operators_kept import MOVES
@@ -146,19 +155,8 @@ def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
 def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
     """Whether both are made from one value by what only moves elements, or are the same computation. A rewrite may
     write the parts of a Split as Slices, which are behind what is `read`."""
-    sources, wanted_sources = _sources(read), _sources(wanted, _PASSED | {"Split"})
+    sources, wanted_sources = moved_from(read, _PASSED), moved_from(wanted, _PASSED | {"Split"})
     return any(one is other or _are_alike(one, other, 8) for one in wanted_sources for other in sources)
-
-
-def _sources(value: ir.Value, passed: Set[str] = _PASSED) -> list[ir.Value]:
-    """The value and those before it, as far back as operators only move elements."""
-    found = [value]
-    while (node := value.producer()) is not None and node.domain in ("", OURS) and node.op_type in passed:
-        if not node.inputs or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-        found.append(value)
-    return found
 
 
 def _are_alike(one: ir.Value | None, other: ir.Value | None, depth: int) -> bool:
@@ -225,7 +223,7 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
         if not text[:1].isdecimal() or mine is None or theirs is None:
             continue
         # A result is no copy by a Transpose, for its producer is the node.
-        at = behind_transposes if n < len(node.inputs) else _own_axes
+        at = behind_transposes if n < len(node.inputs) else lambda value: next(through_transposes(value))
         (root, axes), (wanted, counted) = at(mine), at(theirs)
         earlier = noted_order(theirs, other, n) or tuple(map(str, range(len(counted))))
         order = [earlier.index(axis) for axis in text.split(",") if axis in earlier]
@@ -243,10 +241,6 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
                 found=str(stated),
                 message=f"the noted order of this operand ({mine.name}) is not the one that it has",
             )
-
-
-def _own_axes(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
-    return value, tuple(range(len(value.shape or ())))
 
 
 def _renamed(format_: MemoryFormat, axes: Sequence[int]) -> MemoryFormat:
