@@ -208,9 +208,9 @@ class Reading(Struct, frozen=True, eq=False):
         attribute = self.attribute(name)
         return attribute.as_string() if attribute is not None else default
 
-    def axis(self, default: int | None, rank: int, name: str = "axis") -> int:
+    def axis(self, default: int | None, rank: int) -> int:
         """The attribute `axis`, counted from the front."""
-        return normal_axis(self.integer(name, default), rank)
+        return normal_axis(self.integer("axis", default), rank)
 
     def axes(self, index: int, rank: int) -> tuple[int, ...] | None:
         """The axes as attribute or as the constant input `index`, sorted and counted from the front; None if absent."""

@@ -33,7 +33,7 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
     """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
     custom operator without a body. `converting`: the backend's conversion operators."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
-    yield from checked_once(index, index.nodes, partial(_check_node, index))
+    yield from checked_once(index, partial(_check_node, index))
     custom: dict[str, list[ir.Node]] = {}
     for node in index.nodes:
         if node.domain and not _is_known(node) and node.op_identifier() not in index.model.functions:

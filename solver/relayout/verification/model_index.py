@@ -238,13 +238,11 @@ class _Classes(dict[ir.Node, OperatorClass]):
         return found
 
 
-def checked_once(
-    index: ModelIndex, nodes: Iterable[ir.Node], check: Callable[[ir.Node], Iterable[Finding]]
-) -> Iterator[Finding]:
-    """The findings of a check that reads of a node only what its class has: where it found nothing for one node of a
-    class, it would find nothing for the others."""
+def checked_once(index: ModelIndex, check: Callable[[ir.Node], Iterable[Finding]]) -> Iterator[Finding]:
+    """The findings of a check of all nodes that reads of each only what its class has: where it found nothing for one
+    node of a class, it would find nothing for the others."""
     sound: set[OperatorClass] = set()
-    for node in nodes:
+    for node in index.nodes:
         kind = index.class_of(node)
         if kind not in sound:
             found = list(check(node))

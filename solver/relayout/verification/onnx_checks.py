@@ -77,11 +77,14 @@ def _check_validity(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -
 def _objection_without_contributed(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Exception | None:
     """The objection of onnx's checker to a model in which it does not look at operators that onnxruntime has in ONNX's
     own domain: meanwhile they are in onnxruntime's."""
+    opset = opset_of(proto.opset_import)
     moved = [
         node
         for graph in graphs
         for node in graph.node
-        if node.domain == "" and node.op_type in CONTRIBUTED_TO_STANDARD and not _is_defined(node, proto)
+        if node.domain == ""
+        and node.op_type in CONTRIBUTED_TO_STANDARD
+        and not onnx.defs.has(node.op_type, max_inclusive_version=opset)
     ]
     imports = len(proto.opset_import)
     if not any(opset.domain == CONTRIBUTED for opset in proto.opset_import):
@@ -97,10 +100,6 @@ def _objection_without_contributed(proto: onnx.ModelProto, graphs: Iterable[onnx
             node.domain = ""
         del proto.opset_import[imports:]
     return None
-
-
-def _is_defined(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
-    return onnx.defs.has(node.op_type, max_inclusive_version=opset_of(proto.opset_import))
 
 
 def _check_types(model: ir.Model, hidden: onnx.ModelProto, *, is_valid: bool) -> Iterator[Finding]:
@@ -169,7 +168,7 @@ def _extents(shape: ir.Shape) -> Extents:
 
 def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    return checked_once(index, index.nodes, partial(_check_channels, index))
+    return checked_once(index, partial(_check_channels, index))
 
 
 def _check_channels(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
