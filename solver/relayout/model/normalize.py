@@ -21,6 +21,7 @@ from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
+    attributes_of,
     declared_values,
     graphs_inside,
     nodes_inside,
@@ -213,7 +214,7 @@ def _read_last(proto: onnx.ModelProto, notes: list[str]) -> Set[str]:
         for node in graph.node:
             if (node.domain, node.op_type) != (CONTRIBUTED, LAST) or len(node.input) < 2 or len(node.output) != 1:
                 continue
-            if ranks.get(node.input[1], 2 + len(_ints(node, "kernel_shape"))) != 4:
+            if ranks.get(node.input[1], 2 + len(attributes_of(node).get("kernel_shape", ()))) != 4:
                 continue
             node.domain, node.op_type, node.overload = OWN_DOMAIN, "Conv", "_".join(LAST_LAYOUTS.values())
             node.attribute.extend(starmap(onnx.helper.make_attribute, LAST_LAYOUTS.items()))
@@ -223,10 +224,6 @@ def _read_last(proto: onnx.ModelProto, notes: list[str]) -> Set[str]:
     if made and all(opset.domain != OWN_DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=OWN_DOMAIN, version=1)
     return made
-
-
-def _ints(node: onnx.NodeProto, attribute: str) -> list[int]:
-    return next((list(each.ints) for each in node.attribute if each.name == attribute), [])
 
 
 def _split_fused(proto: onnx.ModelProto, notes: list[str]) -> bool:
