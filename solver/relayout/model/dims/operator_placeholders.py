@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import count
+from typing import Any
 
 import numpy as np
 import onnx
@@ -235,14 +236,12 @@ class _Writer:
                 if self._result(m):
                     self._add("Identity", [words], self._result(m))
         elif operator == "BiasSplitGelu":
-            halves = [helper.make_attribute("axis", -1)]
-            if self._opset >= _OLDEST_WITH_COUNTED_PARTS:
-                halves.append(helper.make_attribute("num_outputs", 2))
-            self._add("Split", [self._read(0)], self._result(0), halves)
+            parts = 2 if self._opset >= _OLDEST_WITH_COUNTED_PARTS else None
+            self._add("Split", [self._read(0)], self._result(0), axis=-1, num_outputs=parts)
             self._nodes[-1].output.append(f"{PREFIX}{next(self._numbers)}")
         elif operator == _UNPOOL:
             # A scalar of the operand's type takes any shape.
-            scalar = self._add("ReduceMax", [self._read(0)], attributes=[helper.make_attribute("keepdims", 0)])
+            scalar = self._add("ReduceMax", [self._read(0)], keepdims=0)
             self._add("Expand", [scalar, self._read(2)], self._result(0))
         elif operator in _ALONG_ONE_AXIS:
             self._chosen(operator)
@@ -256,9 +255,8 @@ class _Writer:
             read = declared.extents.get(self._read(0))
             made = scales_that_infer(self._node, scales, read) if scales is not None and read else None
             if made is not None:
-                value = helper.make_attribute("value", numpy_helper.from_array(made))
-                operands = [*self._node.input[:2], self._add("Constant", [], attributes=[value])]
-                self._add(operator, operands, self._result(0), self._node.attribute, self._node.domain)
+                operands = [*self._node.input[:2], self._add("Constant", [], value=numpy_helper.from_array(made))]
+                self._add(operator, operands, self._result(0), self._node.attribute, domain=self._node.domain)
         return self._nodes
 
     def _chosen(self, operator: str) -> None:
@@ -281,8 +279,7 @@ class _Writer:
 
     def _product(self, rows: int, columns: int) -> None:
         """The product of the first operand and a matrix."""
-        extents = helper.make_attribute("value_ints", [rows, columns])
-        weight = self._add("ConstantOfShape", [self._add("Constant", [], attributes=[extents])])
+        weight = self._add("ConstantOfShape", [self._add("Constant", [], value_ints=[rows, columns])])
         self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
 
     def _attention(self, declared: _Declared) -> None:
@@ -296,16 +293,15 @@ class _Writer:
         """The rows of a MultiHeadAttention's queries; each has the values of all heads. Queries, keys and values may be
         packed in one operand of 5 axes, and keys and values may be: then there are no values apart."""
         if not self._read(1):
-            first = self._add("Constant", [], attributes=[helper.make_attribute("value_int", 0)])
-            heads = self._add("Gather", [self._read(0), first], attributes=[helper.make_attribute("axis", 3)])
-            extents = helper.make_attribute("value_ints", [0, 0, -1])
-            self._add("Reshape", [heads, self._add("Constant", [], attributes=[extents])], self._result(0))
+            first = self._add("Constant", [], value_int=0)
+            heads = self._add("Gather", [self._read(0), first], axis=3)
+            self._add("Reshape", [heads, self._add("Constant", [], value_ints=[0, 0, -1])], self._result(0))
         elif not self._read(2):
             self._add("Identity", [self._read(0)], self._result(0))
         elif declared.rank(self._read(2)) != 4:
-            rows = self._add("Shape", [self._read(0)], attributes=[helper.make_attribute("end", 2)])
-            columns = self._add("Shape", [self._read(2)], attributes=[helper.make_attribute("start", 2)])
-            shape = self._add("Concat", [rows, columns], attributes=[helper.make_attribute("axis", 0)])
+            rows = self._add("Shape", [self._read(0)], end=2)
+            columns = self._add("Shape", [self._read(2)], start=2)
+            shape = self._add("Concat", [rows, columns], axis=0)
             self._add("Reshape", [self._read(0), shape], self._result(0))
 
     def _cast(self, declared: _Declared, like: str) -> None:
@@ -317,7 +313,7 @@ class _Writer:
             if data not in declared.stored:
                 return
             extents = numpy_helper.from_array(np.array(declared.stored[data], np.int64))
-            shape = self._add("Constant", [], attributes=[helper.make_attribute("value", extents)])
+            shape = self._add("Constant", [], value=extents)
             data = self._add("ConstantOfShape", [shape])
         self._add("CastLike", [data, like], self._result(0))
 
@@ -333,10 +329,10 @@ class _Writer:
         data = form.data[:2] if is_gemm else form.data
         read = [self._read(n) if n in form.plain else self._dequantized(n, n + 1) for n in data]
         for perm in perms[:1]:
-            read = [self._add("Transpose", read, attributes=[helper.make_attribute("perm", perm)])]
-        made = self._add(form.operator, read, attributes=self._kept())
+            read = [self._add("Transpose", read, perm=perm)]
+        made = self._add(form.operator, read, kept=self._kept())
         for perm in perms[1:]:
-            made = self._add("Transpose", [made], attributes=[helper.make_attribute("perm", perm)])
+            made = self._add("Transpose", [made], perm=perm)
         operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
         self._add(operator, read, self._result(0))
 
@@ -347,10 +343,10 @@ class _Writer:
             return
         read = [self._read(n) for n in range(len(self._node.input))]
         for perm in perms[:1]:
-            read[0] = self._add("Transpose", read[:1], attributes=[helper.make_attribute("perm", perm)])
+            read[0] = self._add("Transpose", read[:1], perm=perm)
         made = self._add(operator, read, "" if perms else self._result(0), self._kept())
         for perm in perms[1:]:
-            self._add("Transpose", [made], self._result(0), [helper.make_attribute("perm", perm)])
+            self._add("Transpose", [made], self._result(0), perm=perm)
 
     def _kept(self) -> list[onnx.AttributeProto]:
         """The attributes that ONNX's operator has too."""
@@ -370,7 +366,7 @@ class _Writer:
         axes = list(range(rank))
         *batch, first, last = [*axes[1:-1], axes[0], axes[-1]] if is_behind else axes
         perm = [*batch, last, first] if is_swapped else [*batch, first, last]
-        return self._add("Transpose", [operand], attributes=[helper.make_attribute("perm", perm)])
+        return self._add("Transpose", [operand], perm=perm)
 
     def _turns_any(self, is_swapped: int, is_behind: int) -> bool:
         """Whether these flags of a product have a placeholder for an operand of unknown rank."""
@@ -378,12 +374,9 @@ class _Writer:
 
     def _turned(self, operand: str) -> str:
         """A value with the extents of the operand, of any rank from 2, whose last two axes are swapped."""
-        bounds = ({"end": -2}, {"start": -1}, {"start": -2, "end": -1})
-        parts = [
-            self._add("Shape", [operand], attributes=[helper.make_attribute(*each) for each in bound.items()])
-            for bound in bounds
-        ]
-        shape = self._add("Concat", parts, attributes=[helper.make_attribute("axis", 0)])
+        bounds: tuple[dict[str, Any], ...] = ({"end": -2}, {"start": -1}, {"start": -2, "end": -1})
+        parts = [self._add("Shape", [operand], **bound) for bound in bounds]
+        shape = self._add("Concat", parts, axis=0)
         return self._add("Reshape", [operand, shape])
 
     def _perms(self, rank: int | None) -> Sequence[list[int]] | None:
@@ -411,14 +404,16 @@ class _Writer:
         operator: str,
         operands: Sequence[str],
         result: str = "",
-        attributes: Iterable[onnx.AttributeProto] = (),
+        kept: Iterable[onnx.AttributeProto] = (),
+        *,
         domain: str = "",
+        **attributes: Any,
     ) -> str:
-        """Add a node; returns the name of its result, a new one by default."""
+        """Add a node with these attributes and those `kept`; returns the name of its result, a new one by default."""
         unique = f"{PREFIX}{next(self._numbers)}"
         name = f"{unique}|{self._node.op_type}|{self._node.name}"
-        self._nodes.append(helper.make_node(operator, operands, [result or unique], name, domain=domain))
-        self._nodes[-1].attribute.extend(attributes)
+        self._nodes.append(helper.make_node(operator, operands, [result or unique], name, domain=domain, **attributes))
+        self._nodes[-1].attribute.extend(kept)
         return result or unique
 
 
