@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import partial
 
 import onnx
@@ -33,7 +33,7 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
     """Yield a finding for each body that is missing or contradicts the attributes of the call, and a note for each
     custom operator without a body. `converting`: the backend's conversion operators."""
     # A body is chosen by the operator and its overload, which are a part of the class, as are the attributes.
-    yield from checked_once(index, partial(_check_node, index))
+    yield from checked_once(index, partial(_check_call, index.model.functions))
     custom: dict[str, list[ir.Node]] = {}
     for node in index.nodes:
         if node.domain and not _is_known(node) and node.op_identifier() not in index.model.functions:
@@ -51,13 +51,15 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
         )
 
 
-def _check_node(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
+def _check_call(
+    functions: Mapping[ir.OperatorIdentifier, ir.Function], node: ir.Node, kind: OperatorClass
+) -> Iterator[Finding]:
     if node.domain == OURS:
-        function = index.model.functions.get(node.op_identifier())
+        function = functions.get(node.op_identifier())
         if function is None:
             yield _finding(node, "function-missing", "a function with this operator's body", "none")
         else:
-            yield from _check_body(node, index.class_of(node), function)
+            yield from _check_body(node, kind, function)
 
 
 def _is_known(node: ir.Node) -> bool:

@@ -238,14 +238,14 @@ class _Classes(dict[ir.Node, OperatorClass]):
         return found
 
 
-def checked_once(index: ModelIndex, check: Callable[[ir.Node], Iterable[Finding]]) -> Iterator[Finding]:
+def checked_once(index: ModelIndex, check: Callable[[ir.Node, OperatorClass], Iterable[Finding]]) -> Iterator[Finding]:
     """The findings of a check of all nodes that reads of each only what its class has: where it found nothing for one
     node of a class, it would find nothing for the others."""
     sound: set[OperatorClass] = set()
     for node in index.nodes:
         kind = index.class_of(node)
         if kind not in sound:
-            found = list(check(node))
+            found = list(check(node, kind))
             if not found:
                 sound.add(kind)
             yield from found

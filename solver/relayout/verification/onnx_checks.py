@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import partial
 
 import onnx
 import onnx_ir as ir
@@ -18,7 +17,7 @@ from relayout.model.proto_graphs import extents_in, graphs_inside, opset_of, sub
 from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
-from relayout.verification.model_index import ModelIndex, checked_once
+from relayout.verification.model_index import ModelIndex, OperatorClass, checked_once
 from relayout.verification.operator_facts import CONTRIBUTED, CONTRIBUTED_TO_STANDARD, declared_layout_of
 from relayout.verification.requirements import node_label
 
@@ -168,11 +167,10 @@ def _extents(shape: ir.Shape) -> Extents:
 
 def check_channels(index: ModelIndex) -> Iterator[Finding]:
     """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
-    return checked_once(index, partial(_check_channels, index))
+    return checked_once(index, _check_channels)
 
 
-def _check_channels(index: ModelIndex, node: ir.Node) -> Iterator[Finding]:
-    kind = index.class_of(node)
+def _check_channels(node: ir.Node, kind: OperatorClass) -> Iterator[Finding]:
     facts = kind.facts
     if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
         return

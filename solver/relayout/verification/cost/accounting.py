@@ -76,8 +76,8 @@ def _check_account(report: Report, *, is_inlined: bool) -> Iterator[Finding]:
         "transposes": sum(each.bytes - each.padding for each in report.conversions if each.kind != "reorder"),
         "reorders": sum(each.bytes for each in report.conversions if each.kind == "reorder"),
         "pads": sum(each.padding for each in report.conversions),
+        "operators": 0,
     }
-    listed["operators"] = 0
     numbers = {
         "reorders": sum(each.kind == "reorder" for each in report.conversions),
         "pads": sum(each.padding > 0 for each in report.conversions),

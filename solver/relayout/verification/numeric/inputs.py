@@ -96,8 +96,8 @@ def _stated_shape(value: ir.Value) -> Array | None:
     for node, operand in value.uses():
         if _SHAPED.get(node.op_type) == operand and node.domain == "":
             shape = node.outputs[0].shape
-            if shape is not None and all(isinstance(extent, int) for extent in shape):
-                return np.array([int(extent) for extent in shape], np.int64)  # type: ignore[arg-type]
+            if shape is not None and shape.is_static():
+                return np.array(shape.numpy(), np.int64)
     return None
 
 

@@ -91,11 +91,12 @@ class _Pairs:
         if value in self.constants or value.name in self._opaque or not (value.name and _is_static(value)):
             return None
         is_data = value.dtype is not None and value.dtype.is_floating_point()
+        if not is_data and memory_format_of(value) is None:
+            return None
         source = counterpart(value, self._scope)
         if source is None or source in self.constants or not _is_static(source):
             return None
-        is_data = is_data or memory_format_of(value) is not None
-        return source if is_data and fits(value, source) else None
+        return source if fits(value, source) else None
 
     def ends(self, node: ir.Node, unknown: Operators) -> Iterator[tuple[ir.Value, ir.Value]]:
         """The pairs in which pieces end here: the node's results, or the operands of an unknown operator."""
@@ -117,7 +118,7 @@ class _Pairs:
 
 
 def _is_static(value: ir.Value) -> bool:
-    return value.shape is not None and all(isinstance(extent, int) for extent in value.shape)
+    return value.shape is not None and value.shape.is_static()
 
 
 def _piece(value: ir.Value, source: ir.Value, pairs: _Pairs, places: Mapping[ir.Node, int]) -> Piece:
