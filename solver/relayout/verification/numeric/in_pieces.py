@@ -55,10 +55,10 @@ def compare_in_pieces(
         outcomes: _Outcomes = {}
         for piece in pieces(both, opaque, theirs_lack | mine_lacks):
             outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of, opaque))
-        refused = [each.fault for found in outcomes.values() for each in found if each.is_refused]
+        refusals = [each.fault for found in outcomes.values() for each in found if each.is_refused and each.fault]
         # Sizes at which the original does not run say nothing of the model.
-        if sizes and refused:
-            faults += [fault for fault in refused if fault is not None]
+        if sizes and refusals:
+            faults += refusals
             continue
         found, outputs, kept, left_out = _judgement(mine, theirs, outcomes, opaque)
         compared = [each.difference for ended in outcomes.values() for each in ended if each.difference is not None]
@@ -207,7 +207,7 @@ def _run(
             return unrun(fault, is_refused=True)
         return outcome(fault=fault, is_refused=True)
     supplied = {str(each.name): str(other.name) for each, other in piece.sources.items()}
-    prepared = Prepared(mine, theirs, baseline, {}, supplied, (), {}, {}, ())
+    prepared = Prepared(mine, theirs, baseline, supplied)
     try:
         runs = runs_of(prepared, {name: source}, theirs, body_of)
     except NotImplementedError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import onnx_ir as ir
@@ -41,12 +41,12 @@ class Prepared:
     model: ir.Model
     original: ir.Model
     baseline: Baseline
-    inner: Mapping[str, str]
     supplied: Mapping[str, str]
-    asked: tuple[str, ...]
-    left_out: Mapping[str, str]
-    kept: Mapping[str, Set[str]]
-    notes: tuple[Finding, ...]
+    inner: Mapping[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, Set[str]] = field(default_factory=dict)
+    notes: tuple[Finding, ...] = ()
 
     def feeds(self, trial: Trial) -> Feeds:
         """The model's inputs for the samples of a trial, in its formats."""
@@ -148,7 +148,7 @@ def _prepared(
                 for name in outputs
                 if name in lost | drawn
             }
-            return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, kept, notes)
+            return Prepared(left.model, right.model, baseline, supplied, inner, asked, left_out, kept, notes)
         fault = fault or "; ".join(baseline)
         more = lacking(right.model, baseline[0])
         if not more:
