@@ -18,7 +18,7 @@ from relayout.ops.logical_node import node_name
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, enter_backend_operators
+from relayout.verification.operator_facts import OURS, AxisNames, enter_backend_operators, perm_of
 from relayout.verification.subgraph_values import walk
 
 __all__ = [
@@ -193,7 +193,7 @@ def through_transposes(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[int, .
     yield value, axes
     while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain == "":
         source = node.inputs[0]
-        perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()
+        perm = perm_of(node, len(axes))
         if source is None or len(perm) != len(axes):
             return
         value, axes = source, tuple([perm[axis] for axis in axes])

@@ -20,6 +20,7 @@ from relayout.layout.terms import factors_of, term_of
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
+from relayout.verification.operator_facts import perm_of
 from relayout.verification.subgraph_values import walk
 
 __all__ = ["ExtentOf", "bytes_of", "count", "determined_sizes", "extent_counter", "moved_bytes", "moves_axes"]
@@ -215,7 +216,7 @@ def moves_axes(transpose: ir.Node) -> bool:
     if value.shape is None:
         return True
     rank = len(value.shape)
-    perm = transpose.attributes["perm"].as_ints() if "perm" in transpose.attributes else list(range(rank))[::-1]
+    perm = perm_of(transpose, rank)
     if sorted(perm) != list(range(rank)):
         return True
     long = [axis for n, axis in enumerate(perm) if value.shape[n if value is result else axis] != 1]

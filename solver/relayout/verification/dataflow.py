@@ -26,7 +26,7 @@ from relayout.verification.counterparts import (
     through_transposes,
 )
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.operator_facts import OURS
+from relayout.verification.operator_facts import OURS, perm_of
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
 
@@ -198,7 +198,7 @@ def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[
         rank = len(before.shape)
         had = _counted_in(read, memory_format_of(before) or whole(range(rank)))
         stated = _counted_in(stands_for, stated)
-        perm = node.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ()
+        perm = perm_of(node, rank)
         if had is None or stated is None or sorted(perm) != list(range(len(had.dims))):
             continue
         made = MemoryFormat(tuple(had.dims[axis] for axis in perm))

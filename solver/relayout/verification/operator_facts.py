@@ -38,6 +38,7 @@ __all__ = [
     "named",
     "own_names",
     "parsed_layout",
+    "perm_of",
     "small_constant",
     "standard_names",
     "with_whole_parts",
@@ -296,6 +297,11 @@ def _names_in(layout: Layout, rank: int) -> AxisNames:
     return tuple(None if name == "*" else name for name in layout.names) if layout.rank == rank else (None,) * rank
 
 
+def perm_of(transpose: ir.Node, rank: int) -> tuple[int, ...]:
+    """The permutation of a Transpose of a value with so many axes, which reverses them by default."""
+    return tuple(transpose.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ())
+
+
 def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
 
@@ -342,8 +348,8 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     if n != 0:
         return None
     if kind == "Transpose":
-        perm = node.attributes.get_ints("perm", tuple(range(inner))[::-1])
-        return tuple(perm) if perm is not None and sorted(perm) == list(range(inner)) else None
+        perm = perm_of(node, inner)
+        return perm if sorted(perm) == list(range(inner)) else None
     if kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin", "Squeeze"):
         return _after_removing(node, inner, outer)
     if kind == "Unsqueeze":

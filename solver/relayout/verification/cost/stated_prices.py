@@ -14,7 +14,7 @@ from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.report.schema import Conversion
 from relayout.verification.counting import ExtentOf
-from relayout.verification.operator_facts import parsed_layout
+from relayout.verification.operator_facts import parsed_layout, perm_of
 
 __all__ = ["charges_for_orders", "extended", "numbered_price", "prices_conversions", "stated_prices"]
 
@@ -102,7 +102,7 @@ def numbered_price(backend: Backend, node: ir.Node, extent_of: ExtentOf) -> Iter
     shape = source.shape if source is not None else None
     if node.op_type != "Transpose" or source is None or shape is None:
         return
-    perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
+    perm = perm_of(node, len(shape))
     order = [axis for axis in perm if shape[axis] != 1]
     follows = {pair for pair in pairwise(sorted(order)) if all(isinstance(shape[axis], int) for axis in pair)}
     starts = [0, *(n for n, pair in enumerate(pairwise(order), start=1) if pair not in follows), len(order)]
