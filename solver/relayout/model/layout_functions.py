@@ -36,6 +36,7 @@ from relayout.ops.operand_roles import (
 __all__ = [
     "OperandConversion",
     "Signature",
+    "drop_unused",
     "ensure_body",
     "ensure_function",
     "name_overloads",

@@ -27,7 +27,7 @@ from relayout.model.operator_schema import LAYOUT_PAIRS
 from relayout.model.proto_graphs import copied, extents_by_name, opset_of, own_names, replace_entries, subgraphs_of
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["deduce_permutations"]
+__all__ = ["PACKING", "deduce_permutations"]
 
 OPERATORS = {(domain, operator) for domain in ("", OWN_DOMAIN) for operator in ("Transpose", "layout_transform")}
 PACKING = (OWN_DOMAIN, "layout_transform")

@@ -15,6 +15,7 @@ from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = [
     "LAYOUT_PAIRS",
+    "attribute_number",
     "attribute_type",
     "check_auto_pad",
     "check_node",

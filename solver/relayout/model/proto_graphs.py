@@ -21,6 +21,8 @@ __all__ = [
     "declared_values",
     "dims_by_name",
     "dims_in",
+    "extents_by_name",
+    "extents_in",
     "graphs_in",
     "graphs_inside",
     "nodes_inside",

@@ -52,6 +52,7 @@ __all__ = [
     "model_from",
     "normalized",
     "with_input_shapes",
+    "without_output_shapes",
 ]
 
 WARNINGS_KEY = "relayout.warnings"

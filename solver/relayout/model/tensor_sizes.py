@@ -38,7 +38,6 @@ from relayout.ops import (
 from relayout.ops.node_reader import constant_tensor
 
 __all__ = [
-    "BATCH",
     "DYNAMIC",
     "USUAL",
     "Bounds",

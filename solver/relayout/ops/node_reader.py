@@ -25,6 +25,7 @@ __all__ = [
     "constant_tensor",
     "extents_of",
     "is_read",
+    "normal_axis",
     "noted_order",
 ]
 

@@ -34,6 +34,7 @@ __all__ = [
     "Fixed",
     "Free",
     "Listed",
+    "ListedAlternative",
     "Relabel",
     "Replacement",
     "Rule",

@@ -5,8 +5,7 @@ It shares no code with the stages that make the model, so that a fault in those 
 
 from __future__ import annotations
 
-from relayout.verification.cost.accounting import check_report
 from relayout.verification.counterparts import Original
 from relayout.verification.verifier import verify
 
-__all__ = ["Original", "check_report", "verify"]
+__all__ = ["Original", "verify"]

@@ -21,7 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.verification.memory_format import Atom, MemoryFormat
 from relayout.verification.operator_facts import AxisNames
 
-__all__ = ["MOVES", "fault_in_body", "operand_format"]
+__all__ = ["MOVES", "fault_in_body"]
 
 MOVES = frozenset(
     """

@@ -22,6 +22,7 @@ from relayout.ops.node_reader import constant_tensor
 __all__ = [
     "CHANNELS_ONLY",
     "CONTRIBUTED",
+    "CONTRIBUTED_TO_STANDARD",
     "OURS",
     "AxisNames",
     "Named",

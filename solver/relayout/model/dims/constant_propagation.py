@@ -36,7 +36,7 @@ from relayout.model.proto_graphs import (
 )
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["Inferred", "infer_with_values"]
+__all__ = ["Infer", "Inferred", "infer_with_values"]
 
 LARGEST = 1024
 LARGEST_VIEW = 1 << 60

@@ -21,6 +21,7 @@ __all__ = [
     "TRANSPOSED",
     "exact_quotients",
     "is_generated",
+    "left_by_elements",
     "matched",
     "reshape",
     "transposed",
