@@ -123,8 +123,8 @@ def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             extents, stated, format_ = found_in[name], declared[side][name], memory_format_of(value)
             if extents is None and stated is None:
                 continue
-            dims = (None,) * len(source.shape) if stated is None else tuple(map(_dim, stated))
-            expected, known = (_named(_in_format(source, format_, each)) for each in (dims, tuple(source.shape)))
+            dims = (None,) * len(source.shape) if stated is None else stated
+            expected, known = (_in_format(source, format_, each) or () for each in (dims, extents_of(source)))
             finding = _boundary(
                 side, value, _shown(expected), _shown(extents), "other extents than the original declares"
             )
@@ -137,8 +137,8 @@ def check_declared(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
 def _numbers_for_open_dims(
     value: ir.Value,
     found: Sequence[Declared] | None,
-    wanted: Sequence[Declared],
-    known: Sequence[Declared],
+    wanted: Sequence[Extent],
+    known: Sequence[Extent],
     given: Set[str],
 ) -> dict[int, int] | None:
     """The numbers, by the index of the dim, that an input or output is declared with where a dim is open; None where it
@@ -186,14 +186,6 @@ def _given_names(shapes: Iterable[Iterable[Declared] | None]) -> frozenset[str]:
     return frozenset(name for name, count in names.items() if count > 1 and is_given(name))
 
 
-def _dim(extent: Declared) -> Extent:
-    return ir.SymbolicDim(extent) if isinstance(extent, str) else extent
-
-
-def _named(extents: Sequence[Extent] | None) -> tuple[Declared, ...]:
-    return tuple([each.value if isinstance(each, ir.SymbolicDim) else each for each in extents or ()])
-
-
 def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: str) -> Finding:
     text = f"{kind} {value.name} has {message}"
     return Finding(rule="boundary", node=value.name, expected=expected, found=found, message=text)
@@ -213,18 +205,14 @@ def _same_shape(value: ir.Value, source: ir.Value) -> bool:
 
 
 def _in_format(
-    source: ir.Value, format_: MemoryFormat | None, shape: tuple[Extent, ...] | None = None
+    source: ir.Value, format_: MemoryFormat | None, shape: Sequence[Extent] | None = None
 ) -> tuple[Extent, ...] | None:
     """The source's extents, or `shape` in their place, in the annotated format; unchanged where the format does not fit
     them."""
-    if shape is None and source.shape is not None:
-        shape = tuple(source.shape)
-    if shape is None:
-        return None
-    extents: tuple[Extent, ...] | None = shape
-    if format_ is not None and (earlier := memory_format_of(source)) is not None:
+    extents = extents_of(source) if shape is None else tuple(shape)
+    if extents is not None and format_ is not None and (earlier := memory_format_of(source)) is not None:
         # The original is itself a legal model, and both annotations are relative to that one's source.
-        extents = earlier.source_extents(shape)
+        extents = earlier.source_extents(extents)
     if extents is None:
         return None
     return extents if format_ is None or format_.fault(extents) else format_.shape(extents)

@@ -26,7 +26,7 @@ from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 __all__ = ["Atom", "Extent", "MemoryFormat", "memory_format_of", "parse_atoms", "whole"]
 
 
-Extent = int | ir.SymbolicDim | None
+Extent = int | str | ir.SymbolicDim | None
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
