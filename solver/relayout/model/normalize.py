@@ -297,8 +297,7 @@ def _leave_out_empty(proto: onnx.ModelProto) -> None:
     """Leave out the empty operands of each Resize inside a node. Exporters write them where an operand may be absent.
     onnx's inference does not see that a constant of a graph around it is empty, and finds both scales and sizes.
     """
-    versions = {opset.domain: opset.version for opset in proto.opset_import}
-    if versions.get("", 0) >= RESIZE_WITHOUT_SCALES:
+    if opset_of(proto.opset_import) >= RESIZE_WITHOUT_SCALES:
         _leave_out(proto.graph, None)
 
 

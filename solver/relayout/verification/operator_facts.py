@@ -45,9 +45,6 @@ __all__ = [
     "with_whole_parts",
 ]
 
-CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
-"""They read their channels by name and pass every axis on."""
-
 AxisNames = tuple[str | None, ...]
 """One letter for each axis, None if it is not known."""
 
@@ -100,6 +97,9 @@ _NAMED = {
     "RoiAlign": Named(),
     "SpaceToDepth": Named(),
 }
+
+CHANNELS_ONLY = frozenset({"BatchNormalization", *(kind for kind, facts in _NAMED.items() if not facts.spatial)})
+"""They read their channels by name and pass every axis on."""
 
 _ELEMENTWISE_NAMES = """
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
