@@ -24,7 +24,7 @@ from relayout.layout.memory_format import Extent, normal_form
 from relayout.model.emit import Emitter, Physical
 from relayout.model.graph_structure import Kind
 from relayout.model.operator_schema import LAYOUT_PAIRS
-from relayout.model.proto_graphs import copied, extents_by_name, opset_of, own_names, replace_entries, subgraphs_of
+from relayout.model.proto_graphs import copied, extents_by_name, opset_of, replace_entries, subgraphs_of, value_names
 from relayout.ops.operand_roles import OWN_DOMAIN
 
 __all__ = ["PACKING", "deduce_permutations"]
@@ -54,7 +54,7 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer, kinds: Iterable[Ki
         else:
             node.domain, node.op_type = PACKING
             packing = packing or node
-    names, opset = set[str]().union(*map(own_names, subgraphs_of(proto.graph))), opset_of(proto.opset_import)
+    names, opset = set[str]().union(*map(value_names, subgraphs_of(proto.graph))), opset_of(proto.opset_import)
     while packing is not None:
         # A chain of them is written out one after the other: each makes the shape of the next one known.
         shapes = _shapes(infer(copied(proto)))

@@ -27,11 +27,11 @@ __all__ = [
     "graphs_inside",
     "nodes_inside",
     "opset_of",
-    "own_names",
     "replace_entries",
     "static_shape",
     "subgraphs_of",
     "unused_name",
+    "value_names",
 ]
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
@@ -120,7 +120,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
-def own_names(graph: onnx.GraphProto) -> set[str]:
+def value_names(graph: onnx.GraphProto) -> set[str]:
     """The names of a graph's own values: its inputs, constants, and results of its nodes."""
     names = {each.name for each in (*graph.input, *graph.initializer)}
     return names.union(*(node.output for node in graph.node))

@@ -29,10 +29,10 @@ from relayout.model.proto_graphs import (
     copied,
     declared_values,
     graphs_inside,
-    own_names,
     replace_entries,
     static_shape,
     subgraphs_of,
+    value_names,
 )
 from relayout.model.tensor_types import is_absent
 
@@ -242,7 +242,7 @@ def _values_inside(
     ]
     stored = {**stored, **_stored(graph, read)}
     for inner in graphs_inside(graph.node):
-        own = own_names(inner)
+        own = value_names(inner)
         seen = {name: shape for name, shape in shapes.items() if name not in own} | _shapes(inner)
         around, constant = ({n: v for n, v in each.items() if n not in own} for each in (computed, stored))
         computing = _computing(inner)
@@ -327,7 +327,7 @@ def _of_branch(
     branch = branch_taken(node, known)
     if branch is None:
         return {}
-    own, computing = own_names(branch), _computing(branch)
+    own, computing = value_names(branch), _computing(branch)
     inner = {name: value for name, value in known.items() if name not in own} | _stored(branch, computing)
     _compute(computing, {name: shape for name, shape in shapes.items() if name not in own}, inner, opsets)
     results = zip(node.output, branch.output, strict=True)

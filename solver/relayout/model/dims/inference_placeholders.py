@@ -18,8 +18,8 @@ from relayout.model.proto_graphs import (
     graphs_in,
     graphs_inside,
     opset_of,
-    own_names,
     subgraphs_of,
+    value_names,
 )
 from relayout.model.tensor_types import is_absent
 
@@ -100,7 +100,7 @@ def _insert(graph: onnx.GraphProto) -> None:
 def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
     """Give the graphs inside `graph` copies of the shapes, axes and scales around them that they read: inference does
     not look for the values of constants outside of a graph."""
-    fed, defined = {value.name for value in graph.input}, own_names(graph)
+    fed, defined = {value.name for value in graph.input}, value_names(graph)
     here = {name: tensor for name, tensor in outer.items() if name not in defined}
     here |= {tensor.name: tensor for tensor in graph.initializer if _is_looked_at(tensor) and tensor.name not in fed}
     for node in graph.node:
@@ -111,7 +111,7 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
             for inner in graphs_in(attribute):
                 lend(inner, here)
                 read = dict.fromkeys(name for each in inner.node for name in each.input)
-                own = own_names(inner)
+                own = value_names(inner)
                 inner.initializer.extend(here[name] for name in read if name in here and name not in own)
 
 

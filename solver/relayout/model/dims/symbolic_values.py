@@ -46,7 +46,7 @@ from relayout.model.proto_graphs import (
     branch_taken,
     declared_values,
     dims_by_name,
-    own_names,
+    value_names,
 )
 
 __all__ = ["Symbols"]
@@ -190,7 +190,7 @@ class Symbols:
         if branch is None:
             return
         passed = {each.output[0]: each.input[0] for each in branch.node if each.op_type == "Identity"}
-        made = own_names(branch)
+        made = value_names(branch)
         for name, result in zip(node.output, branch.output, strict=True):
             source = result.name
             while source in passed:

@@ -23,9 +23,9 @@ from relayout.model.proto_graphs import (
     graphs_in,
     graphs_inside,
     nodes_inside,
-    own_names,
     replace_entries,
     subgraphs_of,
+    value_names,
 )
 from relayout.model.runtime import plain_session
 from relayout.ops import all_nodes
@@ -330,7 +330,7 @@ def _reads(node: onnx.NodeProto) -> dict[str, None]:
     """The names that a node reads, in order, without those that its bodies make."""
     names = dict.fromkeys(name for name in node.input if name)
     for graph in graphs_inside([node]):
-        own = own_names(graph)
+        own = value_names(graph)
         inner = [name for each in graph.node for name in _reads(each)]
         inner += [entry.name for entry in graph.output]
         names.update(dict.fromkeys(name for name in inner if name not in own))
