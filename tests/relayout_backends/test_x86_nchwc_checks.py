@@ -413,15 +413,15 @@ def test_layouts_of_onnxruntimes_kernels_are_known() -> None:
     enter_backend_operators(model.graph, Backend())
     assert [named(node) is None for node in nodes] == [False, False, True, True]
     enter_backend_operators(model.graph, X86Nchwc(block=16))
-    assert own_names(last, "input", 0) == own_names(last, "result", 0) == ("N", "H", "W", "C")
-    assert own_names(first, "input", 0) == ("N", "C", "H", "W")
-    assert own_names(last, "input", 3) == own_names(first, "input", 3) == ("O", "I", "H", "W")
-    assert own_names(last, "input", 1) is None
+    assert own_names(last, 0) == own_names(last, 0, is_result=True) == ("N", "H", "W", "C")
+    assert own_names(first, 0) == ("N", "C", "H", "W")
+    assert own_names(last, 3) == own_names(first, 3) == ("O", "I", "H", "W")
+    assert own_names(last, 1) is None
     facts = named(last)
     assert facts is not None
     assert (facts.inputs, facts.results, facts.kernel) == ((0,), (0,), 3)
     assert named(unnamed) is not None
-    assert own_names(unnamed, "input", 0) is None
+    assert own_names(unnamed, 0) is None
     assert named(nodes[-1]) is None
 
 

@@ -47,7 +47,7 @@ def relation(node: ir.Node, n: int, names: Mapping[ir.Value, AxisNames], by_plac
     Axes of extent 1 are left out: they may be anywhere. The outer and the inner tile of an axis are that axis, if the
     one is read as the outer and the other as the inner tile.
     """
-    value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
+    value, read, facts = node.inputs[n], axis_names(node, n), named(node)
     if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
         read = placed_names(node, len(value.shape))
     made = names.get(value) if value is not None else None

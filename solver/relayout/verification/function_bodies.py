@@ -79,32 +79,30 @@ def _check_body(node: ir.Node, kind: OperatorClass, function: ir.Function) -> It
         yield _finding(node, "function-body", f"Transpose, {node.op_type}, Transpose", found)
         return
     (operator,) = work
-    for side in ("input", "result"):
-        yield from _check_side(node, kind, function, operator, side)
+    for is_result in (False, True):
+        yield from _check_side(node, kind, function, operator, is_result=is_result)
     yield from _check_attributes(node, function, operator)
 
 
 def _check_side(
-    node: ir.Node, kind: OperatorClass, function: ir.Function, operator: ir.Node, side: str
+    node: ir.Node, kind: OperatorClass, function: ir.Function, operator: ir.Node, *, is_result: bool
 ) -> Iterator[Finding]:
-    inner = operator.inputs if side == "input" else operator.outputs
-    outer = list(function.inputs) if side == "input" else list(function.outputs)
-    count = len(node.inputs) if side == "input" else len(node.outputs)
-    for n in range(count):
+    side = "result" if is_result else "input"
+    inner, outer = (each.outputs if is_result else each.inputs for each in (operator, function))
+    for n, operand in enumerate(node.outputs if is_result else node.inputs):
         value = inner[n] if n < len(inner) else None
         end = outer[n] if n < len(outer) else None
-        expected = _expected_perm(kind, side, n)
+        expected = _expected_perm(kind, n, is_result=is_result)
         if value is None or end is None:
-            operand = node.inputs[n] if side == "input" else node.outputs[n]
-            if operand is not None and (side == "input" or operand.name):
+            if operand is not None and (not is_result or operand.name):
                 yield _finding(node, "function-body", f"{side} {n} in the body", "none", n)
             continue
-        layout = declared_layout_of(node, side, n) if expected is not None else None
+        layout = declared_layout_of(node, n, is_result=is_result) if expected is not None else None
         if layout is not None and "[" in str(layout):
-            path = (end, value) if side == "input" else (value, end)
-            yield from _check_path(node, function, side, n, layout, path)
+            path = (value, end) if is_result else (end, value)
+            yield from _check_path(node, function, n, layout, path, is_result=is_result)
             continue
-        found = _path(value, end) if side == "input" else _path(end, value)
+        found = _path(end, value) if is_result else _path(value, end)
         if found is None:
             yield _finding(node, "function-body", f"{side} {n} of the function passed on", "something else", n)
         elif expected is not None and (found or tuple(range(len(expected)))) != expected:
@@ -119,20 +117,21 @@ def _tiles(node: ir.Node) -> bool:
 
 
 def _check_path(
-    node: ir.Node, function: ir.Function, side: str, n: int, layout: Layout, path: tuple[ir.Value, ir.Value]
+    node: ir.Node, function: ir.Function, n: int, layout: Layout, path: tuple[ir.Value, ir.Value], *, is_result: bool
 ) -> Iterator[Finding]:
     """Yield a finding where an operand with a tiled or padded layout does not reach the operator with every element."""
-    value = node.inputs[n] if side == "input" else node.outputs[n]
+    value = node.outputs[n] if is_result else node.inputs[n]
     facts = named(node)
     if value is None or facts is None:
         return
     shape = [None] * layout.rank if value.shape is None else value.shape
     extents = tuple(extent if isinstance(extent, int) else None for extent in shape)
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
-    is_kernel = side == "input" and n == facts.kernel
+    is_kernel = not is_result and n == facts.kernel
     axes = kernel_names(node.op_type, rank) if is_kernel else standard_names(rank)
     fault = fault_in_body(*path, layout, axes, extents, opset=function.opset_imports.get("", 1))
     if fault is not None:
+        side = "result" if is_result else "input"
         yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
 
 
@@ -154,19 +153,19 @@ def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
     return tuple(before[axis] for axis in perm) if before else tuple(perm)
 
 
-def _expected_perm(kind: OperatorClass, side: str, n: int) -> tuple[int, ...] | None:
+def _expected_perm(kind: OperatorClass, n: int, *, is_result: bool) -> tuple[int, ...] | None:
     """The permutation between the standard operator's operand and this one's; None where they are the same."""
     node, facts = kind.node, kind.facts
-    names = (kind.own_inputs if side == "input" else kind.own_results)[n]
+    names = (kind.own_results if is_result else kind.own_inputs)[n]
     if facts is None or names is None:
         return None
-    is_kernel = side == "input" and n == facts.kernel
+    is_kernel = not is_result and n == facts.kernel
     if is_kernel and "kernel_layout" not in node.attributes:
         return None
     if not is_kernel and not any(name in node.attributes for name in ("data_layout", "out_layout")):
         return None
     standard = kernel_names(node.op_type, len(names)) if is_kernel else standard_names(len(names))
-    return _permutation(standard, names) if side == "result" else _permutation(names, standard)
+    return _permutation(standard, names) if is_result else _permutation(names, standard)
 
 
 def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:

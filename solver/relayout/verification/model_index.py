@@ -59,8 +59,8 @@ class OperatorClass:
         self.facts: Named | None = named(node)
         inputs, results = node.inputs, node.outputs
         # The names by the operator itself, and with those of tiles that are all of an axis.
-        self.own_inputs: tuple[AxisNames | None, ...] = self._own("input", len(inputs))
-        self.own_results: tuple[AxisNames | None, ...] = self._own("result", len(results))
+        self.own_inputs: tuple[AxisNames | None, ...] = self._own(len(inputs))
+        self.own_results: tuple[AxisNames | None, ...] = self._own(len(results), is_result=True)
         self.inputs: tuple[AxisNames | None, ...] = tuple(map(_whole, self.own_inputs, inputs))
         self.results: tuple[AxisNames | None, ...] = tuple(map(_whole, self.own_results, results))
         # The names that the operator itself gives, and the operands that have them. ONNX's global pools determine none.
@@ -76,8 +76,8 @@ class OperatorClass:
             self._paths[key] = axis_path(self.node, n, m)
         return self._paths[key]
 
-    def _own(self, side: str, count: int) -> tuple[AxisNames | None, ...]:
-        return (None,) * count if self.facts is None else tuple([own_names(self.node, side, n) for n in range(count)])
+    def _own(self, count: int, *, is_result: bool = False) -> tuple[AxisNames | None, ...]:
+        return tuple([own_names(self.node, n, is_result=is_result) for n in range(count)])
 
 
 def _whole(names: AxisNames | None, value: ir.Value | None) -> AxisNames | None:

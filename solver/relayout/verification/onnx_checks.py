@@ -193,7 +193,7 @@ def _check_channels(node: ir.Node, kind: OperatorClass) -> Iterator[Finding]:
 def _channels(node: ir.Node, n: int, names: tuple[str | None, ...] | None, letter: str) -> int | None:
     """The extent of the n-th input's axis: that of its tiles together, without its padding."""
     outer, inner = (_extent(node.inputs[n], names, each) for each in (letter, letter.lower()))
-    layout = declared_layout_of(node, "input", n)
+    layout = declared_layout_of(node, n)
     if outer is None or layout is None:
         return outer
     zeros, tile = _stated(layout, letter, "pad"), _stated(layout, letter.lower(), "tile")

@@ -215,29 +215,27 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
     return (*first, *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
 
 
-def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
-    """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
+def own_names(node: ir.Node, n: int, *, is_result: bool = False) -> AxisNames | None:
+    """The names of the axes of the n-th input, or result, by `node` itself.
 
     A standard operator reads N, C, spatial, and one of onnxruntime's with `channels_last` N, spatial, C. One of the
     domain `relayout` reads by its attributes: `data_layout`, for results `out_layout` if it differs, and
     `kernel_layout`. None if the operator does not name the operand's axes, or not by one letter each.
     """
     facts = named(node)
-    values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
+    values: Sequence[ir.Value | None] = node.outputs if is_result else node.inputs
     value = values[n] if n < len(values) else None
     if facts is None or value is None or value.shape is None:
         return None
     rank = len(value.shape)
     if facts.declared is not None:
-        layout = (facts.declared.inputs if side == "input" else facts.declared.results)[n]
+        layout = (facts.declared.results if is_result else facts.declared.inputs)[n]
         return _names_in(layout, rank) if layout.names.strip("*") else None
-    if side == "input" and n == facts.kernel:
+    if not is_result and n == facts.kernel:
         return _declared(node, "kernel_layout", rank) or kernel_names(node.op_type, rank)
-    if n not in (facts.inputs if side == "input" else facts.results):
+    if n not in (facts.results if is_result else facts.inputs):
         return None
-    declared = (_declared(node, "out_layout", rank) if side == "result" else None) or _declared(
-        node, "data_layout", rank
-    )
+    declared = (_declared(node, "out_layout", rank) if is_result else None) or _declared(node, "data_layout", rank)
     if declared is not None:
         return declared
     if facts.spatial:
@@ -247,10 +245,10 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     return tuple("C" if axis == 1 else None for axis in range(rank))
 
 
-def axis_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
+def axis_names(node: ir.Node, n: int, *, is_result: bool = False) -> AxisNames | None:
     """`own_names`, where a tile that is all of an axis has the name of the axis."""
-    names = own_names(node, side, n)
-    value = (node.inputs if side == "input" else node.outputs)[n]
+    names = own_names(node, n, is_result=is_result)
+    value = (node.outputs if is_result else node.inputs)[n]
     return names if names is None or value is None or value.shape is None else with_whole_parts(names, value.shape)
 
 
@@ -277,11 +275,11 @@ def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
     return _names_in(layout, rank)
 
 
-def declared_layout_of(node: ir.Node, side: str, n: int) -> Layout | None:
+def declared_layout_of(node: ir.Node, n: int, *, is_result: bool = False) -> Layout | None:
     """The layout that the attributes give an operand with named axes; None where they give no valid one."""
     facts = named(node)
-    is_kernel = side == "input" and facts is not None and n == facts.kernel
-    names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
+    is_kernel = not is_result and facts is not None and n == facts.kernel
+    names = ["kernel_layout"] if is_kernel else ["out_layout"] * is_result + ["data_layout"]
     text = next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "")
     return parsed_layout(text) if text else None
 
@@ -499,7 +497,7 @@ def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     source, result = node.inputs[n], node.outputs[m]
     if n or m or source is None or source.shape is None or result.shape is None:
         return None
-    before, after = axis_names(node, "input", 0) or (), axis_names(node, "result", 0) or ()
+    before, after = axis_names(node, 0) or (), axis_names(node, 0, is_result=True) or ()
     if None not in before and sorted(map(str, before)) == sorted(map(str, after)):
         sources = tuple(before.index(name) for name in after)
     elif len(source.shape) == len(result.shape):

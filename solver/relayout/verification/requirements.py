@@ -238,40 +238,41 @@ def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[F
 
 def _missed(node: ir.Node, chosen: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
     sound = True
-    for side, values, layouts in (("input", node.inputs, chosen.inputs), ("result", node.outputs, chosen.results)):
+    for is_result, values, layouts in ((False, node.inputs, chosen.inputs), (True, node.outputs, chosen.results)):
         for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
             if value is None or value.shape is None or required.is_any:
                 continue
-            found = _unsatisfied(node, side, n, value, required, backend, known)
+            found = _unsatisfied(node, n, value, required, backend, known, is_result=is_result)
             # A wrong result after wrong operands would repeat the finding.
-            if found is not None and (side == "input" or sound):
+            if found is not None and (not is_result or sound):
                 sound = False
                 yield found
 
 
 def _unsatisfied(
     node: ir.Node,
-    side: str,
     n: int,
     value: ir.Value,
     required: Layout,
     backend: Backend,
     known: _Known,
+    *,
+    is_result: bool,
 ) -> Finding | None:
     resizes_places = n == 0 and _resizes_only_places(node, required)
     if resizes_places and is_tiled(required):
         return None
     shared = known.index.class_of(node)
-    own = (shared.own_inputs if side == "input" else shared.own_results)[n]
-    required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
-    derived = known.namings(node, n, value, is_result=side == "result")
+    own = (shared.own_results if is_result else shared.own_inputs)[n]
+    required_here = _as_kernel(required) if not is_result and _is_kernel(node, n) else required
+    derived = known.namings(node, n, value, is_result=is_result)
     namings: Sequence[AxisNames | None] = [own] if own is not None else derived or [None]
-    tensor = TensorType(element_size(value), _with_tiles(extents_of(value) or (), node, side, n))
+    tensor = TensorType(element_size(value), _with_tiles(extents_of(value) or (), node, n, is_result=is_result))
     if required.is_numbered:
         # Numbers count the axes that the operand has in the source.
-        namings = [_order_of(value, node, n if side == "input" else len(node.inputs) + n, known.index)]
+        namings = [_order_of(value, node, len(node.inputs) + n if is_result else n, known.index)]
     carried = known.boxes.get(value)
-    if side == "result":
+    if is_result:
         # The backend provides the extensions of a result, so only the names can be wrong.
         required_here = Layout.from_names(required_here.names) if not is_tiled(required_here) else required_here
     if own is None and not required.is_numbered:
@@ -295,12 +296,12 @@ def _unsatisfied(
         found += f", as the backend states no black box for the result of {_kind(producer)}"
     elif layouts[0] is not None and layouts[0].same_names(required_here):
         found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
-    place = f"operand {n}" if side == "input" else f"result {n}"
+    place = f"result {n}" if is_result else f"operand {n}"
     subject = f"{place} of this {_kind(node)} ({value.name})"
     return Finding(
         rule="layout-requirement",
         node=node_label(node),
-        operand=n if side == "input" else None,
+        operand=None if is_result else n,
         expected=str(required),
         found=found,
         message=f"{subject} is not in the layout that backend {backend.name} requires",
@@ -407,11 +408,11 @@ def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
 
 
 def _with_tiles(
-    extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
+    extents: tuple[int | str | None, ...], node: ir.Node, n: int, *, is_result: bool
 ) -> tuple[int | str | None, ...]:
     """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
     is_open = node.domain == OURS and not all(isinstance(extent, int) for extent in extents)
-    layout = declared_layout_of(node, side, n) if is_open else None
+    layout = declared_layout_of(node, n, is_result=is_result) if is_open else None
     if layout is None or layout.rank != len(extents):
         return extents
     tiles = [layout.tile(i) for i in range(layout.rank)]
