@@ -17,7 +17,6 @@ import doctest
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from http_server import free_port
 
 from relayout.backend import Backend
 from relayout.testing import check_backend, generated_graphs
@@ -142,9 +142,7 @@ class Reader:
 @contextlib.contextmanager
 def serving(command: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a server that is ready, and that ends with the context."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = [*shlex.split(command.removesuffix("&")), "--port", str(port)]
     state = {"RELAYOUT_DATA": str(folder / "data")}
     server = subprocess.Popen(arguments, cwd=folder, env={**environment, **state})

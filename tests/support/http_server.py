@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,9 +68,7 @@ def serving(
     It is forked from a process that has made its imports. With a `prefix`, a command that runs the server's, it is a
     new process; the prefix `env` does no more than that.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "home").mkdir(exist_ok=True)
     home, data = str(folder / "home"), str(folder / "data")
     environment = {**os.environ, **LIMITS, "HOME": home, "RELAYOUT_DATA": data, **settings}
@@ -83,6 +82,16 @@ def serving(
     finally:
         process.terminate()
         process.join()
+
+
+def free_port() -> int:
+    """A port on which nothing listens. It is below those that systems give to connections, one of which might take it
+    before the server does."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
