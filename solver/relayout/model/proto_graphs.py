@@ -30,11 +30,17 @@ __all__ = [
     "replace_entries",
     "static_shape",
     "subgraphs_of",
+    "tensor_of",
     "unused_name",
     "value_names",
 ]
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
+
+_NUMBERS = {
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+}
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain in a protobuf. A node of onnx_ir has the first."""
@@ -61,6 +67,17 @@ def branch_taken(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.
         return None
     taken = "then_branch" if condition.item() else "else_branch"
     return next((attribute.g for attribute in node.attribute if attribute.name == taken), None)
+
+
+def tensor_of(constant: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant, which may be written as plain numbers; None for one of strings, or without data."""
+    for given in constant.attribute[:1]:
+        if given.name == "value":
+            tensor: onnx.TensorProto = given.t
+            return tensor
+        if (dtype := _NUMBERS.get(given.name)) is not None and not given.ref_attr_name:
+            return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(given), dtype))
+    return None
 
 
 def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

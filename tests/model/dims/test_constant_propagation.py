@@ -423,3 +423,32 @@ def test_a_size_that_is_scaled_by_a_quotient_of_a_constant_is_known() -> None:
             y = Resize (x, , , sizes) }""")
     (result,) = read_model(model).graph.outputs
     assert list(result.shape or ()) == [1, 3, 90, 120]
+
+
+@pytest.mark.parametrize(
+    "shape", [{"value_ints": [-1]}, {"value": helper.make_tensor("", TensorProto.INT64, [1], [-1])}]
+)
+@pytest.mark.parametrize("axis", [{"value_int": 2}, {"value_ints": [2]}])
+def test_a_number_that_is_computed_from_constants_in_any_form_is_known(
+    axis: dict[str, object], shape: dict[str, object]
+) -> None:
+    """onnxscript writes the axes of a reduction so."""
+    net = Net(18)
+    axes = net.node("Reshape", net.node("Constant", **axis), net.node("Constant", **shape))
+    x = net.transpose(net.input("x", (2, 5, 7)), 0, 2, 1)
+    net.output(net.transpose(net.node("Div", x, net.node("ReduceMean", x, axes)), 0, 2, 1))
+    model = net.model()
+    legal, report = legalize(model)
+    assert report.after.transposes == 0
+    assert verify(legal, against=model).passed
+
+
+def test_a_scale_that_is_computed_from_floats_determines_the_result_of_a_resize() -> None:
+    net = Net()
+    halves = net.node("Constant", value_floats=[0.5, 0.5, 1.0, 1.0])
+    scales = net.node("Mul", halves, net.node("Constant", value_float=2.0))
+    net.output(net.node("Relu", net.node("Resize", net.input("x", (1, 3, 4, 6)), "", scales)))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (shape,) = (value.shape for value in read_model(model).graph.outputs)
+    assert list(shape or ()) == [1, 3, 8, 12]

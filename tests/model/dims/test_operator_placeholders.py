@@ -84,6 +84,12 @@ def test_one_extent_alone_is_open_where_the_number_of_elements_along_an_axis_is_
     assert [re.sub(r"unk__\d+", "?", shape) for shape in found.values()] == [f"[{shape}]" for shape in shapes]
 
 
+def test_the_extents_beside_a_compressed_axis_are_known_in_old_opsets() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 6, opset_import: ["" : 11]> g (float[n,6,8] x, bool[k] c) => (y) {
+        y = Compress <axis = 1> (x, c) }""")
+    assert str(read_model(model).graph.outputs[0].shape) == "[n,unk__0,8]"
+
+
 def test_a_number_of_elements_may_come_from_around_a_branch() -> None:
     model = onnx.parser.parse_model(
         f"""{HEADER} g (float[2,6,8] x, int64[1] n, bool c) => (y) <int64[1] one = {{1}}> {{

@@ -32,6 +32,7 @@ from relayout.model.proto_graphs import (
     replace_entries,
     static_shape,
     subgraphs_of,
+    tensor_of,
     value_names,
 )
 from relayout.model.tensor_types import is_absent
@@ -167,9 +168,9 @@ def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str
     read -= {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
-        (node.output[0], node.attribute[0].t)
+        (node.output[0], tensor)
         for node, operator, _ in computing
-        if operator == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
+        if operator == "Constant" and node.output[0] in read and (tensor := tensor_of(node)) is not None
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
@@ -270,12 +271,6 @@ def _compute(
     """Compute every value whose inputs are known, into `known`; return the new names."""
     found: set[str] = set()
     for node, operator, names in computing:
-        if operator == "Constant":
-            numbers = None if node.output[0] in known else _listed_numbers(node)
-            if numbers is not None:
-                known[node.output[0]] = numbers
-                found.add(node.output[0])
-            continue
         # Most nodes compute no constant: their first operand tells it, and Shape and Size are few.
         asks = operator in _ASKING
         if not asks and not (names and (names[0] in known or not names[0])):
@@ -285,7 +280,7 @@ def _compute(
             found.update(values.keys() - known.keys())
             known.update(values)
             continue
-        if node.output[0] in known or not _is_arithmetic(node):
+        if operator not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
         if asks and names[0] in shapes and names[0] not in known:
             if math.prod(shapes[names[0]]) > LARGEST_VIEW:
@@ -303,18 +298,6 @@ def _compute(
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
     return found
-
-
-_LISTED = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-
-
-def _listed_numbers(node: onnx.NodeProto) -> np.ndarray | None:
-    """The value of a Constant that has it as numbers. Inference reads these nowhere but in the Constant's own graph."""
-    for attribute in node.attribute[:] if node.domain in STANDARD_DOMAINS else []:
-        if (dtype := _LISTED.get(attribute.name)) is not None and not attribute.ref_attr_name:
-            numbers = np.array(onnx.helper.get_attribute_value(attribute), dtype)
-            return numbers if numbers.size <= LARGEST else None
-    return None
 
 
 def _of_branch(

@@ -19,6 +19,7 @@ from relayout.model.proto_graphs import (
     graphs_inside,
     opset_of,
     subgraphs_of,
+    tensor_of,
     value_names,
 )
 from relayout.model.tensor_types import is_absent
@@ -104,9 +105,9 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
     here = {name: tensor for name, tensor in outer.items() if name not in defined}
     here |= {tensor.name: tensor for tensor in graph.initializer if _is_looked_at(tensor) and tensor.name not in fed}
     for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and _is_looked_at(attribute.t):
-                here[node.output[0]] = _named(attribute.t, node.output[0])
+        tensor = tensor_of(node) if node.op_type == "Constant" else None
+        if tensor is not None and _is_looked_at(tensor):
+            here[node.output[0]] = _named(tensor, node.output[0])
         for attribute in node.attribute:
             for inner in graphs_in(attribute):
                 lend(inner, here)
@@ -137,8 +138,8 @@ def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
             continue
         operands = [ranks.get(name, 1) for name in node.input]
         if node.op_type == "Constant":
-            (held,) = node.attribute
-            dims = held.t.dims if held.HasField("t") else [len(held.ints)] if held.ints else []
+            tensor = tensor_of(node)
+            dims = tensor.dims[:] if tensor is not None else []
             ranks[node.output[0]], lengths[node.output[0]] = len(dims), sum(dims)
         elif node.op_type == "Size":
             ranks[node.output[0]] = 0

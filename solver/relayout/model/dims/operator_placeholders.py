@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from relayout.model.dims.rounded_scales import Extents, rounded_scales, scales_that_infer
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, replace_entries
+from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, replace_entries, tensor_of
 from relayout.model.tensor_types import is_absent
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
@@ -36,7 +36,6 @@ _UNPOOL = "MaxUnpool"
 _RESIZE = "Resize"
 _MAY_NEED_ONE = frozenset({*_STANDARD, *_ALONG_ONE_AXIS, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
-_FLAT = np.array([-1], np.int64)
 _OLDEST_OPSET = 11
 """The first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
@@ -122,13 +121,9 @@ def _vectors(graph: onnx.GraphProto) -> Mapping[str, onnx.TensorProto]:
     """The constants of one dimension of a graph that has a Resize, by name."""
     if not any(node.op_type == _RESIZE for node in graph.node[:]):
         return {}
-    made = {
-        node.output[0]: _constant(node.attribute[0])
-        for node in graph.node
-        if node.op_type == "Constant" and len(node.attribute) == 1
-    }
-    stored = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 1 and not is_absent(tensor)}
-    return {**stored, **{name: tensor for name, tensor in made.items() if tensor is not None}}
+    made = [(node.output[0], tensor_of(node)) for node in graph.node if node.op_type == "Constant"]
+    found = [*((tensor.name, tensor) for tensor in graph.initializer), *made]
+    return {name: each for name, each in found if each is not None and len(each.dims) == 1 and not is_absent(each)}
 
 
 def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
@@ -136,13 +131,6 @@ def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
     given = around.union([value.name for value in graph.input])
     given = given.union(*(node.output for node in graph.node if node.op_type != "Constant"))
     return given.difference([tensor.name for tensor in graph.initializer])
-
-
-def _constant(value: onnx.AttributeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant that has one or floats."""
-    if value.name == "value_floats":
-        return numpy_helper.from_array(np.array(value.floats, np.float32))
-    return value.t if value.name == "value" and not is_absent(value.t) else None
 
 
 def _replace(
@@ -262,16 +250,16 @@ class _Writer:
     def _chosen(self, operator: str) -> None:
         """Elements along one axis, as many as are not known."""
         axis = self._integer("axis") if "axis" in self._attributes else _ALONG_ONE_AXIS[operator]
-        flat = self._add("Constant", [], attributes=[helper.make_attribute("value", numpy_helper.from_array(_FLAT))])
+        flat = self._add("Constant", [], value=numpy_helper.from_array(np.array([-1], np.int64)))
 
         def chosen(result: str = "") -> str:
             places = self._add("Reshape", [self._add("NonZero", [self._read(1)]), flat])
-            return self._add("Gather", [self._read(0), places], result, [helper.make_attribute("axis", axis)])
+            return self._add("Gather", [self._read(0), places], result, axis=axis)
 
         if operator == "TopK":
             values = self._add("Identity", [chosen()], self._result(0))
             if self._result(1):
-                self._add("Cast", [values], self._result(1), [helper.make_attribute("to", onnx.TensorProto.INT64)])
+                self._add("Cast", [values], self._result(1), to=onnx.TensorProto.INT64)
             return
         for m in self._results:
             if self._result(m):

@@ -17,7 +17,7 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_multiple, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
 from relayout.model.dims.formula import LONGEST_FORMULA
-from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, dims_by_name
+from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, dims_by_name, tensor_of
 from relayout.ops.elementwise import BROADCAST
 
 __all__ = ["UNBOUNDED", "name_spatial_dims"]
@@ -91,7 +91,7 @@ class _Values:
         if any(value.name == name for value in self._graph.input):
             return
         made = (other for other in self._graph.node if other.op_type == "Constant" and name in other.output)
-        values = (each.t for other in made for each in other.attribute if each.name == "value")
+        values = (tensor for each in made if (tensor := tensor_of(each)) is not None)
         for tensor in (*values, *(tensor for tensor in self._graph.initializer if name and tensor.name == name)):
             has_data = tensor.raw_data or tensor.float_data or tensor.int64_data
             if has_data and 0 < sum(tensor.dims) <= _MOST_NUMBERS:
