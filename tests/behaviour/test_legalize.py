@@ -497,3 +497,16 @@ def test_an_output_s_own_name_for_a_dim_behind_a_transpose_and_a_squeeze_has_a_s
         opset=8,
     )
     assert legalize(source, "onnx")[1].status == "optimal"
+
+
+def test_a_cast_to_the_type_of_a_value_reads_it_in_any_order() -> None:
+    net = Net()
+    image = net.transpose(net.input("x", (2, 5, 7)), 0, 2, 1)
+    other = net.transpose(net.input("like", (3, 4), onnx.TensorProto.DOUBLE), 1, 0)
+    net.output(net.node("Exp", net.node("CastLike", net.node("Relu", other), image)))
+    net.output(net.transpose(net.node("CastLike", image, other), 0, 2, 1), onnx.TensorProto.DOUBLE)
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert report.after.transposes == 1, "of the second input, which the first output gives"
+    assert_same_numbers(model, legal)
+    assert legalize(legal, "onnx")[1].cost == report.cost

@@ -47,7 +47,7 @@ def cast(b: Builder, operator: str) -> Any:
 
 @proposes("CastLike")
 def cast_like(b: Builder, operator: str) -> Any:
-    like = b.parameter((2,), b.draw.choice([F16, D, I32]))
+    like = b.draw.choice([lambda: b.parameter((2,), b.draw.choice([F16, D, I32])), lambda: floats(b)])()
     return b.node("CastLike", [floats(b), like])
 
 

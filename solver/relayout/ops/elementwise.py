@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.node_reader import NoRuleError, Reading, extents_of
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Edit, Free, free, position
 
@@ -74,8 +74,13 @@ def _clips_around_zero(node: Reading) -> bool:
 
 @row("free", "CastLike")
 def like(node: Reading) -> Free:
+    """Of its second operand, only the type is read: its axes are no others' and come in any order."""
     extents, axes = node.space()
-    return free(extents, (axes, None), (axes,), tileable=axes)
+    others = extents_of(node.node.inputs[1])
+    if others is None:
+        return free(extents, (axes, None), (axes,), tileable=axes)
+    own = tuple(range(len(axes), len(axes) + len(others)))
+    return free(extents + others, (axes, own), (axes,), tileable=axes)
 
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
