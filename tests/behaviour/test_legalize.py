@@ -510,3 +510,12 @@ def test_a_cast_to_the_type_of_a_value_reads_it_in_any_order() -> None:
     assert report.after.transposes == 1, "of the second input, which the first output gives"
     assert_same_numbers(model, legal)
     assert legalize(legal, "onnx")[1].cost == report.cost
+
+
+def test_a_cast_to_the_type_of_a_blocked_value_needs_no_conversion() -> None:
+    net = Net()
+    first = net.conv(net.input("x", (1, 16, 8, 8)), 16, 16)
+    net.output(net.conv(net.node("CastLike", net.node("Relu", first), first), 16, 16))
+    options = {"desired_layouts": {"Conv": ["NCHW4c", "OIHW"]}}
+    _, report = checked(net.model(), "convert-layout", backend_options=options)
+    assert report.after.transposes == 2, "of the input and the output"

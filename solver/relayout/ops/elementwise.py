@@ -80,7 +80,7 @@ def like(node: Reading) -> Free:
     if others is None:
         return free(extents, (axes, None), (axes,), tileable=axes)
     own = tuple(range(len(axes), len(axes) + len(others)))
-    return free(extents + others, (axes, own), (axes,), tileable=axes)
+    return free(extents + others, (axes, own), (axes,), tileable=axes + own)
 
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
