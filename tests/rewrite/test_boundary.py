@@ -48,3 +48,21 @@ def test_outputs_and_weights_keep_the_notes_of_other_tools() -> None:
     assert {prop.key: prop.value for prop in result.metadata_props} == {"vendor.range": "0..1"}
     # The weights are laid out anew, under their own name.
     assert {"y", "w"} <= {each.tensor_name for each in legal.graph.quantization_annotation}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW4c", "NCHW", "any"])
+def test_the_default_of_an_input_has_the_inputs_layout(layout: str) -> None:
+    values = ", ".join(map(str, range(3 * 2)))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]> g (float[1,6,4,5] x, float[1,3,1,2] c) => (float[1,3,4,2] y)
+            <float[1,3,1,2] c = {{{values}}}, int64[4] s = {{0,0,0,0}}, int64[4] e = {{1,3,4,2}}> {{
+            a = Slice (x, s, e) y = Add (a, c) }}"""
+    )
+    legal, report = relayout.legalize(model, "onnx", input_layouts={"c": layout}, check=True)
+    assert report.ok
+    assert report.verification is not None
+    assert report.verification.numeric is not None
+    assert report.verification.numeric.status == "compared"
+    (given,) = (value for value in legal.graph.input if value.name == "c")
+    (default,) = (tensor for tensor in legal.graph.initializer if tensor.name == "c")
+    assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == list(default.dims)

@@ -10,10 +10,12 @@ from relayout.candidates.alternatives import OperandDims, Port
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.layout.relaid_constant import relaid
 from relayout.layout.terms import GENERATED, is_given
 from relayout.model.dims.output_dims import carry_names
 from relayout.ops import extents_of
 from relayout.rewrite.annotations import keep_notes
+from relayout.rewrite.constants import steps_to
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert
 from relayout.rewrite.operand_dims import base_dims, present
@@ -22,11 +24,14 @@ __all__ = ["enter_inputs", "keep_extents", "leave_outputs", "set_output"]
 
 
 def enter_inputs(context: RewriteContext) -> None:
-    """Register each input of the model's graph in its format, and emit its conversions."""
+    """Register each input of the model's graph, with its default, in its format, and emit its conversions."""
     for port, format_, own in _boundary(context):
         if port.is_result:
             value = port.operand.tensor.base
-            declared = value.shape
+            declared, default = value.shape, value.const_value
+            if default is not None and (steps := steps_to(own, tuple(default.shape.numpy()))):
+                value.const_value = relaid(default, steps)
+                value.const_value.name = value.name
             context.register(value, port.operand, format_, present(own))
             _keep_denotations(value, declared, present(own))
             convert(context, port.operand.tensor)

@@ -23,7 +23,7 @@ from relayout.ops import NO_EDIT, Axes, Edit, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
 
-__all__ = ["Constants"]
+__all__ = ["Constants", "steps_to"]
 
 
 class Constants:
@@ -132,10 +132,10 @@ class Constants:
         if (_is_permuted(dims, len(extents)) and None not in dims) or all(
             isinstance(extent, int) for extent in extents
         ):
-            return self.after_steps(value, _steps_to(dims, extents))
+            return self.after_steps(value, steps_to(dims, extents))
         folded = self._folded(value)
         if folded is not None:
-            return self._stored(value, relaid(folded, _steps_to(dims, tuple(folded.shape.numpy()))))
+            return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
         target = tuple(group or () for group in dims)
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
@@ -324,10 +324,10 @@ def _is_permuted(dims: OperandDims, rank: int) -> bool:
 
 
 def _fills_up(dims: OperandDims, extents: tuple[Extent, ...]) -> bool:
-    return any(step["op"] not in ("transpose", "reshape") for step in _steps_to(dims, extents))
+    return any(step["op"] not in ("transpose", "reshape") for step in steps_to(dims, extents))
 
 
-def _steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
+def steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
     """The steps to these dimensions of a constant. Its extents must be known unless its axes are only permuted."""
     if not _is_permuted(dims, len(extents)):
         units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
