@@ -58,3 +58,24 @@ def test_an_if_whose_condition_is_known_has_the_shape_of_the_branch_that_runs(le
     model = read_model(parse(text, opset=17))
     shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
     assert [shapes[name] for name in "ry"] == [shape, shape]
+
+
+@pytest.mark.parametrize("opset", [9, 13, 14, 20])
+def test_a_reshape_has_as_many_dims_as_its_target_has_numbers(opset: int) -> None:
+    model = read_model(
+        onnx.parser.parse_model(f"""<ir_version: 7, opset_import: ["" : {opset}]> g (float[n] x, int64[4] d) => (y) {{
+            r = Reshape (x, d) y = Relu (r) }}""")
+    )
+    assert [len(value.shape or ()) for node in model.graph for value in node.outputs] == [4, 4]
+
+
+def test_each_open_dim_of_a_completed_rank_has_a_name_and_its_size_follows_from_the_elements() -> None:
+    """A legal model has names for such dims when it is read again, and must count them as before."""
+    model = onnx.parser.parse_model("""<ir_version: 7, opset_import: ["" : 13]>
+        g (float[1,2,5,6] x, float[2,2] w, int64[4] d) => (y) { k = Reshape (w, d) y = Conv (x, k) }""")
+    dims = [dim for node in read_model(model).graph for value in node.outputs for dim in value.shape or ()]
+    assert [str(dim) for dim in dims if not isinstance(dim, int) and dim.value is None] == []
+    _, report = legalize(model, "nhwc")
+    assert report.ok
+    (kernel,) = (each for each in report.conversions if each.value == "k")
+    assert kernel.bytes == 2 * 4 * 4

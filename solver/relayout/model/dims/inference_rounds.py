@@ -15,7 +15,7 @@ from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with
 from relayout.model.dims.forced_dims import enter_sizes, sizes_of_all_runs
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.dims.output_dims import open_output_dims
-from relayout.model.dims.rank_completion import complete_ranks, known_dims, state_completed
+from relayout.model.dims.rank_completion import complete_ranks, known_dims, name_completed, state_completed
 from relayout.model.proto_graphs import copied
 
 __all__ = ["infer_in_rounds"]
@@ -57,6 +57,7 @@ def infer_in_rounds(
             if known_dims(trial.proto.graph) <= known_dims(known.graph):
                 break
         proto = known
+    name_completed(model)
     return model
 
 

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
+from relayout.model.dims.shape_merging import unused_names
 from relayout.model.operator_schema import type_variables
-from relayout.ops import Fixed, Free, Relabel, extents_of, graphs_of, rule_of
+from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, rule_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
-__all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "state_completed"]
+__all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "name_completed", "state_completed"]
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
@@ -51,6 +52,23 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
         if _unknown(graph) == unknown:
             break
     return [value for value, *known in before if value.type is not None and known != [value.type, value.shape]]
+
+
+def name_completed(model: ir.Model) -> None:
+    """Give each dim that has neither a number nor a name a generated name, as `name_open_dims` does."""
+    values = [value for node in all_nodes(model.graph) for value in node.outputs if value.shape is not None]
+    open_ = [value for value in values if any(name is None for name in _names(value))]
+    if not open_:
+        return
+    taken = {name for value in (*values, *model.graph.inputs) for name in _names(value)}
+    unused = unused_names({str(name) for name in taken})
+    for value in open_:
+        dims = [dim if isinstance(dim, int) or dim.value else next(unused) for dim in value.shape or ()]
+        value.shape = ir.Shape(dims)
+
+
+def _names(value: ir.Value) -> list[str | None]:
+    return [dim.value for dim in value.shape or () if not isinstance(dim, int)]
 
 
 def known_dims(graph: onnx.GraphProto) -> int:
@@ -91,6 +109,7 @@ def _complete_forward(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
             _complete_types(node, known)
             _complete_operands(node)
             _complete_elementwise(node)
+            _complete_reshape(node)
             rule = rule_of(node, known)
             if isinstance(rule, Relabel):
                 _complete_view(node, rule)
@@ -198,6 +217,15 @@ def _complete_channels(node: ir.Node, value: ir.Value) -> None:
     if isinstance(channels, int):
         assert value.shape is not None
         value.shape[1] = channels * (group if axis == 1 else 1)
+
+
+def _complete_reshape(node: ir.Node) -> None:
+    """Give a Reshape's result as many dims as its target has numbers: onnx does so from opset 14 on."""
+    if node.op_type != "Reshape" or node.domain or node.outputs[0].shape is not None:
+        return
+    extents = extents_of(node.inputs[1])
+    if extents is not None and len(extents) == 1 and isinstance(extents[0], int):
+        node.outputs[0].shape = ir.Shape([None] * extents[0])
 
 
 def _complete_view(node: ir.Node, rule: Relabel) -> None:

@@ -17,7 +17,15 @@ from relayout.layout.terms import GENERATED, NAME
 from relayout.model.dims.dim_unification import rename
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of, unused_name
 
-__all__ = ["merge_shapes", "name_generated_anew", "name_input_dims", "name_open_dims", "names_in", "share_input_shapes"]
+__all__ = [
+    "merge_shapes",
+    "name_generated_anew",
+    "name_input_dims",
+    "name_open_dims",
+    "names_in",
+    "share_input_shapes",
+    "unused_names",
+]
 
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
@@ -60,7 +68,7 @@ def merge_shapes(better: onnx.GraphProto, graph: onnx.GraphProto, shared: Set[st
 def name_open_dims(graph: onnx.GraphProto) -> None:
     """Give each dim of a result that has neither a number nor a name a generated name, in the graph and those inside
     it: the legal model may have names for such dims, and counts them by their names."""
-    unused = _unused(names_in(graph))
+    unused = unused_names(names_in(graph))
     for each in subgraphs_of(graph):
         for value in _values(each):
             for dim in value.type.tensor_type.shape.dim:
@@ -72,7 +80,7 @@ def name_generated_anew(graph: onnx.GraphProto, kept: Set[str], taken: Set[str])
     """Rename the dims that inference has named, all but those `kept` from before, where their names are `taken` by
     other dims: inference numbers from 0 what it finds without a name."""
     own = names_in(graph)
-    unused = _unused(own | taken)
+    unused = unused_names(own | taken)
     rename(graph, {name: next(unused) for name in sorted((own & taken) - kept) if name.startswith(GENERATED)})
 
 
@@ -136,7 +144,7 @@ class _Extents:
 
     def __init__(self, fed: Set[str], shared: Set[str], taken: Set[str]) -> None:
         self._fed, self._shared = fed, shared
-        self._unused = _unused(taken)
+        self._unused = unused_names(taken)
         self._same: dict[_Extent, _Extent] = {}
 
     def equate(self, known: _Dim, new: _Dim) -> None:
@@ -207,7 +215,7 @@ def _enter(better: onnx.GraphProto, graph: onnx.GraphProto, *, is_inner: bool) -
     graph.value_info.extend(value for name, value in found.items() if name not in listed)
 
 
-def _unused(taken: Set[str]) -> Iterator[str]:
+def unused_names(taken: Set[str]) -> Iterator[str]:
     """Generated names that are not taken."""
     return (name for n in count() if (name := f"{GENERATED}{n}") not in taken)
 
