@@ -268,3 +268,43 @@ def test_the_order_of_a_copy_counts_the_axes_of_the_first_source(order: str, is_
     original = model([*nodes[:2], direct, helper.make_node("Neg", ["turned"], ["z"])], "a")
     verification = verify(model(nodes, "a", "a_laid"), "onnx", against=original)
     assert [each.rule for each in verification.findings] == ([] if is_right else ["layout-annotation"])
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("place", ["x", "c", "y"])
+def test_elements_in_reverse_are_found_without_a_run(place: str, named: bool) -> None:
+    """A crop is a Slice too, and a rewrite adds those."""
+    source = _model(SLICED, named=named)
+    legal, _ = legalize(source, "nhwc")
+    assert verify(legal, "nhwc", source, run=False).passed
+    model = ModelProto()
+    model.CopyFrom(legal)
+    _reverse(model, place)
+    assert not verify(model, "nhwc", source, run=False).passed
+
+
+SLICED = """<ir_version: 9, opset_import: ["" : 18]>
+net (float[1,4,6,6] x, float[4,4,1,1] w) => (float[1,4,3,6] y)
+<int64[1] start = {5}, int64[1] end = {-7}, int64[1] rows = {2}, int64[1] step = {-2}> {
+    a = Conv (x, w)
+    b = Slice (a, start, end, rows, step)
+    c = Relu (b)
+    y = Conv (c, w) }"""
+
+
+def _reverse(model: ModelProto, name: str) -> None:
+    """Put a Slice that reverses the second axis in front of the readers of a value, or of an output."""
+    graph = model.graph
+    for node in graph.node:
+        for k, result in enumerate(node.output):
+            if result == name and name == graph.output[0].name:
+                node.output[k] = f"{name}_right"
+        for k, read in enumerate(node.input):
+            if read == name:
+                node.input[k] = f"{name}_reversed"
+    given, result = (f"{name}_right", name) if name == graph.output[0].name else (name, f"{name}_reversed")
+    for key, number in (("first", -1), ("last", -100), ("second", 1), ("back", -1)):
+        graph.initializer.append(helper.make_tensor(key, onnx.TensorProto.INT64, [1], [number]))
+    made = helper.make_node("Slice", [given, "first", "last", "second", "back"], [result], f"{name}_reverse")
+    places = [n for n, node in enumerate(graph.node) if given in node.output]
+    graph.node.insert(places[0] + 1 if places else 0, made)

@@ -26,7 +26,7 @@ from relayout.verification.counterparts import (
     through_transposes,
 )
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.operator_facts import OURS, perm_of
+from relayout.verification.operator_facts import OURS, constant_ints, perm_of
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
 
@@ -129,12 +129,14 @@ def _added_before(
 
 
 def _added(pairs: Counterparts, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
-    """The nodes that compute, and of whose operator the model has more that stand for none than the original has that
-    none stands for. Those that a backend writes for another operator are left to the run."""
+    """The nodes that compute, or take elements in other steps, and of whose operator the model has more that stand for
+    none than the original has that none stands for. Those that a backend writes for another operator are left to the
+    run."""
     paired = set(kept.values())
     gone = Counter(node.op_type for node in pairs.original.nodes if node not in paired)
     new = [node for node in pairs.model.nodes if node not in kept and node.domain in ("", OURS)]
-    new = [node for node in new if node.op_type not in MOVES and WRITTEN_FOR_KEY not in node.metadata_props]
+    new = [node for node in new if WRITTEN_FOR_KEY not in node.metadata_props]
+    new = [node for node in new if node.op_type not in MOVES or _takes_steps(node)]
     counts = Counter(node.op_type for node in new)
     return {node for node in new if counts[node.op_type] > gone[node.op_type]}
 
@@ -142,7 +144,8 @@ def _added(pairs: Counterparts, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]
 def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
     """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
     while (node := value.producer()) is not None:
-        if node.domain == "" and (node.op_type in VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
+        is_crop = node not in kept and node.op_type in ("Pad", "Slice") and not _takes_steps(node)
+        if node.domain == "" and (node.op_type in VIEWS or is_crop):
             source = node.inputs[0]
             if source is None:
                 return None
@@ -150,6 +153,12 @@ def _root(value: ir.Value, kept: Collection[ir.Node]) -> ir.Value | None:
         else:
             return value
     return value
+
+
+def _takes_steps(node: ir.Node) -> bool:
+    """Whether a Slice reverses an axis or leaves elements out in between: a rewrite adds only those that crop."""
+    steps = constant_ints(node, "steps", 4) if node.op_type == "Slice" and node.domain == "" else None
+    return steps is not None and any(step != 1 for step in steps)
 
 
 def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
