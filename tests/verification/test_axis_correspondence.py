@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
+from relayout import legalize
 from relayout.verification.verifier import verify
 
 READERS = {
@@ -37,3 +38,13 @@ def square_model(nodes: str, is_named: bool) -> onnx.ModelProto:
     for node in model.graph.node if is_named else ():
         node.name = f"makes {node.output[0]}"
     return model
+
+
+def test_scales_without_a_number_are_of_no_axis() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 7, opset_import: ["" : 11]> g (float[1,5,4] x) => (float[1,6,1] y)
+        <float[0] none = {}, int64[3] sizes = {1, 6, 6}> {
+            t = Transpose <perm = [0, 2, 1]> (x) r = Resize <mode = "nearest"> (t, none, none, sizes)
+            u = Transpose <perm = [0, 2, 1]> (r) y = GlobalAveragePool (u) }""")
+    legal, _ = legalize(model)
+    assert [node.op_type for node in legal.graph.node] == ["Resize", "GlobalAveragePool"]
+    assert verify(legal, "onnx", against=model, run=False).passed

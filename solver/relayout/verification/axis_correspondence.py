@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import input_places, names_by_places
@@ -181,7 +182,7 @@ def _axes_of_numbers(node: ir.Node, n: int, order: Sequence[int] = ()) -> tuple[
     """The vector from which operand `n` is gathered, or that operand, and the axes of its numbers, of which `order` has
     the original's; no axes where these are not known."""
     value, shape = node.inputs[n] if n < len(node.inputs) else None, node.outputs[0].shape
-    if value is None or shape is None or small_constant(value) is not None:
+    if value is None or shape is None or constant_tensor(value) is not None:
         return None, {}
     is_region = node.op_type == "Resize" and n == 1 and len(node.inputs) > 2  # before opset 11 the scales are there
     if is_region and node.attributes.get_string("coordinate_transformation_mode") != "tf_crop_and_resize":
