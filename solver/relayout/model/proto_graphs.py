@@ -70,7 +70,7 @@ def branch_taken(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.
 
 
 def tensor_of(constant: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant, which may be written as plain numbers; None for one of strings, or without data."""
+    """The tensor of a Constant, which may be written as plain numbers; None for texts and sparse tensors."""
     for given in constant.attribute[:1]:
         if given.name == "value":
             tensor: onnx.TensorProto = given.t

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
+from relayout.layout.terms import NAME
 from relayout.model.dims.shape_merging import unused_names
 from relayout.model.operator_schema import type_variables
-from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, rule_of
+from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, nested_graphs, rule_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
@@ -55,16 +56,20 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]
 
 
 def name_completed(model: ir.Model) -> None:
-    """Give each dim that has neither a number nor a name a generated name, as `name_open_dims` does."""
-    values = [value for node in all_nodes(model.graph) for value in node.outputs if value.shape is not None]
-    open_ = [value for value in values if any(name is None for name in _names(value))]
+    """Give each dim of a result that has neither a number nor a name a generated name, as `name_open_dims` does."""
+    results = [value for node in all_nodes(model.graph) for value in node.outputs]
+    open_ = [value for value in results if None in _names(value)]
     if not open_:
         return
-    taken = {name for value in (*values, *model.graph.inputs) for name in _names(value)}
-    unused = unused_names({str(name) for name in taken})
+    inputs = [value for graph in nested_graphs(model.graph) for value in graph.inputs]
+    texts = {name for value in (*results, *inputs) for name in _names(value) if name is not None}
+    unused = unused_names({name for text in texts for name in NAME.findall(text)})
     for value in open_:
-        dims = [dim if isinstance(dim, int) or dim.value else next(unused) for dim in value.shape or ()]
-        value.shape = ir.Shape(dims)
+        assert value.shape is not None
+        value.shape = value.shape.copy()
+        for axis, dim in enumerate(value.shape):
+            if not isinstance(dim, int) and dim.value is None:
+                value.shape[axis] = next(unused)
 
 
 def _names(value: ir.Value) -> list[str | None]:
