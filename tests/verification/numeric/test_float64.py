@@ -569,6 +569,23 @@ def test_what_is_computed_from_shapes_is_rounded_as_the_constants_of_the_legal_m
     assert verdict in told.text
 
 
+def asked_of_float64(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Side, Side]]:
+    """The pairs that the judgement of runs has float64 run."""
+    asked: list[tuple[Side, Side]] = []
+
+    def in_float64(
+        differences: list[OutputDifference], sources: object, pairs: list[tuple[Side, Side]], *_: object
+    ) -> object:
+        asked.extend(pairs)
+        return differences, Verdict("the two differ")
+
+    monkeypatch.setattr("relayout.verification.numeric.judgement._noisy", lambda prepared: [()])
+    monkeypatch.setattr("relayout.verification.numeric.judgement._is_moved", lambda *_: True)
+    monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
+    judged(runs)
+    return asked
+
+
 def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -581,17 +598,7 @@ def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float
     baseline = Baseline("onnxruntime", trials, ())
     prepared = Prepared(model, model, baseline, {})
     runs = Runs(prepared, [feeds] * 3, apart, {"y": "y"}, frozenset("y"), lambda node, opset: None)
-    asked = []
-
-    def in_float64(differences: list[OutputDifference], sources: object, pairs: list[object], *_: object) -> object:
-        asked.extend(pairs)
-        return differences, Verdict("the two differ")
-
-    monkeypatch.setattr("relayout.verification.numeric.judgement._noisy", lambda prepared: [()])
-    monkeypatch.setattr("relayout.verification.numeric.judgement._is_moved", lambda *_: True)
-    monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
-    judged(runs)
-    assert len(asked) == 2
+    assert len(asked_of_float64(runs, monkeypatch)) == 2
 
 
 def test_a_sample_in_which_all_values_agree_is_not_run_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,17 +609,5 @@ def test_a_sample_in_which_all_values_agree_is_not_run_in_float64(monkeypatch: p
     trials = (Trial(None, feeds, results), Trial(None, feeds, results))
     prepared = Prepared(model, model, Baseline("onnxruntime", trials, ()), {})
     runs = Runs(prepared, [feeds] * 2, [*apart, *results], {"y": "y"}, frozenset(), lambda node, opset: None)
-    asked = []
-
-    def in_float64(
-        differences: list[OutputDifference], sources: object, pairs: list[tuple[Side, Side]], *_: object
-    ) -> object:
-        asked.extend(pairs)
-        return differences, Verdict("the two differ")
-
-    monkeypatch.setattr("relayout.verification.numeric.judgement._noisy", lambda prepared: [()])
-    monkeypatch.setattr("relayout.verification.numeric.judgement._is_moved", lambda *_: True)
-    monkeypatch.setattr("relayout.verification.numeric.judgement.in_float64", in_float64)
-    judged(runs)
-    ((mine, theirs),) = asked
+    ((mine, theirs),) = asked_of_float64(runs, monkeypatch)
     assert (mine.feeds, theirs.feeds) == ([feeds[2]], [feeds[2]])
