@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -83,3 +84,26 @@ def test_large_tensors_that_an_operator_has_as_attributes_are_sound() -> None:
     assert findings(model) == []
     # The Constant was left out of the check, so there are no bytes for the writer of a file.
     assert checked_by_onnx(ir.from_proto(onnx.parser.parse_model(model)))[1] is None
+
+
+BRANCHES = """
+    <ir_version: 10, opset_import: ["" : 18]>
+    g (float[2, 300] x, bool c) => (float[2, 300] y, float[300] z) {
+      y, z = If (c) <
+        then_branch = t () => (float[2, 300] p, float[300] k) { k = Constant<value = float[1] {0}>() p = Add(x, k) },
+        else_branch = e () => (float[2, 300] q, float[300] w)
+          <float[300] w, float[2, 300] k> { q = Add(x, k) }> }"""
+
+
+def test_large_constants_in_branches_may_be_results_and_have_equal_names() -> None:
+    model = onnx.parser.parse_model(BRANCHES)
+    then, other = (attribute.g for attribute in model.graph.node[0].attribute)
+    then.node[0].attribute[0].t.CopyFrom(large_constant(300))
+    other.initializer.extend([large_constant(300, name="w"), large_constant(2, 300, name="k")])
+    del other.value_info[:]
+    onnx.checker.check_model(model, full_check=True)
+    assert checked_by_onnx(ir.from_proto(model))[0] == []
+
+
+def large_constant(*shape: int, name: str = "") -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name)

@@ -13,7 +13,14 @@ from relayout.layout.layout import Layout
 from relayout.model.dims.inference_placeholders import hide
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.onnx_file import Encoded, encoded
-from relayout.model.proto_graphs import extents_in, graphs_inside, opset_of, subgraphs_of
+from relayout.model.proto_graphs import (
+    extents_in,
+    opset_of,
+    replace_entries,
+    subgraphs_of,
+    unused_name,
+    value_names,
+)
 from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -220,7 +227,7 @@ def _give_weights(proto: onnx.ModelProto, left_out: Mapping[str, onnx.TypeProto]
     itself."""
     given = dict(left_out)
     if in_nodes:
-        _take_absent(proto.graph, given)
+        given |= _absent_in_nodes(proto.graph)
     present = {value.name for value in proto.graph.input}
     for name, kind in sorted(given.items()):
         if name not in present:
@@ -236,22 +243,29 @@ def _give_weights(proto: onnx.ModelProto, left_out: Mapping[str, onnx.TypeProto]
     proto.ir_version = max(proto.ir_version, 4)
 
 
-def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TypeProto]) -> None:
-    # From the end, so that the places of the others stay.
-    for place in reversed(range(len(graph.initializer))):
-        tensor = graph.initializer[place]
-        if is_absent(tensor):
-            given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-            del graph.initializer[place]
-    for place in reversed(range(len(graph.node))):
-        node = graph.node[place]
-        absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
-        if node.op_type == "Constant" and absent is not None:
-            given[node.output[0]] = onnx.helper.make_tensor_type_proto(absent.data_type, absent.dims)
-            del graph.node[place]
-            continue
-        for inner in graphs_inside([node]):
-            _take_absent(inner, given)
+def _absent_in_nodes(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+    """Put an Identity in the place of each absent weight of a Constant and of a nested graph, since a graph's result
+    must be one of a node. Returns the types of what these read, by names that are new."""
+    graphs = list(subgraphs_of(graph))
+    taken = set().union(*map(value_names, graphs))
+    given: dict[str, onnx.TypeProto] = {}
+
+    def identity(tensor: onnx.TensorProto, result: str) -> onnx.NodeProto:
+        name = unused_name(result, taken)
+        given[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        return onnx.helper.make_node("Identity", [name], [result])
+
+    # Inner graphs first: to replace the nodes of a graph copies them.
+    for each in reversed(graphs):
+        absent = [tensor for tensor in each.initializer if is_absent(tensor)]
+        for node in each.node:
+            data = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
+            if node.op_type == "Constant" and data is not None:
+                node.CopyFrom(identity(data, node.output[0]))
+        if absent:
+            replace_entries(each.node, [*(identity(tensor, tensor.name) for tensor in absent), *each.node])
+            replace_entries(each.initializer, [tensor for tensor in each.initializer if not is_absent(tensor)])
+    return given
 
 
 def _taken_off(graph: onnx.GraphProto) -> dict[str, bytes]:
