@@ -98,7 +98,8 @@ class DimSizes:
         forced = {name: size for name, size in forced.items() if not formula_names(name) or is_name(name)}
         self._batches = batches - given.keys() - forced.keys()
         self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
-        fitting = fitting_sizes(model, self._sizes, asked)
+        fitting = fitting_sizes(model, self._sizes, asked, assumed=self._batches)
+        self._sizes |= {name: fitting[name] for name in self._batches & fitting.keys()}
         self._usual = {**fitting, **_usual_sizes(model, {**self._sizes, **fitting})}
         self._formulas: dict[tuple[str, int], int] = {}
         self._bounds: dict[str, Bounds] = {}

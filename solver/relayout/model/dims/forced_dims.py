@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
 from itertools import islice
 from math import isqrt
@@ -89,32 +89,42 @@ def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
 
 
 def fitting_sizes(
-    model: ir.Model, known: Mapping[str, int], asked: AskedSizes | None = None, *, are_apart: bool = False
+    model: ir.Model,
+    known: Mapping[str, int],
+    asked: AskedSizes | None = None,
+    *,
+    are_apart: bool = False,
+    assumed: Set[str] = frozenset(),
 ) -> dict[str, int]:
     """Sizes with which formulas and products of dims are what nodes ask for, of names that are not `known`: with a
     Reshape of (64, h, w) to (64, 196), 14 for `h` and `w`; 7 and 28 if they `are_apart`. A product of matrices asks for
     as many columns of the one as the other has rows, and the sum with a constant for its extents.
 
-    A product of dims for which none are found is left out.
+    A product of dims for which none are found with the known sizes may give those that are only `assumed` another size.
+    One for which none are found even so is left out.
     """
     found: dict[str, int] = {}
     every = asked.of_operands if asked is not None else _asked(model, of_operands=True)
     for names, size in sorted(set(every), key=lambda each: (len(each[0]), each)):
         # A name that inference makes up is another one in the legal model.
         if size > 0 and not any(GENERATED in name for name in names):
-            found |= _fitting(names, size, {**known, **found}, are_apart)
+            fitting = _fitting(names, size, {**known, **found}, are_apart)
+            if fitting is None and len(names) > 1 and not assumed.isdisjoint(names):
+                sure = {name: each for name, each in known.items() if name not in assumed}
+                fitting = _fitting(names, size, {**sure, **found}, are_apart)
+            found |= fitting or {}
     return found
 
 
-def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_apart: bool) -> dict[str, int]:
-    """Sizes with which the product of `names`, which are formulas, is `size`; none where they are not found soon."""
+def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_apart: bool) -> dict[str, int] | None:
+    """Sizes with which the product of `names`, which are formulas, is `size`; None where they are not found soon."""
     open_ = []
     for name in names:
         own = formula_size(name, known)
         if own is None:
             open_.append(name)
         elif own < 1 or size % own:
-            return {}
+            return None
         else:
             size //= own
     for shares in islice(_factorizations(size, len(open_), are_apart), _TRIES):
@@ -126,7 +136,7 @@ def _fitting(names: tuple[str, ...], size: int, known: Mapping[str, int], are_ap
             found |= solution
         else:
             return found
-    return {}
+    return None
 
 
 def _factorizations(size: int, count: int, are_apart: bool) -> Iterator[tuple[int, ...]]:
@@ -137,7 +147,8 @@ def _factorizations(size: int, count: int, are_apart: bool) -> Iterator[tuple[in
     ([(2, 3), (3, 2), (1, 6), (6, 1)], (6, 6), (4, 9))
     """
     if count < 2:
-        yield (size,) * count
+        if count or size == 1:
+            yield (size,) * count
         return
     middle = size ** (1 / count)
     small = [each for each in range(1, min(isqrt(size), _LARGEST) + 1) if size % each == 0]
