@@ -78,6 +78,22 @@ def test_the_search_takes_over_where_elimination_would_leave_too_much(monkeypatc
     assert (answer.status, answer.engine, answer.bound) == ("optimal", "elimination+cp-sat", 60)
 
 
+def test_the_search_comes_first_where_elimination_would_leave_a_large_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    search = kernel_search.minimise
+    monkeypatch.setattr(kernel_search, "minimise", lambda *given: asked.append(given[-1]) or search(*given))
+    monkeypatch.setattr(engines, "CELLS", 1 << 10)
+    monkeypatch.setattr(engines, "LARGEST_TABLE", 1)
+    monkeypatch.setattr(engines, "SUMS_PER_CELL", 1e-3)
+    answer = by_reduction(rings(12), Deadline())
+    assert (answer.status, answer.bound, len(asked)) == ("optimal", 60, 1)
+    assert asked[0]
+    # A table larger than that is not made: the search has no end but the time limit.
+    monkeypatch.setattr(engines, "WIDE_TABLE", 1)
+    answer = by_reduction(rings(12), Deadline())
+    assert (answer.status, answer.bound, asked[1]) == ("optimal", 60, None)
+
+
 def test_a_search_that_gives_up_is_finished_by_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MANY_FORMATS", 100)
     monkeypatch.setattr(engines, "SOON_SUMS", -1)

@@ -28,13 +28,14 @@ SUMS_PER_SECOND = 5 << 25
 """A network without set variables is eliminated if that takes at most so many sums, which is a minute, and about two
 thirds of the time that is left."""
 
+WIDE_TABLE = 1 << 26
 WIDE_LEFT = 1 << 27
-"""The entries of all tables that the elimination may leave: 1 GiB."""
+"""The entries of the largest table and of all tables that the elimination may leave: 512 MiB and 1 GiB."""
 
 SOON_SUMS = 1 << 31
 SUMS_PER_CELL = 1 << 7
-"""If it takes more than the former, ten seconds, the search on the kernel is tried first, for about as long: a round
-of it takes as long as so many sums for each entry of the kernel's tables."""
+"""If it takes more than the former, ten seconds, or leaves a table above LARGEST_TABLE, the search on the kernel is
+tried first, for about as long: a round of it takes as long as so many sums for each entry of the kernel's tables."""
 
 MANY_FORMATS = 16
 """From so many formats on, an item with two consumers has several set variables."""
@@ -69,7 +70,7 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     whole: _Whole | None = None
     if any(len(item.conversion) >= MANY_FORMATS and len(item.consumers) > 1 for item in problem.items):
         whole = _Whole(problem, deadline, tables)
-        if whole.sums <= whole.affordable(SOON_SUMS):
+        if whole.is_soon and whole.sums <= whole.affordable(SOON_SUMS):
             return whole.answer()
     residual = Residual(network_of(problem, deadline=deadline, tables=tables), deadline)
     deadline.stage("build")
@@ -83,7 +84,7 @@ def _reduced(problem: Problem, deadline: Deadline, tables: Tables | None) -> Ans
     rounds = None
     if whole.sums <= whole.affordable(WIDE_SUMS):
         rounds = whole.sums // (sum(residual.cells()) * SUMS_PER_CELL)
-        if rounds == 0 or whole.sums <= SOON_SUMS:
+        if rounds == 0 or whole.is_soon:
             return whole.answer()
     # Imported late: the import of ortools takes longer than most runs.
     from relayout.solve.kernel_search import minimise
@@ -116,6 +117,7 @@ def _eliminated(problem: Problem, residual: Residual, eliminated: list[Eliminate
 
 class _Whole:
     """The network without set variables, and the sums that its elimination takes; FORBIDDEN: it leaves too much.
+    `is_soon`: no search is tried first.
 
     An item with two consumers of hundreds of formats has dozens of set variables. Without them, the choices of a chain
     of blocks meet in tables of three or four. Items that reuse copies, and those of too many combinations, keep theirs.
@@ -125,8 +127,8 @@ class _Whole:
         self._problem, self._deadline = problem, deadline
         self._residual = Residual(network_of(problem, widest=WIDE_SUMS, deadline=deadline, tables=tables), deadline)
         size = self._residual.elimination_size(by_size=True)
-        self.sums = size.sums if size.largest <= LARGEST_TABLE and size.all <= WIDE_LEFT else FORBIDDEN
-
+        self.sums = size.sums if size.largest <= WIDE_TABLE and size.all <= WIDE_LEFT else FORBIDDEN
+        self.is_soon = self.sums <= SOON_SUMS and size.largest <= LARGEST_TABLE
         deadline.stage("build")
 
     def affordable(self, most: int) -> float:
