@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, run
 from onnx import TensorProto, helper
@@ -454,3 +455,28 @@ def test_a_scale_that_is_computed_from_floats_determines_the_result_of_a_resize(
     model.graph.output[0].type.tensor_type.ClearField("shape")
     (shape,) = (value.shape for value in read_model(model).graph.outputs)
     assert list(shape or ()) == [1, 3, 8, 12]
+
+
+@pytest.mark.parametrize(("exponent", "size"), [(0.5, 4), (2.0, 256)])
+def test_a_size_that_is_a_power_of_another_is_known(exponent: float, size: int) -> None:
+    """As PyTorch writes the side of a square of `n ** 0.5` patches."""
+    assert _raised(16, exponent) == [1, size]
+
+
+@pytest.mark.parametrize(("base", "exponent"), [(15, 0.5), (27, 1 / 3), (1 << 20, 2)])
+def test_a_power_that_runtimes_may_round_differently_is_not_known(base: int, exponent: float) -> None:
+    extents = _raised(base, exponent)
+    assert extents[0] == 1
+    assert not isinstance(extents[1], int)
+
+
+def _raised(base: int, exponent: float) -> list[int | ir.SymbolicDim]:
+    """The shape of a tensor with as many columns as this power says."""
+    net = Net()
+    power = net.node("Pow", net.constant(np.array(base, np.float32)), net.constant(np.array(exponent, np.float32)))
+    columns = net.node("Unsqueeze", net.node("Cast", power, to=TensorProto.INT64), net.constant([0]))
+    net.output(net.node("Expand", net.input("x", (1, 1)), net.node("Concat", net.constant([1]), columns, axis=0)))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (shape,) = (value.shape for value in read_model(model).graph.outputs)
+    return list(shape or ())

@@ -44,8 +44,8 @@ LARGEST_VIEW = 1 << 60
 ROUNDS = 16
 ARITHMETIC = frozenset(
     "Abs Add And Cast Ceil Clip Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less "
-    "Max Min Mod Mul Neg Not OneHot Or Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape "
-    "Size Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
+    "Max Min Mod Mul Neg Not OneHot Or Pow Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
+    "Shape Size Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
 _ASKING = frozenset(["Shape", "Size"])
@@ -388,6 +388,8 @@ def _computed(node: onnx.NodeProto, operands: list[np.ndarray]) -> list[np.ndarr
         return [np.concatenate(operands, axes[0])]
     if node.op_type == "Gather" and operands[1].size:
         return [np.asarray(np.take(operands[0], operands[1], axes[0] if axes else 0))]
+    if node.op_type == "Pow":
+        return [_power(*operands)]
     if node.attribute:
         return None
     if node.op_type == "Identity":
@@ -412,6 +414,18 @@ def _slices(
     for start, end, axis, step in of_axis:
         found[axis] = slice(start, end, step)
     return tuple(found)
+
+
+def _power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Squares and square roots of whole numbers that are whole numbers. Runtimes round other powers differently, and a
+    Cast to an integer would make another size of that. Raises ArithmeticError for those."""
+    if exponent.size != 1 or exponent.item() not in (0.5, 2):
+        raise ArithmeticError
+    wide = base.astype(np.float64)
+    found = wide**2 if exponent.item() == 2 else np.sqrt(wide)
+    if not (np.abs(wide) < 1 << 20).all() or not (found == found.round()).all():
+        raise ArithmeticError
+    return found.astype(base.dtype)
 
 
 def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
