@@ -257,6 +257,20 @@ def test_a_global_pool_of_packed_data_is_a_reduction_of_its_blocks() -> None:
     assert "GlobalAveragePool" not in operators(legal)
 
 
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_a_global_pool_takes_the_positions_of_an_image_as_its_windows_lie(operator: str) -> None:
+    """A second run finds no transpose to remove that the first one left."""
+    net = Net(18)
+    windows = net.node("Softmax", net.input("x", (4, 16, 24)), axis=-1)
+    split = net.transpose(net.node("Reshape", windows, net.constant([2, 2, 4, 4, 24])), 4, 0, 2, 1, 3)
+    net.output(net.node(operator, net.node("Reshape", split, net.constant([1, 24, 8, 8]))))
+    legal, report = checked(net.model(), "onnx")
+    assert report.after.transposes == 0
+    again, second = legalize(legal, "onnx")
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+
+
 BLOCKED = ["NHWC16c", "HWNC16c", "NHWC8c", "NHCW16c", "NCHW16c", "NCHW16c4h", "NH4hWC", "NCHW8c5h7w"]
 
 

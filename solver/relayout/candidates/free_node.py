@@ -330,6 +330,8 @@ class FreeNode:
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The answer with unit axes inserted so that the requirement is met."""
         rule, permuted = self._rule, self._is_permuted_asymmetrically(dims)
+        if rule.axis_names and not self.maps.packs(dims):
+            return None
         for place in unit_axis_insertions(dims, len(rule.extents)):
             lowering = FreeLowering(place, asked=True)
             is_itself = not permuted and (rule.allows(lowering.axes) or bool(rule.axis_names))

@@ -107,6 +107,10 @@ class IndexingMaps:
         found = [self._completed([Atom(axis) for axis in axes]) for axes in (firsts, lasts)]
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
+    def packs(self, dims: Dims) -> bool:
+        """Whether a `relayout` operator supports these tiles of the named axes where a backend requires them."""
+        return all(atom.is_whole or atom.axis in self._named for group in dims for atom in group)
+
     def _grouped(self, order: MemoryFormat) -> Dims | None:
         """The order as dimensions of the node: one for each factor of a tileable axis, one for an axis whose factors
         are only permuted. None where the node does not support such factors."""

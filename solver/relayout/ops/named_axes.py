@@ -56,6 +56,7 @@ def named(
     written: Sequence[tuple[Callable[[DecompositionWriter, int, Axes], None], int]] = (),
     tiles: Axes = (),
     reduces_spatial: bool = False,
+    splits_spatial: bool = False,
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
@@ -63,7 +64,8 @@ def named(
     outermost, the spatial axes in any order. `written`: a function that decomposes the operator in any order, given the
     channel axis and the spatial axes, and how many more times than the operator it reads and writes the data. `tiles`
     are the axes of ONNX's order that these functions take in tiles. `reduces_spatial`: the operator reads the spatial
-    axes in sums over all of each, for which their elements may be in any order.
+    axes in sums over all of each, for which their elements may be in any order. `splits_spatial`: `written` also takes
+    factors of the spatial axes as dimensions of their own.
     """
     extents, axes = node.space()
     rank = len(axes)
@@ -88,6 +90,7 @@ def named(
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         axis_names=axis_names,
+        tileable=spatial if splits_spatial else (),
         permutable_within=spatial if reduces_spatial else (),
         decompositions=tuple(
             _written(write, channel, spatial, passes, tuple(native[axis] for axis in tiles))

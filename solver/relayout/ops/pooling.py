@@ -33,9 +33,9 @@ def global_pool(node: Reading) -> Free:
     operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
     if operator is None or not node.is_float():
         return named(node, (0,), "leading")
-    # The spatial axes stay whole: a mean would count the zeros that fill up their tiles.
+    # Spatial axes are split into factors without zeros only, as a mean would count these.
     ways = [(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
-    return named(node, (0,), "leading", written=ways, tiles=(0, 1))
+    return named(node, (0,), "leading", written=ways, tiles=tuple(range(node.rank())), splits_spatial=True)
 
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")
