@@ -29,6 +29,7 @@ from relayout.model.dims.inference_placeholders import (
     needs_placeholders,
 )
 from relayout.model.dims.loop_states import declare_results, with_carried_states
+from relayout.model.dims.negative_extents import infer_without_negative_extents
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.dims.shape_merging import name_generated_anew, names_in
 from relayout.model.operator_schema import has_body
@@ -179,7 +180,7 @@ def _infer_once(proto: onnx.ModelProto, notes: list[str] | None) -> onnx.ModelPr
         return _strictly(proto)
     except Exception as error:
         if is_onnx_to_blame(str(error), proto):
-            return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+            return _inferred(proto, is_strict=False)
         fault = _contradiction(str(error), proto.graph.name)
         if notes is None:
             raise fault from error
@@ -202,7 +203,7 @@ def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
     the results of such operators are inputs meanwhile."""
     left_out = _unknown_with_types(proto)
     if not left_out:
-        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        return _inferred(proto, is_strict=True)
     nodes, inputs, values = proto.graph.node[:], len(proto.graph.input), proto.graph.value_info[:]
     given = {name for place in left_out for name in nodes[place].output if name}
     probe = copied(proto)
@@ -211,13 +212,18 @@ def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
     # An output may be declared among the values too.
     infos = {info.name: info for info in (*proto.graph.output, *values)}
     probe.graph.input.extend(infos[name] for name in sorted(given))
-    inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
+    inferred = _inferred(probe, is_strict=True)
     others = iter(inferred.graph.node[:])
     every = [node if place in left_out else next(others) for place, node in enumerate(nodes)]
     replace_entries(inferred.graph.node, every)
     inferred.graph.value_info.extend(info for info in values if info.name in given)
     del inferred.graph.input[inputs:]
     return inferred
+
+
+def _inferred(proto: onnx.ModelProto, *, is_strict: bool) -> onnx.ModelProto:
+    infer = partial(onnx.shape_inference.infer_shapes, check_type=True, strict_mode=is_strict, data_prop=True)
+    return infer_without_negative_extents(proto, infer)
 
 
 def _unknown_with_types(proto: onnx.ModelProto) -> set[int]:

@@ -7,7 +7,7 @@ values of a matrix as those of a vector, or slice values from a wrong start, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import onnx
 
@@ -29,6 +29,7 @@ __all__ = [
     "blind_slices",
     "carry_over",
     "hide",
+    "hide_starts",
     "insert_placeholders",
     "lend",
     "misread_operands",
@@ -199,10 +200,21 @@ def hide(proto: onnx.ModelProto, *, has_graphs: bool = True) -> None:
         _hide(graph, opset)
 
 
+def hide_starts(proto: onnx.ModelProto, results: Set[str]) -> None:
+    """Hide the starts of the Slices with these results, in all graphs: onnx's inference then gives them no extents."""
+    for graph in subgraphs_of(proto.graph):
+        places = [place for place, node in enumerate(graph.node) if node.op_type == "Slice" and len(node.input) > 1]
+        _replace(graph, {place for place in places if graph.node[place].output[0] in results}, {})
+
+
 def _hide(graph: onnx.GraphProto, opset: int) -> None:
-    blind, misread = set(blind_slices(graph, opset)), misread_operands(graph)
+    _replace(graph, set(blind_slices(graph, opset)), misread_operands(graph))
+
+
+def _replace(graph: onnx.GraphProto, blind: Set[int], misread: Mapping[int, Sequence[int]]) -> None:
+    """Hide the starts of the nodes `blind`, and the operands `misread` of others, by index."""
     kept = f"{PLACEHOLDER}.kept"
-    if blind:
+    if blind and all(tensor.name != kept for tensor in graph.initializer):
         graph.initializer.append(onnx.helper.make_tensor(kept, onnx.TensorProto.BOOL, [1], [True]))
     for index in sorted({*blind, *misread}, reverse=True):
         node = graph.node[index]

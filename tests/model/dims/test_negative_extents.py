@@ -1,0 +1,101 @@
+"""Sizes that a window does not fit end in no extent and never in the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnx
+import onnx.parser
+import pytest
+
+from relayout import read_model
+from relayout.model.io import reader_at_sizes
+from relayout.model.shape_inference import infer_shapes
+
+
+def model(text: str, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+
+
+def inferred(source: onnx.ModelProto) -> dict[str, list[int | str]]:
+    """The dims of the values in a process of its own, which inference may end."""
+    program = (
+        "import sys, onnx; from relayout.model.shape_inference import infer_shapes\n"
+        "graph = infer_shapes(onnx.load_from_string(sys.stdin.buffer.read())).graph\n"
+        "for each in (*graph.value_info, *graph.output):\n"
+        "    print(each.name, *(dim.dim_value or '?' for dim in each.type.tensor_type.shape.dim))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=source.SerializeToString(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-500:]
+    lines = [line.split() for line in done.stdout.decode().splitlines()]
+    return {name: [int(dim) if dim.isdigit() else dim for dim in dims] for name, *dims in lines}
+
+
+SMALL = [
+    "z = Conv <strides = [2], kernel_shape = [8]> (x, w)",
+    "z = Conv <strides = [2]> (x, w)",
+    "z = MaxPool <kernel_shape = [8]> (x)",
+    "z = Pad (x, cut)",
+    "z = ConvTranspose <kernel_shape = [1], pads = [4, 4]> (x, one)",
+]
+
+
+@pytest.mark.parametrize(
+    ("node", "between"),
+    [
+        *((node, "t = Relu (z)") for node in SMALL),
+        (SMALL[0], "p = Concat <axis = 1> (z, z) t, u = Split <axis = 1> (p)"),
+    ],
+)
+def test_a_slice_of_a_tensor_too_small_for_a_window_has_no_extent(node: str, between: str) -> None:
+    dims = inferred(
+        model(
+            f"""g (float[1, 1, 2] x) => (float[a, b, c] y)
+                <float[1, 1, 8] w = {{1, 1, 1, 1, 1, 1, 1, 1}}, float[1, 1, 1] one = {{1}},
+                 int64[6] cut = {{0, 0, -4, 0, 0, 0}},
+                 int64[1] start = {{0}}, int64[1] end = {{4}}, int64[1] axis = {{2}}>
+            {{ {node} {between} y = Slice (t, start, end, axis) }}"""
+        )
+    )
+    assert dims["y"][-1] == "?"
+
+
+def test_slices_behind_each_other_have_their_extents() -> None:
+    """Each is looked into once the extents before it are known."""
+    source = model(
+        """g (float[1, 1, 40] x, float[1, 1, 8] w) => (float[a, b, c] y)
+        <int64[1] start = {0}, int64[1] end = {20}, int64[1] last = {-2}, int64[1] axis = {2}>
+        { z = Conv <strides = [1], kernel_shape = [8]> (x, w)
+          s = Slice (z, start, end, axis)
+          t = Conv <strides = [1], kernel_shape = [8]> (s, w)
+          y = Slice (t, start, last, axis) }"""
+    )
+    found = {each.name: each.type.tensor_type.shape.dim for each in infer_shapes(source).graph.value_info}
+    assert [found[name][2].dim_value for name in ("z", "s", "t")] == [33, 20, 13]
+    assert source.graph.output[0].type.tensor_type.shape.dim[2].dim_param == "c"
+    (output,) = infer_shapes(source).graph.output
+    assert output.type.tensor_type.shape.dim[2].dim_value == 11
+
+
+def test_a_sound_of_one_sample_has_no_extents_behind_a_window() -> None:
+    """The verifier tries such a size for a model that cuts a sound to the length of another, as Demucs does."""
+    source = model(
+        """g (float[b, 1, t] x, float[8, 1, 8] w, float[8, 8, 8] v) => (float[b, 8, n] y)
+        <int64[1] start = {0}, int64[1] axis = {2}>
+        { a = Conv <kernel_shape = [8], strides = [2]> (x, w)
+          c = Conv <kernel_shape = [8], strides = [2]> (a, v)
+          d = ConvTranspose <kernel_shape = [8], strides = [2]> (c, v)
+          whole = Shape (d)
+          end = Gather (whole, axis)
+          cut = Slice (a, start, end, axis)
+          y = Add (d, cut) }"""
+    )
+    read = reader_at_sizes(read_model(source))
+    weights = {"w": [8, 1, 8], "v": [8, 8, 8]}
+    (long,) = read({"x": [1, 1, 64], **weights}).graph.outputs
+    assert list(long.shape or ()) == [1, 8, 28]
+    (short,) = read({"x": [1, 1, 1], **weights}).graph.outputs
+    assert not isinstance((short.shape or [None])[-1], int)
