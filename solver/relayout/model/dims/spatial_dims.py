@@ -1,4 +1,5 @@
-"""Names for the extents that windows, pads and resizes compute from dims that are not known before the run.
+"""Names for the extents that windows, pads, resizes, joins and cuts compute from dims that are not known before the
+run.
 
 onnx's inference generates a new name for each. Here the name is the formula, `(height - 1)//2 + 1`, so that equal
 extents have equal names, and the extent has a size as soon as `height` has one. A window that keeps the extent keeps
@@ -7,7 +8,8 @@ the name, and so do a resize in its other dims and a broadcast of operands whose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import onnx
 
 from relayout.layout.terms import GENERATED, Term, is_multiple, is_name, product, term_of
 from relayout.model.dims.dim_unification import rename
-from relayout.model.dims.formula import LONGEST_FORMULA
+from relayout.model.dims.formula import LONGEST_FORMULA, formula_names
 from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, dims_by_name, tensor_of
 from relayout.ops.elementwise import BROADCAST
 
@@ -73,6 +75,15 @@ class _Values:
         """The extents of a value, as far as they are known."""
         return [self.formula(dim.dim_param) if dim.dim_param else None for dim in self.dims.get(name, ())]
 
+    def text(self, name: str, axis: int) -> str:
+        """The extent of an axis of a value, a number or a formula; "" where it is not known."""
+        if name in self.stored:
+            return str(self.stored[name][axis]) if axis < len(self.stored[name]) else ""
+        dim = self.dims[name][axis] if axis < len(self.dims.get(name, ())) else onnx.TensorShapeProto.Dimension()
+        if dim.HasField("dim_value"):
+            return str(dim.dim_value) if dim.dim_value >= 0 else ""
+        return str(self.formula(dim.dim_param)) if dim.dim_param else ""
+
     def formula(self, name: str) -> _Formula:
         """The extent of this name, as far as it is known."""
         formula = _Formula(name)
@@ -99,8 +110,8 @@ class _Values:
 
 
 def name_spatial_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Rename the generated dims of results of convolutions, pools, pads, resizes, broadcasts, and cyclic shifts,
-    everywhere in the graph. `known` are the computed constants by name.
+    """Rename the generated dims of results of convolutions, pools, pads, resizes, broadcasts, joins and cuts everywhere
+    in the graph. `known` are the computed constants by name.
 
     Returns whether there was one.
     """
@@ -188,7 +199,8 @@ def _after_pad(node: onnx.NodeProto, values: _Values) -> _Dims:
 
 
 def _enter_cut(node: onnx.NodeProto, values: _Values) -> _Dims:
-    """Note the bounds of a Slice, unless it cuts other axes too, or they are not known."""
+    """Note the bounds of a Slice, unless it cuts other axes too, or they are not known. Of a formula plus a number, no
+    more than the number may be cut off: `n + 1` tokens without the first are `n`."""
     given = {each.name: list(each.ints) for each in node.attribute}
     given |= {
         each: values.integers(name)
@@ -197,8 +209,73 @@ def _enter_cut(node: onnx.NodeProto, values: _Values) -> _Dims:
     }
     starts, ends, axes = (given.get(each, []) for each in ("starts", "ends", "axes"))
     if len(starts) == len(ends) == len(axes) == 1 and given.get("steps", [1]) == [1]:
-        values.cuts[node.output[0]] = _Cut(node.input[0], axes[0], starts[0], ends[0])
+        cut = values.cuts[node.output[0]] = _Cut(node.input[0], axes[0], starts[0], ends[0])
+        read, rank = values.extents(cut.source), len(values.dims[node.output[0]])
+        end = 0 if cut.end >= UNBOUNDED else -cut.end
+        if len(read) == rank and -rank <= cut.axis < rank and cut.start >= 0 and end >= 0:
+            return [
+                _shorter(each, cut.start + end) if place == cut.axis % rank else None for place, each in enumerate(read)
+            ]
     return []
+
+
+def _shorter(extent: _Formula | None, removed: int) -> _Formula | None:
+    """An extent less a number; None where it is not known, or may be smaller than the number."""
+    if extent is None or GENERATED in extent.base:
+        return None
+    total = _Sum.of([str(extent)])
+    return total.formula(-removed) if total is not None and total.number >= removed else None
+
+
+class _Sum(NamedTuple):
+    """A sum of terms and a number."""
+
+    terms: Mapping[tuple[str, ...], Fraction]
+    number: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> _Sum | None:
+        """The sum of these numbers and formulas; None where one is generated, or no formula."""
+        terms: dict[tuple[str, ...], Fraction] = {}
+        number = 0
+        for text in texts:
+            if not text or GENERATED in text or formula_names(text) is None:
+                return None
+            for addend in _addends(text):
+                if addend.lstrip("-").isdecimal():
+                    number += int(addend)
+                else:
+                    factor, names = term_of(addend)
+                    terms[names] = terms.get(names, Fraction(0)) + factor
+        return cls(terms, number)
+
+    def formula(self, more: int = 0) -> _Formula | None:
+        """The sum plus a number, with its terms in alphabetical order; None for a number alone."""
+        each = sorted(str(Term(factor, names)) for names, factor in self.terms.items())
+        return _short(_Formula(" + ".join(each), self.number + more)) if each else None
+
+
+def _addends(text: str) -> list[str]:
+    """The addends of a formula: itself, where something else than a number is subtracted."""
+    parts = [""]
+    depth = 0
+    for part in re.split(r"([()]| [+-] )", text):
+        depth += (part == "(") - (part == ")")
+        if depth or part not in (" + ", " - "):
+            parts[-1] += part
+        else:
+            parts.append("-" if part == " - " else "")
+    return parts if all(not part.startswith("-") or part[1:].isdecimal() for part in parts) else [text]
+
+
+def _after_join(node: onnx.NodeProto, values: _Values) -> _Dims:
+    """The extent of the axis along which values are joined: the sum of theirs, such as `past + new` of a cache."""
+    shifted = _after_shift(node, values)
+    axis, rank = attributes_of(node).get("axis", 0), len(values.dims[node.output[0]])
+    if shifted or not -rank <= axis < rank:
+        return shifted
+    total = _Sum.of([values.text(name, axis % rank) for name in node.input])
+    return [total.formula() if total is not None and place == axis % rank else None for place in range(rank)]
 
 
 def _after_shift(node: onnx.NodeProto, values: _Values) -> _Dims:
@@ -266,7 +343,7 @@ _RULES: dict[str, Callable[[onnx.NodeProto, _Values], _Dims]] = {
     **dict.fromkeys(_KERNELS, _after_window),
     **dict.fromkeys(("Resize", "Upsample"), _after_resize),
     **dict.fromkeys(BROADCAST, _after_broadcast),
-    "Concat": _after_shift,
+    "Concat": _after_join,
     "Pad": _after_pad,
     "Slice": _enter_cut,
 }
