@@ -6,7 +6,7 @@ size alone. So the dims of inputs get sizes, and all shapes are inferred again f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache, partial
 from itertools import islice
 
@@ -15,6 +15,8 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.metadata_keys import ATOMS_KEY
+from relayout.layout.terms import is_name
+from relayout.model.dims.formula import formula_size
 from relayout.model.io import reader_at_sizes
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
@@ -62,7 +64,8 @@ def check_shapes_at_sizes(
     source: ir.Model | None = None
     source_at: SizedReader | None = None
     fits: Plan | None = None
-    for plan in islice(plans(model, dims), MOST_SIZES):
+    formulas = _formulas(nodes)
+    for plan in islice(_hopeful_first(plans(model, dims), formulas), MOST_SIZES):
         wanted = None
         if source is not None and source_at is not None:
             wanted = _fitting(source, source_at, plan)
@@ -95,10 +98,30 @@ def check_shapes_at_sizes(
     if fits is None or source is None or source_at is None or is_fresh:
         return
     # A number in place of an open dim may be the size that was tried.
-    for plan in islice(other_plans(source, dims, fits), MOST_SIZES):
+    for plan in islice(_hopeful_first(other_plans(source, dims, fits), formulas), MOST_SIZES):
         if (wanted := _fitting(source, source_at, plan)) is not None:
             yield from _named_by(plan, _differences(at(plan.extents), wanted))
             return
+
+
+def _formulas(nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """The extents of tensors of two dims or more that are formulas of dims, such as those behind windows."""
+    shapes = (value.shape for node in nodes for value in node.outputs if value.shape is not None)
+    dims = (dim.value for shape in shapes if len(shape) > 1 for dim in shape if not isinstance(dim, int))
+    return frozenset(text for text in dims if text is not None and not is_name(text))
+
+
+def _hopeful_first(tried: Iterable[Plan], formulas: Set[str]) -> Iterator[Plan]:
+    """The plans in order, and at the end those at whose sizes one of these extents is 0 or less: a stack of strided
+    convolutions leaves nothing of a few samples."""
+    left = []
+    for plan in tried:
+        sizes = (formula_size(text, plan.extents) for text in formulas)
+        if all(size is None or size > 0 for size in sizes):
+            yield plan
+        else:
+            left.append(plan)
+    yield from left
 
 
 def _fitting(source: ir.Model, at: SizedReader, plan: Plan) -> ir.Model | None:
