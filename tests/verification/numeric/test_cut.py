@@ -41,6 +41,7 @@ def test_what_lies_around_a_function_of_an_operator_that_no_runtime_has_is_run()
     legal, report = relayout.legalize(original, "nhwc", check=True)
     assert "GridSample" in {node.op_type for node in legal.graph.node if node.domain == "relayout"}
     assert (report.status, [(each.rule, each.severity) for each in report.findings]) == ("optimal", [("cut", "note")])
+    assert report.findings[0].message.startswith("no runtime has these operators for operands of their types: ")
     again = relayout.verify(legal, "nhwc", against=legal)
     assert [(each.rule, each.severity) for each in again.findings] == [("cut", "note")]
 

@@ -191,7 +191,7 @@ def cut_notes(
     declined = declined or {}
     for names in (theirs - declined.keys(), own - theirs):
         if names:
-            message = f"no runtime has these operators: {around}"
+            message = f"no runtime has these operators for operands of their types: {around}"
             yield Finding(rule="cut", severity="note", found=shown(names), message=message)
     for name, fault in declined.items():
         message = f"onnxruntime refuses these operators, which are the original's: {around}"
