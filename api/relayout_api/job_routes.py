@@ -57,12 +57,15 @@ async def submit_job(
     if (times := len(request.headers.getlist("idempotency-key"))) > 1:
         where = "header Idempotency-Key"
         raise UsageError("the header is there several times", where=where, expected="one", found=str(times))
-    parameters, media = given_parameters(request, kind, "kind", "name")
+    own = "kind", "name"
+    parameters, media = given_parameters(request, kind, *own)
     caller = caller_of(request).name
     async with service.bodies.files(request) as (body, files):
         arguments = {"kind": kind, "name": name, "media": media, "parameters": parameters, "caller": caller}
         lengths = [list(file) for file in files]
-        job = await service.jobs.submit({**arguments, "files": lengths}, body, caller, idempotency_key)
+        # Of the options, as they were sent.
+        query = sorted([key, value] for key, value in request.query_params.multi_items() if key not in own)
+        job = await service.jobs.submit({**arguments, "files": lengths, "query": query}, body, caller, idempotency_key)
     if idempotency_key is None and await request.is_disconnected():
         # Nobody has the job's id, to ask for its result or to cancel it.
         await service.jobs.cancel(await service.jobs.find(job.id))

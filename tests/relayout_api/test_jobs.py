@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +15,7 @@ import onnx
 import pytest
 from http_bodies import onnx_bytes
 from http_jobs import events_of, state_of, submit, submit_loop, wait_until_ended
-from http_server import Server, is_running, wait_for, workers_of
+from http_server import Server, client_of, is_running, serving, wait_for, workers_of
 
 from relayout_api.examples import GRAPH
 
@@ -141,6 +145,40 @@ def test_a_key_stands_for_one_job(client: httpx.Client) -> None:
     assert submit(client, BODY, **{"Idempotency-Key": "two"})["id"] != first["id"]
     other = client.post("/v1/jobs?kind=verify", json=BODY, headers={"Idempotency-Key": "one"})
     assert (other.status_code, other.json()["type"]) == (422, "/problems/key-reused")
+
+
+def test_rows_of_earlier_versions_are_jobs(tmp_path: Path) -> None:
+    """Rows stay when a server is upgraded. Earlier ones have fewer fields, and parameters of fewer options."""
+    with serving(tmp_path) as server, client_of(server) as client:
+        database = server.folder / "data" / "jobs.sqlite"
+        for lost in ([], ["name", "files", "query"]):
+            ask = partial(client.post, "/v1/jobs", content=onnx_bytes(), headers={**ONNX, "Idempotency-Key": str(lost)})
+            query = {"kind": "legalize", "backend": "nhwc", "samples": f"{len(lost) + 1}"}
+            first = wait_until_ended(client, ask(params=query).json()["id"])
+            _write_as_before(database, first["id"], lost)
+            job = wait_until_ended(client, first["id"])
+            assert (job["state"], job["name"], job["problem"]) == ("succeeded", None, None)
+            assert client.get("/v1/jobs").json()["jobs"][0]["id"] == job["id"]
+            assert client.get(job["links"]["source"]).content == onnx_bytes()
+            assert client.get(f"{job['links']['self']}/graph").status_code == 200
+            # Only a row with the query tells that it was the same.
+            again = ask(params=query)
+            assert (again.status_code, again.json().get("id")) == ((422, None) if lost else (202, job["id"]))
+            assert ask(params={**query, "check": "true"}).status_code == 422
+
+
+def _write_as_before(path: Path, job: str, lost: list[str]) -> None:
+    """Take fields, and an option, from the input of a job, and let it run again."""
+    with closing(sqlite3.connect(path, timeout=60)) as database, database:
+        (text,) = database.execute("SELECT inputs FROM workflow_input WHERE workflow_uuid = ?", [job]).fetchone()
+        whole = json.loads(text)
+        (arguments,) = whole["positionalArgs"]
+        for name in lost:
+            del arguments[name]
+        del arguments["parameters"]["options"]["certify"]
+        database.execute("UPDATE workflow_input SET inputs = ? WHERE workflow_uuid = ?", [json.dumps(whole), job])
+        database.execute("DELETE FROM operation_outputs WHERE workflow_uuid = ?", [job])
+        database.execute("UPDATE workflow_status SET status = 'ENQUEUED' WHERE workflow_uuid = ?", [job])
 
 
 def test_events_go_on_after_the_last_that_was_seen(client: httpx.Client) -> None:

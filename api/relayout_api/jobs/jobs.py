@@ -66,6 +66,8 @@ _OPEN_SECONDS, _REOPEN_SECONDS, _ANSWER_SECONDS = 30.0, 2.0, 30.0
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS = 0.4, 5.0
 # Seconds between two cleanings of a store that is within its limit, and between two looks whether it is.
 _CLEAN_SECONDS, _LOOK_SECONDS = 300.0, 5.0
+# The fields that the input of a job's row did not have from the start. Rows stay when the server is upgraded.
+_LATER_FIELDS: dict[str, Any] = {"name": None, "files": [], "query": None}
 # The attribute of a cancelled job's row with the time of its start, in milliseconds.
 _STARTED = "started"
 # Seconds between two looks for events: few while they come, more while none do.
@@ -131,7 +133,7 @@ class Jobs:
         if is_new:
             # The log has the id of the request here, and that of the job in every line about it.
             _log_job(name, "queued", arguments)
-        if not is_new and _input(row) != arguments:
+        if not is_new and not _is_same(_input(row), arguments):
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -295,7 +297,7 @@ class Jobs:
         Raises as `result` does.
         """
         arguments, output = _input(row), await self._output(row, "model")
-        digests = [arguments["body"], *(output[part] for part in PARTS)]
+        digests = [arguments["body"], *map(output.get, PARTS)]
         parts = [await self._stored(row, digest, "a part of the job") for digest in digests]
         limits = self._settings.time_limit, self._settings.memory_bytes
         task = Task("draw", arguments["parameters"], *limits, files=arguments["files"], digest=arguments["body"])
@@ -313,9 +315,9 @@ class Jobs:
             expected, found = "a job of the kind legalize", f"a job of the kind {shown.kind}"
         raise RefusedError("no-result", f"the job has no {part}", expected=expected, found=found)
 
-    async def _stored(self, row: Row, digest: str, what: str) -> memoryview:
-        """A content of a job. Raises RefusedError where it was deleted."""
-        content = await self._results.content(digest)
+    async def _stored(self, row: Row, digest: str | None, what: str) -> memoryview:
+        """A content of a job. Raises RefusedError where it was deleted, or an earlier version kept none."""
+        content = None if digest is None else await self._results.content(digest)
         if content is None:
             raise RefusedError("no-result", f"{what} was deleted", expected="a newer job", found=row.workflow_id)
         return content
@@ -433,7 +435,7 @@ class Jobs:
 
     def _start(self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]) -> Future[Any]:
         """Run a job in the event loop; called by the engine's threads."""
-        return asyncio.run_coroutine_threadsafe(self._perform(job, arguments, events), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._perform(job, _completed(arguments), events), self._loop)
 
     async def _perform(
         self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]
@@ -549,8 +551,19 @@ def _log_job(job: str, state: str, arguments: dict[str, Any], **facts: object) -
 
 def _input(row: Row) -> dict[str, Any]:
     assert row.input is not None
-    arguments: dict[str, Any] = row.input["args"][0]
-    return arguments
+    return _completed(row.input["args"][0])
+
+
+def _is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Whether the inputs of two jobs are of the same body and query."""
+    # Parameters are made of the query, and have the defaults of the version that made them.
+    left_out = "query" if first["query"] is None else "parameters"
+    return all(first[name] == second[name] for name in second.keys() - {left_out})
+
+
+def _completed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The input of a job with all fields, also where an earlier version of the server wrote it."""
+    return {**_LATER_FIELDS, **arguments}
 
 
 def _iso(milliseconds: int) -> str:
