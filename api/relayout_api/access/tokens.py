@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any
@@ -14,11 +15,14 @@ from relayout_api.access.callers import SCOPES, Caller
 
 __all__ = ["Tokens"]
 
+_log = logging.getLogger("relayout_api")
+
 # Signatures with a public key. A secret that is shared with the issuer is none of a service's business.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_SECONDS = 30
 _KEYS_LIFETIME_SECONDS = 600
 _WAIT_SECONDS = 5
+_LONGEST_SUBJECT = 255
 # An issuer that did not answer, or did not know a key, is not asked again before: callers need not wait for it one
 # after the other, and those who make up keys do not load it.
 _SILENCE_SECONDS = 5.0
@@ -37,15 +41,14 @@ class Tokens:
         self._silence: tuple[float, str] | None = None
 
     def find(self, token: str) -> Caller | None:
-        """The caller whom a token names, or None if it is not valid or has no scope of this service.
+        """The caller whom a token names, or None if it is not valid or has no scope of this service, as the log says.
 
         Asks the issuer for its keys when it has none, or the token names a new one. Raises UsageError if the issuer
-        does not answer, or did not a few seconds ago.
+        does not answer then, or did not a few seconds ago.
         """
-        if self._silence is not None and monotonic() < self._silence[0] + _SILENCE_SECONDS:
-            raise self._unanswered(self._silence[1])
         try:
-            key = self._published().get_signing_key_from_jwt(token)
+            name = jwt.get_unverified_header(token).get("kid")
+            key = self._known(name) or self._asked(name)
             claims = jwt.decode(
                 token,
                 key,
@@ -58,10 +61,38 @@ class Tokens:
         except (jwt.PyJWKClientConnectionError, ValueError) as error:
             # The issuer's keys are no JSON. A fault of the token is another error.
             raise self._silent(error) from error
-        except jwt.PyJWTError:
+        except jwt.PyJWTError as error:
+            # The caller is told no more than that it is not valid. Whoever runs the service may have named another
+            # audience than the issuer.
+            _log.info("a token is not valid: %s", error)
             return None
         scopes = [scope for scope in SCOPES if scope in _words(claims.get(self._claim))]
-        return Caller(f"token:{claims['sub']}", scopes[-1]) if scopes else None
+        if not scopes:
+            _log.info("a token has no scope of this service in its claim %s", self._claim)
+            return None
+        # OpenID Connect Core 1.0, section 2. It is written to logs and to the job database.
+        subject = claims["sub"]
+        if not 0 < len(subject) <= _LONGEST_SUBJECT or not subject.isprintable():
+            _log.info(
+                "a token is not valid: its subject has %d characters, or some that cannot be printed", len(subject)
+            )
+            return None
+        return Caller(f"token:{subject}", scopes[-1])
+
+    def _known(self, name: str | None) -> jwt.PyJWK | None:
+        """The key of this name among those that the issuer published lately; it need not answer now."""
+        cache = None if self._keys is None else self._keys.jwk_set_cache
+        known = None if cache is None else cache.get()
+        signing = [] if known is None else [key for key in known.keys if key.public_key_use in ("sig", None)]
+        return next((key for key in signing if key.key_id is not None and key.key_id == name), None)
+
+    def _asked(self, name: str | None) -> jwt.PyJWK:
+        """The key of this name, for which the issuer is asked. Raises as `find`, and PyJWTError where there is none."""
+        if self._silence is not None and monotonic() < self._silence[0] + _SILENCE_SECONDS:
+            raise self._unanswered(self._silence[1])
+        if name is None:
+            raise jwt.InvalidTokenError("it names no key")
+        return self._published().get_signing_key(name)
 
     def check(self) -> str:
         """The address of the issuer's keys. Raises UsageError if the issuer does not answer."""

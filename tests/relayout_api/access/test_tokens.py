@@ -91,6 +91,9 @@ def test_scopes_may_be_a_list_under_another_claim(issuer: str, signed: Callable[
         {"exp": 1},
         {"exp": None},
         {"sub": None},
+        {"sub": ""},
+        {"sub": "a\0b"},
+        {"sub": "a" * 256},
         {"aud": "another"},
         {"iss": "http://another"},
         {"scope": "openid"},
@@ -98,7 +101,20 @@ def test_scopes_may_be_a_list_under_another_claim(issuer: str, signed: Callable[
         {"nbf": time.time() + 3600},
         {"key": OTHER},
     ],
-    ids=["expired", "endless", "nobody's", "audience", "issuer", "scope", "no scope", "too early", "key"],
+    ids=[
+        "expired",
+        "endless",
+        "nobody's",
+        "empty",
+        "NUL",
+        "long",
+        "audience",
+        "issuer",
+        "scope",
+        "no scope",
+        "too early",
+        "key",
+    ],
 )
 def test_any_other_token_is_nobody(issuer: str, signed: Callable[..., str], changes: dict[str, Any]) -> None:
     assert Tokens(issuer, "relayout").find(signed(**changes)) is None
@@ -160,6 +176,41 @@ def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callab
                 tokens.find(signed())
         server.shutdown()
     assert len(asked) == 1 + has_keys
+
+
+def test_tokens_of_known_keys_are_valid_while_the_issuer_does_not_answer(
+    issuer: str, signed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(issuer, "relayout")
+    assert tokens.find(signed()) is not None
+    # It is asked for the key of each token that names another, which anybody can send.
+    monkeypatch.setattr(tokens._keys, "uri", "http://127.0.0.1:1")
+    monkeypatch.setattr(tokens._keys, "cooldown_duration", 0.0)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="does not answer"):
+            tokens.find(signed(kid="2"))
+        assert tokens.find(signed()) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"aud": "another"}, "a token is not valid: Audience doesn't match"),
+        ({"kid": "2"}, "a token is not valid: Unable to find a signing key"),
+        ({"scope": "openid"}, "a token has no scope of this service in its claim scope"),
+    ],
+    ids=["audience", "key", "scope"],
+)
+def test_the_log_says_why_a_token_is_refused(
+    issuer: str,
+    signed: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+    reason: str,
+) -> None:
+    caplog.set_level("INFO")
+    assert Tokens(issuer, "relayout").find(signed(**changes)) is None
+    assert [message.startswith(reason) for message in caplog.messages if "token" in message] == [True]
 
 
 def test_callers_with_keys_do_not_wait_for_an_issuer_that_hangs() -> None:
