@@ -124,6 +124,11 @@ def test_the_kubernetes_example_has_no_privilege_and_adds_up() -> None:
     assert seconds_of_grace(container["args"]) < pod["terminationGracePeriodSeconds"]
 
 
+def test_servers_of_two_versions_do_not_share_a_queue_on_kubernetes() -> None:
+    documents = {one["kind"]: one for one in yaml.safe_load_all(KUBERNETES.read_text())}
+    assert documents["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
 FILES = sorted(DOCKER.rglob("*.yaml")) + sorted(DOCKER.rglob("*.json"))
 
 
