@@ -227,6 +227,23 @@ def test_a_job_is_cancelled_and_its_worker_killed(server: Server, client: httpx.
         assert (again.status_code, again.json()) == (200, before)
 
 
+def test_jobs_of_the_same_millisecond_are_all_in_the_pages(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, client_of(server) as client:
+        jobs = [submit(client, {"graph": {}})["id"] for _ in range(5)]
+        with closing(sqlite3.connect(server.folder / "data" / "jobs.sqlite", timeout=60)) as database, database:
+            # As SQLite writes them: with parts of it.
+            for job, when in zip(jobs, (1000.75, 1001.0, 1001.25, 1001.5, 1002.0), strict=True):
+                database.execute("UPDATE workflow_status SET created_at = ? WHERE workflow_uuid = ?", [when, job])
+        for limit in range(1, 6):
+            found: list[str] = []
+            query = {"limit": str(limit)}
+            while "cursor" not in query or query["cursor"]:
+                page = client.get("/v1/jobs", params=query).json()
+                found += [job["id"] for job in page["jobs"]]
+                query["cursor"] = page["next"]
+            assert found == jobs[::-1]
+
+
 def test_jobs_are_paged_newest_first(client: httpx.Client) -> None:
     made = [submit(client, BODY)["id"] for _ in range(5)]
     seen: list[str] = []

@@ -249,16 +249,18 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
         """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same millisecond: the cursor names those given.
+        # Several jobs may be of the same millisecond: the cursor names those given. SQLite has parts of it, which come
+        # before the next one.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
-        rows = await self._call((await self._opened()).newest, most, None if until is None else _iso(until), owner)
-        left = [row for row in rows if row.workflow_id not in given]
-        left.sort(key=lambda row: row.created_at or 0, reverse=True)
+        end = None if until is None else _iso(until + 1)
+        rows = await self._call((await self._opened()).newest, most, end, owner)
+        left = [row for row in rows if row.workflow_id not in given and (until is None or _millisecond(row) <= until)]
+        left.sort(key=_millisecond, reverse=True)
         shown = left[:limit]
         more = None
         if len(left) > limit:
-            last = shown[-1].created_at or 0
-            same = [row.workflow_id for row in shown if row.created_at == last]
+            last = _millisecond(shown[-1])
+            same = [row.workflow_id for row in shown if _millisecond(row) == last]
             more = _cursor(last, [*given, *same] if until == last else same)
         return JobList(jobs=[await self.shown(row) for row in shown], next=more)
 
@@ -566,6 +568,11 @@ def _completed(arguments: dict[str, Any]) -> dict[str, Any]:
     return {**_LATER_FIELDS, **arguments}
 
 
+def _millisecond(row: Row) -> int:
+    """When a job was accepted."""
+    return int(row.created_at or 0)
+
+
 def _iso(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -579,8 +586,8 @@ def _parse_cursor(cursor: str | None) -> tuple[int | None, list[str]]:
         return None, []
     try:
         when, given = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        # A number may be a time of no calendar.
-        _iso(int(when))
+        # A number may be a time of no calendar, or the last of all.
+        _iso(int(when) + 1)
         return int(when), [str(each) for each in given]
     except (ValueError, TypeError, OverflowError, OSError, RecursionError):
         raise UsageError(
