@@ -20,6 +20,8 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    # A cache between a caller and the service does not know X-API-Key, and would give one caller's answer to another.
+    "Cache-Control": "private, no-cache",
     # The page has a policy of its own.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
@@ -38,7 +40,8 @@ def is_known(request: Request, digest: str) -> bool:
 
 
 class SecurityHeaders:
-    """Adds the headers that keep a browser from guessing, framing and leaking, where an answer has none of its own."""
+    """Adds the headers that keep browsers and caches from guessing, framing and leaking, where an answer has none of its
+    own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

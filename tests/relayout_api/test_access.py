@@ -175,6 +175,14 @@ def test_every_answer_has_the_headers_that_protect_a_browser(client: httpx.Clien
         assert "access-control-allow-origin" not in client.get(path, headers={"Origin": "https://elsewhere"}).headers
 
 
+def test_no_answer_about_callers_work_is_kept_for_others(client: httpx.Client, texts: dict[str, str]) -> None:
+    """A cache between them knows no X-API-Key."""
+    for path in ("/v1/jobs", "/v1/limits", "/v1/jobs/none"):
+        for key in (texts["legalize"], "none"):
+            headers = client.get(path, headers={"X-API-Key": key}).headers
+            assert headers["cache-control"] == "private, no-cache"
+
+
 def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relayout", "serve", "--host", "0.0.0.0", "--port", "1"]
     environment = {"PATH": "", "HOME": str(tmp_path), "RELAYOUT_DATA": str(tmp_path)}
