@@ -296,6 +296,42 @@ def test_a_caller_may_leave_a_stream_of_events(remote: Client, model: Path) -> N
     assert remote.wait(job.id).state == "succeeded"
 
 
+@pytest.mark.parametrize("state", ["running", "succeeded"])
+def test_a_stream_that_is_always_cut_off_is_no_silent_server(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a proxy that ends an answer after some seconds, or where the timeout is short."""
+    monkeypatch.setattr("relayout.client.protocol._LONGEST_PAUSE", 0.001)
+    streams = []
+
+    class Cutting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"id": "1", "kind": "verify", "state": state}).encode()
+            if is_stream := self.path.endswith("/events"):
+                streams.append(self.path)
+                content = b"" if len(streams) < 30 else b"event: done\nid: 1\ndata: {}\n\n"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
+            self.send_header("Content-Length", str(max(len(content), 1)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cutting) as proxy:
+        thread = Thread(target=proxy.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with Client(f"http://127.0.0.1:{proxy.server_port}") as client:
+                if state == "running":
+                    assert [event.name for event in client.events("1")] == ["done"]
+                else:
+                    with pytest.raises(UsageError, match="does not answer"):
+                        list(client.events("1"))
+        finally:
+            proxy.shutdown()
+            thread.join()
+
+
 def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model: Path) -> None:
     job = remote.submit("legalize", model)
     remote.wait(job.id)
@@ -305,6 +341,30 @@ def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model:
 def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(UsageError, match="does not answer"):
         Client("http://127.0.0.1:1").backends()
+
+
+@pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:1", "http://[::1", "socks5://127.0.0.1:1", None])
+def test_a_proxy_or_certificates_that_cannot_be_used_are_an_error(
+    proxy: str | None, model: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*(("SSL_CERT_FILE", str(model.parent / "none")) if proxy is None else ("ALL_PROXY", proxy)))
+    for kind in (Client, AsyncClient):
+        with pytest.raises(UsageError, match="the environment's proxy or certificates cannot be used"):
+            kind("http://127.0.0.1:1")
+    said = run("legalize", model, "--server", "http://127.0.0.1:1", "-o", model.parent / "legal.onnx")
+    assert (said.status, "ALL_PROXY" in said.err, "NO_PROXY" in said.err) == (2, True, True)
+
+
+def test_a_proxy_is_named_where_the_server_does_not_answer(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with Client(server.address) as client, pytest.raises(UsageError, match="NO_PROXY names the hosts"):
+        client.limits()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Client(server.address) as client:
+        client.limits()
+    with Client("http://127.0.0.1:1") as client, pytest.raises(UsageError, match="does not answer") as gone:
+        client.limits()
+    assert "NO_PROXY" not in str(gone.value)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ from relayout.client.protocol import (
     checked,
     content_of,
     data_of,
-    headers_of,
+    http_of,
     job_of,
     pause,
     pause_after,
     result_of,
     unreachable,
-    url_of,
 )
 from relayout.errors import RelayoutError
 from relayout.options import check_names
@@ -84,8 +83,7 @@ class AsyncClient:
 
     def __init__(self, address: str, *, key: str | None = None, timeout: float = 60.0) -> None:
         self._address = address
-        http = httpx.AsyncClient(base_url=url_of(address), headers=headers_of(key), timeout=timeout)
-        self._transport: Transport = _Awaiting(http)
+        self._transport: Transport = _Awaiting(http_of(httpx.AsyncClient, address, key, timeout))
 
     @classmethod
     def over(cls, transport: Transport, address: str) -> Self:
@@ -208,11 +206,20 @@ class AsyncClient:
                                 return
                         seconds = pause(tries)
             except httpx.TransportError as error:
-                # Quiet for longer than the timeout, or the server was restarted.
+                # Quiet for longer than the timeout, cut off by a proxy, or the server was restarted.
                 if (seconds := pause(tries)) is None:
-                    raise unreachable(error, self._address) from error
+                    if not await self._runs(job):
+                        raise unreachable(error, self._address) from error
+                    tries = 0
             tries += 1
             await self._transport.sleep(seconds or 1.0)
+
+    async def _runs(self, job: str) -> bool:
+        """Whether the server says that a job has not ended."""
+        try:
+            return not (await self.job(job)).has_ended
+        except RelayoutError:
+            return False
 
     async def wait(self, job: str, progress: Progress = _ignore) -> Job:
         """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.request import getproxies, proxy_bypass
 from zipfile import ZipFile
 
 import httpx
@@ -43,6 +44,7 @@ __all__ = [
     "content_of",
     "data_of",
     "headers_of",
+    "http_of",
     "job_of",
     "pause",
     "pause_after",
@@ -59,6 +61,7 @@ Backend = str | Mapping[str, Any]
 Inputs = Mapping[str, Any]
 """A sample of a comparison: an array for each input of the original, by name."""
 
+_Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
 _HEADER = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 ENDED = ("succeeded", "failed", "cancelled")
 _ONNX = "application/octet-stream"
@@ -298,12 +301,34 @@ def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:
 
 def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
     """The error of a server that does not answer."""
+    url = url_of(address)
+    has_proxy = not getproxies().keys().isdisjoint([url.scheme, "all"]) and not proxy_bypass(url.host)
     return UsageError(
         "the server does not answer",
         where=address,
         expected="a running relayout service",
         found=f"{type(error).__name__}: {error}",
+        # It may be the proxy that does not.
+        hint="it is asked by way of the environment's proxy; NO_PROXY names the hosts that need none"
+        if has_proxy
+        else "",
     )
+
+
+def http_of(kind: type[_Http], address: str, key: str | None, timeout: float) -> _Http:
+    """An httpx client of this kind for a server. Raises UsageError for an address, a key, or a variable of the
+    environment that cannot be used."""
+    url, headers = url_of(address), headers_of(key)
+    try:
+        return kind(base_url=url, headers=headers, timeout=timeout)
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        raise UsageError(
+            "the environment's proxy or certificates cannot be used",
+            where="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE or SSL_CERT_DIR",
+            expected="a proxy such as http://127.0.0.1:3128, and a file or folder of certificates",
+            found=str(error),
+            hint="NO_PROXY names the hosts that need no proxy",
+        ) from error
 
 
 def url_of(address: str) -> httpx.URL:

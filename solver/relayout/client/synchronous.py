@@ -14,7 +14,7 @@ import httpx
 import httpx_sse
 
 from relayout.client.asynchronous import AsyncClient
-from relayout.client.protocol import headers_of, url_of
+from relayout.client.protocol import http_of
 
 __all__ = ["Client"]
 
@@ -99,8 +99,7 @@ class Client:
     """
 
     def __init__(self, address: str, *, key: str | None = None, timeout: float = 60.0) -> None:
-        http = httpx.Client(base_url=url_of(address), headers=headers_of(key), timeout=timeout)
-        self._client = AsyncClient.over(_Blocking(http), address)
+        self._client = AsyncClient.over(_Blocking(http_of(httpx.Client, address, key, timeout)), address)
 
     def __enter__(self) -> Self:
         return self
