@@ -247,6 +247,16 @@ def contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.parametrize("page", [{"forced_colors": "active"}], indirect=True)
+def test_the_systems_colors_leave_what_the_colors_tell(page: Page) -> None:
+    legalize(page)
+    colors = "each => [...each].map(element => getComputedStyle(element).backgroundColor)"
+    swatches = page.eval_on_selector_all(".legend i", colors)
+    assert len(set(swatches)) == len(swatches) == 6
+    pressed, *others = page.eval_on_selector_all("#modes button", colors)
+    assert pressed not in others
+
+
 def test_a_link_to_a_job_shows_its_result(page: Page, server: Server, client: httpx.Client) -> None:
     legalize(page)
     job = page.evaluate("new URLSearchParams(location.search).get('job')")
@@ -391,6 +401,32 @@ def test_the_details_of_long_names_stay_in_their_panel(page: Page) -> None:
     assert cost is not None
     assert panel is not None
     assert cost["x"] + cost["width"] <= panel["x"] + panel["width"]
+
+
+def test_long_names_of_inputs_and_metadata_can_be_read(page: Page) -> None:
+    model = onnx.load_from_string(onnx_bytes())
+    longest = "serving/" + "block_of_some_network/" * 400
+    model.metadata_props.add(key=longest, value="value of the metadata")
+    name, model.graph.input[0].name = model.graph.input[0].name, f"{longest}end"
+    for node in model.graph.node:
+        node.input[:] = [f"{longest}end" if each == name else each for each in node.input]
+    legalize(page, content=model.SerializeToString())
+    assert page.evaluate("details.scrollWidth <= details.clientWidth")
+    value = page.locator("#details dd", has_text="value of the metadata").bounding_box()
+    assert value is not None
+    assert value["width"] > 100
+    with page.expect_download() as started:
+        page.click("#get-svg")
+    texts = [
+        each.text or "" for each in ElementTree.parse(started.value.path()).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    (title,) = [text for text in texts if "…" in text]
+    assert title.startswith("serving/")
+    assert title.endswith("end")
+    assert len(title) < 80
+    # It is found by all of its name.
+    page.fill("#search", longest[100:200])
+    expect(page.locator("#matches")).not_to_have_text("")
 
 
 def test_a_double_click_sends_once_and_another_file_clears_the_answer(page: Page) -> None:

@@ -8,6 +8,7 @@ const LABEL_ZOOM = 0.75;
 const OVERVIEW = 18;
 const MARGIN = 40;
 const PAD = 24;
+const WIDEST = 300;
 const COLORS = ["kept", "relaid", "removed", "added", "conversion", "part"];
 // Edges by layout, the most frequent first; each has a contrast of 3 or more on the graph's background.
 const PALETTES = {
@@ -105,14 +106,17 @@ export class GraphView {
     performance.measure("graph-drawn", "graph-start");
   }
 
+  // The size of each node, and its texts as they fit: those that are too long lack their middle.
   measure({nodes}) {
     const context = this.context;
     for (const node of nodes) {
       context.font = "600 13px system-ui, sans-serif";
-      const title = context.measureText(node.title).width;
+      node.shownTitle = shortened(context, node.title, WIDEST - PAD);
+      const title = context.measureText(node.shownTitle).width;
       context.font = "12px system-ui, sans-serif";
-      const line = context.measureText(node.line).width;
-      node.width = Math.min(Math.max(title, line, 60) + PAD, 300);
+      node.shownLine = shortened(context, node.line, WIDEST - PAD);
+      const line = context.measureText(node.shownLine).width;
+      node.width = Math.max(title, line, 60) + PAD;
       node.height = node.line ? 40 : 28;
     }
   }
@@ -496,13 +500,13 @@ export class GraphView {
     context.fillStyle = colors.text;
     context.font = "600 13px system-ui, sans-serif";
     for (const i of shown) {
-      const {title, line, width} = picture.nodes[i];
-      context.fillText(title, placed.x[i], placed.y[i] - (line ? 8 : 0), width - 10);
+      const {shownTitle, line, width} = picture.nodes[i];
+      context.fillText(shownTitle, placed.x[i], placed.y[i] - (line ? 8 : 0), width - 10);
     }
     context.font = "12px system-ui, sans-serif";
     for (const i of shown) {
-      const {line, width} = picture.nodes[i];
-      if (line) context.fillText(line, placed.x[i], placed.y[i] + 10, width - 10);
+      const {shownLine, width} = picture.nodes[i];
+      if (shownLine) context.fillText(shownLine, placed.x[i], placed.y[i] + 10, width - 10);
     }
   }
 
@@ -584,6 +588,19 @@ function crosses(route, box) {
     }
   }
   return false;
+}
+
+// A text of at most this width. The ends of a name tell more than its middle.
+function shortened(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  const letters = [...text.slice(0, 500), ...text.slice(500).slice(-500)];
+  const cut = most => `${letters.slice(0, Math.floor(most / 2)).join("")}…${letters.slice(letters.length - Math.ceil(most / 2)).join("")}`;
+  let [fits, many] = [0, letters.length];
+  while (many - fits > 1) {
+    const middle = (fits + many) >> 1;
+    if (context.measureText(cut(middle)).width <= width) fits = middle; else many = middle;
+  }
+  return cut(fits);
 }
 
 // A link: straight where it is small, else smooth between its points.

@@ -26,8 +26,8 @@ export function svgOf(picture, placed, name) {
     const [x, y] = [rounded(placed.x[i]), rounded(placed.y[i])];
     parts.push(
       `<g><title>${escaped(node.key)}</title><rect x="${rounded(x - node.width / 2)}" y="${rounded(y - node.height / 2)}" width="${rounded(node.width)}" height="${node.height}" rx="${node.io ? node.height / 2 : 6}" fill="${FILL[node.kind]}" stroke="${LINE[node.kind]}" stroke-width="${node.kind === "conversion" ? 2.5 : 1.3}"${node.kind === "removed" ? ' stroke-dasharray="5 3"' : ""}/>`,
-      `<text x="${x}" y="${y + (node.line ? -4 : 4)}" font-weight="600">${escaped(node.title)}</text>`,
-      node.line ? `<text x="${x}" y="${y + 13}">${escaped(node.line)}</text>` : "",
+      `<text x="${x}" y="${y + (node.line ? -4 : 4)}" font-weight="600">${escaped(node.shownTitle)}</text>`,
+      node.line ? `<text x="${x}" y="${y + 13}">${escaped(node.shownLine)}</text>` : "",
       "</g>",
     );
   });
