@@ -41,6 +41,21 @@ def test_batch_goes_on_after_a_failure_and_ends_with_the_highest_status(model: P
     assert Report.model_validate(records[1]["report"]).ok
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_link_to_nothing_is_a_model_that_fails(jobs: str, model: Path, plain: Path, run: Run) -> None:
+    lost = plain.rename(model.parent / "lost.onnx")
+    broken = model.parent / "broken.json"
+    broken.write_text("{")
+    assert run("batch", model.parent, "-o", model.parent / "legal", "-j", jobs).status == 2
+    lost.unlink()
+    lost.symlink_to("nowhere.onnx")
+    # Also one of which an earlier run knows.
+    for resume in (["--resume"], []):
+        said = run("batch", model.parent, "-o", model.parent / "legal", "-j", jobs, *resume)
+        assert (said.status, "error: lost.onnx" in said.err, "error: broken.json" in said.err) == (2, True, True)
+        assert (model.parent / "legal" / "model.onnx").exists()
+
+
 def test_batch_may_write_where_it_reads(model: Path, run: Run) -> None:
     said = run("batch", model.parent, "-o", model.parent)
     assert said.status == 0
@@ -182,6 +197,10 @@ def test_an_interrupted_run_is_resumed(folder: Path, tmp_path: Path, run: Run) -
     assert len(first) == 5
     saved(folder / "4.onnx", CHANNELS_FIRST)
     saved(folder / "0.onnx", CHANNELS_LAST)
+    # A process that is killed leaves the file that it writes.
+    left, other = output / f".4.onnx.{'0a' * 8}.tmp", output / f".other.onnx.{'0a' * 8}.tmp"
+    left.write_bytes(b"")
+    other.write_bytes(b"")
     assert run("batch", folder, "-o", output, "-j", "1", "--resume", "--report", tmp_path / "r").status == 0
     again = {path.name for path in output.glob("*.onnx") if path.stat().st_mtime_ns != first.get(path.name)}
     assert again == {"0.onnx", "4.onnx"}
@@ -190,6 +209,7 @@ def test_an_interrupted_run_is_resumed(folder: Path, tmp_path: Path, run: Run) -
         "deadly.onnx",
     ]
     assert not (output / ".relayout-batch.jsonl").exists()
+    assert (left.exists(), other.exists()) == (False, True)
 
 
 def test_another_backend_or_a_lost_file_is_not_resumed(folder: Path, tmp_path: Path, run: Run) -> None:

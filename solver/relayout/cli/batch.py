@@ -127,7 +127,9 @@ def _models(folder: Path) -> list[Path]:
             found="a file" if is_file else "none",
             hint=f"for one model: relayout legalize {folder}" if is_file else "",
         )
-    models = sorted(path for path in folder.iterdir() if path.suffix in FORMATS and path.is_file())
+    # A link to nothing is an error later.
+    files = (path for path in folder.iterdir() if path.is_file() or not path.exists())
+    models = sorted(path for path in files if path.suffix in FORMATS)
     if not models:
         raise UsageError("no models", where=f"folder {folder}", expected=f"files {' or '.join(FORMATS)}", found="none")
     return models

@@ -14,6 +14,14 @@ from relayout.cli.exit_status import DONE
 __all__ = ["Journal"]
 
 
+def _key_now(item: Item) -> str | None:
+    """The key of a model, or None where it cannot be read, as the work itself says."""
+    try:
+        return key_of(item)
+    except OSError:
+        return None
+
+
 class Journal:
     """A line for each model that is done, in the folder of the legal models; removed when all succeeded."""
 
@@ -22,17 +30,23 @@ class Journal:
         self._file: FileIO | None = None
 
     def open(self, items: Sequence[Item], resume: bool) -> list[Done]:
-        """Begin to write; with `resume`, return the unchanged models that an earlier run legalized."""
+        """Begin to write, and remove what an earlier run left unfinished; with `resume`, return the unchanged models that
+        it legalized."""
         found = {line["model"]: line for line in self._lines()} if resume else {}
         finished = []
         for item in items:
             line = found.get(item.name)
             if line is None or line["exit_status"] != DONE or not item.target.exists():
                 continue
-            if line["key"] == key_of(item):
+            if line["key"] == _key_now(item):
                 from relayout.report.schema import Report
 
                 finished.append(Done(item.name, DONE, Report.model_validate(line["report"]), key=line["key"]))
+        if self._path.exists():
+            from relayout.model.onnx_file import remove_unfinished
+
+            for item in items:
+                remove_unfinished(item.target)
         self._file = self._path.open("wb", buffering=0)
         for done in finished:
             self.add(done)

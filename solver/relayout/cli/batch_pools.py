@@ -74,7 +74,7 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
         try:
             futures: dict[ProcessFuture[Done], Item] = {}
             with _interrupts_later():
-                for item in sorted(items, key=lambda item: item.source.stat().st_size, reverse=True):
+                for item in sorted(items, key=_size, reverse=True):
                     futures[pool.schedule(legalize_item, args=[item])] = item
             left = set(futures)
             while left:
@@ -87,6 +87,14 @@ def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
         except BaseException:
             pool.stop()
             raise
+
+
+def _size(item: Item) -> int:
+    """The bytes of a model; 0 for one that is gone, or a link to nothing: the work itself says so."""
+    try:
+        return item.source.stat().st_size
+    except OSError:
+        return 0
 
 
 def _pool(count: int) -> ProcessPool:

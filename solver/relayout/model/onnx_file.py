@@ -17,6 +17,7 @@ exceed a protobuf's limit or came from a file, their data is written to `<name>.
 from __future__ import annotations
 
 import contextlib
+import glob
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ __all__ = [
     "Parsed",
     "encoded",
     "parse",
+    "remove_unfinished",
     "replace_file",
     "write_inside",
     "write_onnx",
@@ -281,6 +283,13 @@ def _write(
         file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
         if inside:
             _write_data(constant, file)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what is left of writes of `path`, and of files of weights beside it, whose process was killed."""
+    target = Path(os.path.realpath(path))
+    for left in target.parent.glob(f".{glob.escape(target.name)}*.{'[0-9a-f]' * 16}.tmp"):
+        left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
