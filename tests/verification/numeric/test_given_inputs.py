@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+from io import BytesIO
 from typing import Any
+from zipfile import ZIP_BZIP2, ZIP_LZMA, ZIP_STORED, ZipFile
 
 import numpy as np
 import onnx
@@ -10,7 +13,8 @@ import pytest
 from verified_models import rules
 
 import relayout
-from relayout.errors import UsageError
+from relayout.errors import InputError, UsageError
+from relayout.verification.numeric.given_inputs import read_arrays
 
 RANDOM = np.random.default_rng(0)
 # Random lengths are seldom those of the parts of `x`: their sum has to be its number of rows.
@@ -143,3 +147,76 @@ def test_samples_of_other_sizes_are_not_said_to_prove_nothing(sizes: list[tuple[
     assert (finding.rule, finding.severity) == ("vacuous", "warning")
     assert "proves nothing" not in finding.message
     assert "same shapes" in str(finding.expected)
+
+
+def packed(content: bytes, method: int = ZIP_STORED) -> bytearray:
+    """A ZIP file with one array."""
+    file = BytesIO()
+    with ZipFile(file, "w", method) as archive:
+        archive.writestr("image.npy", content)
+    return bytearray(file.getvalue())
+
+
+def array_file() -> bytes:
+    file = BytesIO()
+    np.save(file, np.arange(64, dtype="f4"))
+    return file.getvalue()
+
+
+def headed(header: str) -> bytes:
+    """An array file with this header, and no data."""
+    return b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header.encode() + b"\n"
+
+
+def encrypted() -> bytearray:
+    """The flag is in the file's entry and again in the list of all."""
+    content = packed(array_file())
+    for start, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.find(start) + place] |= 1
+    return content
+
+
+def damaged(method: int, magic: bytes) -> bytearray:
+    content = packed(array_file(), method)
+    place = content.find(magic) + len(magic) + 8
+    content[place : place + 8] = bytes(8)
+    return content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no ZIP file",
+        packed(array_file())[:-30],
+        encrypted(),
+        damaged(ZIP_BZIP2, bz2.compress(b"")[:3]),
+        damaged(ZIP_LZMA, b"\x09\x04\x05\x00"),
+        packed(headed(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({1 << 70},)}}")),
+        packed(headed("(" * 9000)),
+        packed(headed("-" * 5000 + "1")),
+        packed(headed("{1: 2, 'a': 3}")),
+    ],
+    ids=["no ZIP", "cut off", "encrypted", "bz2", "lzma", "large", "open", "deep", "keys"],
+)
+def test_a_file_that_is_damaged_is_an_error_of_its_author(content: bytes | bytearray) -> None:
+    with pytest.raises(InputError, match="the inputs cannot be read"):
+        read_arrays(BytesIO(bytes(content)), "sample.npz")
+
+
+def test_a_disk_that_fails_is_no_error_of_the_author() -> None:
+    class Failing(BytesIO):
+        """It fails when it is read for its arrays, from the start."""
+
+        is_broken = False
+
+        def seek(self, offset: int, whence: int = 0) -> int:
+            self.is_broken = (offset, whence) == (0, 0)
+            return super().seek(offset, whence)
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.is_broken:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        read_arrays(Failing(bytes(packed(array_file()))), "sample.npz")

@@ -5,7 +5,6 @@ Random numbers are no inputs of some models, such as one that reads lengths whos
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 from zipfile import BadZipFile, is_zipfile
@@ -33,7 +32,9 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, Array]:
         file.seek(0)
         with np.load(file) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, BadZipFile, zlib.error, NotImplementedError) as error:
+    except Exception as error:  # zipfile, its decompressors and NumPy's header parser raise errors of many types
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
         expected = "an .npz file of arrays, as numpy.savez writes it"
         raise InputError("the inputs cannot be read", where=where, expected=expected, found=str(error)) from None
 
