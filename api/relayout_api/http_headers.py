@@ -40,8 +40,7 @@ def is_known(request: Request, digest: str) -> bool:
 
 
 class SecurityHeaders:
-    """Adds the headers that keep browsers and caches from guessing, framing and leaking, where an answer has none of its
-    own."""
+    """Adds the headers that keep browsers and caches from guessing, framing and leaking, where an answer has none."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

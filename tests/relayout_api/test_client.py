@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
@@ -330,6 +331,69 @@ def test_a_stream_that_is_always_cut_off_is_no_silent_server(state: str, monkeyp
         finally:
             proxy.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("has_proxy", [True, False])
+def test_a_job_is_followed_while_its_server_is_restarted(has_proxy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout.client.protocol._LONGEST_PAUSE", 0.001)
+    asked: Counter[str] = Counter()
+
+    class Restarted(BaseHTTPRequestHandler):
+        """A server that answers each path when it is asked for the fifth time, or its proxy before."""
+
+        def do_GET(self) -> None:
+            asked[self.path] += 1
+            if asked[self.path] < 5:
+                if has_proxy:
+                    self.send_error(502)
+                return
+            self.send_response(200)
+            self.send_header(
+                "Content-Type", "text/event-stream" if self.path.endswith("/events") else "application/json"
+            )
+            self.end_headers()
+            job = {"id": "1", "kind": "explain", "state": "succeeded"}
+            self.wfile.write(b"event: done\nid: 1\ndata: {}\n\n" if "events" in self.path else json.dumps(job).encode())
+
+        def do_POST(self) -> None:
+            self.send_error(502)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Restarted) as restarted:
+        thread = Thread(target=restarted.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with Client(f"http://127.0.0.1:{restarted.server_port}") as client:
+                assert client.wait("1").state == "succeeded"
+                # It may have accepted the job, of which its proxy says nothing.
+                with pytest.raises(UsageError, match="status 502"):
+                    client.submit("explain", b"model")
+        finally:
+            restarted.shutdown()
+            thread.join()
+    assert set(asked.values()) == {5}
+
+
+@pytest.mark.parametrize(
+    ("status", "media", "method", "headers", "is_sent_again"),
+    [
+        (502, "text/html", "GET", {}, True),
+        (504, "text/html", "DELETE", {}, True),
+        (502, "text/html", "POST", {}, False),
+        (502, "text/html", "POST", {"Idempotency-Key": "1"}, True),
+        (504, "application/problem+json", "GET", {}, False),
+        (500, "text/html", "GET", {}, False),
+    ],
+)
+def test_a_proxy_without_its_server_is_asked_again_where_that_is_safe(
+    status: int, media: str, method: str, headers: dict[str, str], is_sent_again: bool
+) -> None:
+    request = httpx.Request(method, "http://127.0.0.1:1/v1/jobs", headers=headers)
+    response = httpx.Response(status, headers={"Content-Type": media}, request=request)
+    assert (pause_after(response, 0) is not None) == is_sent_again
+    assert pause_after(response, 6) is None
 
 
 def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model: Path) -> None:

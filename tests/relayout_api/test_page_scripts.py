@@ -153,3 +153,28 @@ def test_a_layout_has_no_overlaps_and_its_links_go_down(page: Page) -> None:
         }"""
     )
     assert faults == []
+
+
+@pytest.mark.parametrize("fault", ["cut off", "restarted"])
+def test_a_job_is_followed_across_broken_streams_and_a_restart_behind_a_proxy(page: Page, fault: str) -> None:
+    """A proxy that cuts off each stream while the job runs, or that does not reach its server for a time."""
+    told = page.evaluate(
+        """async fault => {
+            const {follow} = await import("/static/service.js");
+            const [later, told] = [window.setTimeout, []];
+            window.setTimeout = work => later(work, 0);
+            let asked = 0;
+            window.fetch = async path => {
+                if (fault === "cut off" && path.endsWith("/events")) throw new TypeError("cut off");
+                asked += !path.endsWith("/events");
+                const isAway = fault === "restarted" && asked < 9;
+                if (isAway) return new Response("<html>Bad Gateway</html>", {status: 502});
+                const state = asked < 30 && fault === "cut off" ? "running" : "succeeded";
+                return new Response(JSON.stringify({id: "1", state}));
+            };
+            const job = await follow("1", name => told.push(name));
+            return [job.state, [...new Set(told)]];
+        }""",
+        fault,
+    )
+    assert told == ["succeeded", ["found"] if fault == "cut off" else ["lost"]]

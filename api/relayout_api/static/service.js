@@ -97,28 +97,31 @@ const ENDED = ["succeeded", "failed", "cancelled"];
 // So many times in a row, with longer and longer pauses, 39 seconds in all: a server that starts again takes some of them.
 const ATTEMPTS = 12;
 
-// No answer, or that of a server that starts or stops.
-const willPass = problem => problem.status === undefined || problem.status === 503;
+// No answer, or that of a server that starts or stops, or of a proxy that does not reach it.
+const willPass = ({status, type}) => status === undefined || status === 503 || ((status === 502 || status === 504) && type === undefined);
 
-// Follow a job to its end: `onevent(name, data)` for each event, and for `lost`, where the server is not there for now.
-// Returns the ended job. A stream that breaks is resumed by the id of its last event.
+// Follow a job to its end: `onevent(name, data)` for each event, for `lost`, where the server is not there for now, and for
+// `found`, where it is there again. Returns the ended job. A stream that breaks is resumed by the id of its last event.
 export async function follow(id, onevent, signal) {
   let last = null;
   for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+    let isThere = false;
     try {
       const job = await jobOf(id, signal);
       if (ENDED.includes(job.state)) return job;
+      if (attempt > 0) onevent("found", {});
+      // A proxy may cut off each stream while the server and the job are well.
+      [attempt, isThere] = [0, true];
       const headers = {Accept: "text/event-stream", ...(last ? {"Last-Event-ID": last} : {})};
       const response = await ask(`v1/jobs/${encodeURIComponent(id)}/events`, {headers, signal});
       for await (const event of eventsOf(response.body)) {
-        attempt = 0;
         last = event.id ?? last;
         onevent(event.name, event.data);
         if (event.name === "done") return event.data;
       }
     } catch (error) {
       if (error.name === "AbortError" || (error instanceof ServiceError && !willPass(error.problem))) throw error;
-      onevent("lost", {});
+      if (!isThere) onevent("lost", {});
     }
     await new Promise(resolve => setTimeout(resolve, 500 * (attempt + 1)));
   }

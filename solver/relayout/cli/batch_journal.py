@@ -30,8 +30,8 @@ class Journal:
         self._file: FileIO | None = None
 
     def open(self, items: Sequence[Item], resume: bool) -> list[Done]:
-        """Begin to write, and remove what an earlier run left unfinished; with `resume`, return the unchanged models that
-        it legalized."""
+        """Begin to write, and remove what an earlier run left unfinished; with `resume`, return the unchanged models
+        that it legalized."""
         found = {line["model"]: line for line in self._lines()} if resume else {}
         finished = []
         for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, Self
@@ -192,27 +193,34 @@ class AsyncClient:
         tries = 0
         while True:
             headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
+            seconds = pause(0) or 1.0
+            is_there = False
             try:
                 async with self._transport.stream(f"/v1/jobs/{job}/events", headers) as response:
                     if response.status_code == 204:
                         # The caller has `done`.
                         return
-                    if (seconds := pause_after(response, tries)) is None:
-                        async for sent in self._transport.events(checked(response)):
+                    if (refused := pause_after(response, tries)) is not None:
+                        seconds = refused
+                    else:
+                        checked(response)
+                        is_there = True
+                        async for sent in self._transport.events(response):
                             if sent.id and sent.data:
                                 after, tries = int(sent.id), 0
                                 yield Event(after, sent.event, sent.json())
                             if sent.event == "done":
                                 return
-                        seconds = pause(tries)
             except httpx.TransportError as error:
                 # Quiet for longer than the timeout, cut off by a proxy, or the server was restarted.
-                if (seconds := pause(tries)) is None:
+                if (away := pause(tries)) is None:
                     if not await self._runs(job):
                         raise unreachable(error, self._address) from error
                     tries = 0
+                elif not is_there:
+                    seconds = away
             tries += 1
-            await self._transport.sleep(seconds or 1.0)
+            await self._transport.sleep(seconds)
 
     async def _runs(self, job: str) -> bool:
         """Whether the server says that a job has not ended."""
@@ -225,15 +233,16 @@ class AsyncClient:
         """Wait until a job has ended, with each event given to `progress`. Raises the error with which it failed."""
         async for event in self.events(job):
             progress(event)
-        ended = await self.job(job)
+        ended = job_of(await self._send("GET", f"/v1/jobs/{job}", is_patient=True))
         ended.check()
         return ended
 
     async def result(self, job: str) -> Result:
         """The result of a job that succeeded."""
-        report = (await self._send("GET", f"/v1/jobs/{job}/report")).content
-        has_model = (await self.job(job)).kind == "legalize"
-        return result_of(report, await self._send("GET", f"/v1/jobs/{job}/model") if has_model else None)
+        get = functools.partial(self._send, "GET", is_patient=True)
+        report = (await get(f"/v1/jobs/{job}/report")).content
+        has_model = job_of(await get(f"/v1/jobs/{job}")).kind == "legalize"
+        return result_of(report, await get(f"/v1/jobs/{job}/model") if has_model else None)
 
     async def source(self, job: str) -> bytes | dict[str, Any]:
         """The ONNX model that a job was submitted with, or its JSON body with graph, backend and options."""
@@ -277,13 +286,18 @@ class AsyncClient:
             raise
         return await self.result(job.id)
 
-    async def _send(self, method: str, path: str, **given: Any) -> httpx.Response:
+    async def _send(self, method: str, path: str, *, is_patient: bool = False, **given: Any) -> httpx.Response:
+        """The answer to a request. A patient one waits for a server that is restarted."""
         tries = 0
         while True:
             try:
                 response = await self._transport.request(method, path, **given)
             except httpx.HTTPError as error:
-                raise unreachable(error, self._address) from error
+                if not is_patient or (seconds := pause(tries)) is None:
+                    raise unreachable(error, self._address) from error
+                tries += 1
+                await self._transport.sleep(seconds)
+                continue
             if (seconds := pause_after(response, tries)) is None:
                 return checked(response)
             tries += 1

@@ -257,18 +257,29 @@ def job_of(response: httpx.Response) -> Job:
     return Job.of(data_of(response, id=str, kind=str, state=str))
 
 
-def pause(tries: int, asked: float = 1.0) -> float | None:
-    """The seconds to wait before the next try, of those that the server asked for; None after the last one."""
+def pause(tries: int, asked: float | None = None) -> float | None:
+    """The seconds to wait before the next try, of those that the server asked for, or else twice as long each time, for
+    one or two minutes in all: a server that is restarted ends its work first. None after the last one."""
+    seconds = 2.0**tries if asked is None else asked
     # Clients that were refused together come back one by one.
-    return None if tries >= TRIES else min(asked, _LONGEST_PAUSE) * random.uniform(1.0, 1.5)
+    return None if tries >= TRIES else min(seconds, _LONGEST_PAUSE) * random.uniform(1.0, 1.5)
 
 
 def pause_after(response: httpx.Response, tries: int) -> float | None:
     """The seconds to wait before the same request again, or None if that would not help."""
-    if response.status_code not in (429, 503):
+    if response.status_code not in (429, 503) and not _is_without_server(response):
         return None
     asked = response.headers.get("retry-after", "")
-    return pause(tries, float(asked)) if asked.isdecimal() else pause(tries)
+    return pause(tries, float(asked) if asked.isdecimal() else None)
+
+
+def _is_without_server(response: httpx.Response) -> bool:
+    """Whether a proxy answers that it does not reach the server, to a request that may be sent again."""
+    is_problem = response.headers.get("content-type", "").startswith("application/problem+json")
+    if response.status_code not in (502, 504) or is_problem:
+        return False
+    request = response.request
+    return request.method in ("GET", "DELETE") or "idempotency-key" in request.headers
 
 
 def result_of(report: bytes, model: httpx.Response | None) -> Result:

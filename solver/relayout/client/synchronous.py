@@ -93,7 +93,8 @@ async def _next(values: AsyncIterator[T]) -> T:
 class Client:
     """A client of the service at `address`, such as http://127.0.0.1:8000. `key` is an API key or a bearer token.
 
-    A server that is busy is asked again after the time that it names, a few times. Methods raise the errors that the
+    A server that is busy is asked again after the time that it names, a few times. One that is restarted while a job is
+    followed has a minute or two to come back. Methods raise the errors that the
     library raises, with the same fields: InputError, UsageError, InfeasibleError, OutOfTimeError; UsageError too where
     the server does not answer.
     """
