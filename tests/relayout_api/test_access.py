@@ -105,6 +105,12 @@ def test_the_page_asks_for_a_key_and_works_with_it(guarded: Server, texts: dict[
         field.fill("relayout_wrong")
         field.press("Enter")
         expect(page.locator("#key-note")).to_contain_text("no such key")
+        # Text that fits no header, as from a word processor.
+        for text in ("relayout\u2011key\u200b", "two words", " "):
+            field.fill(text)
+            field.press("Enter")
+            expect(page.locator("#key-note")).to_contain_text("This is no key")
+            expect(page.locator("#problem")).to_be_hidden()
         field.fill(texts["legalize"])
         page.click("#use-key")
         expect(page.locator("#backend option")).not_to_have_count(0)

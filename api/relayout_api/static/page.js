@@ -45,7 +45,15 @@ function askForKey(problem) {
 }
 
 async function useKey() {
-  service.useKey(at("key").value.trim());
+  const text = at("key").value.trim();
+  if (!/^[!-~]+$/.test(text)) {
+    // The browser would send no request with it.
+    at("key-note").textContent = "This is no key: a key has letters, digits and signs of ASCII, without spaces.";
+    at("key-note").classList.add("problem");
+    at("key").select();
+    return;
+  }
+  service.useKey(text);
   at("key-form").hidden = true;
   at("problem").hidden = true;
   await start();
