@@ -19,6 +19,7 @@ from command_line import CHANNELS_FIRST, CHANNELS_LAST, saved
 from relayout.cli.batch_pools import on_cluster, one_by_one
 from relayout.cli.batch_work import Item
 from relayout.cli.options import Request
+from relayout.errors import UsageError
 from relayout.options import Options
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -27,9 +28,10 @@ MODELS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The address of a scheduler, and its two workers. Their nannies replace one that dies."""
+    """A scheduler with its address, and its two workers. Their nannies replace one that dies."""
 
     address: str
+    scheduler: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]]
 
 
@@ -46,14 +48,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         return process
 
     with ExitStack() as stack, (tmp_path / "log").open("wb") as log:
-        start("scheduler", "--port", "0", "--host", "127.0.0.1")
+        scheduler = start("scheduler", "--port", "0", "--host", "127.0.0.1")
         for _ in range(600):
             if file.exists():
                 break
             time.sleep(0.1)
         one = ("--nworkers", "1", "--nthreads", "1", "--host", "127.0.0.1")
         workers = [start("worker", "--no-nanny", *one), start("worker", "--nanny", *one)]
-        yield Cluster(json.loads(file.read_text())["address"], workers)
+        yield Cluster(json.loads(file.read_text())["address"], scheduler, workers)
 
 
 @pytest.fixture
@@ -82,6 +84,15 @@ def test_a_worker_that_dies_loses_nothing_and_a_model_that_kills_them_fails_alon
     assert [each.status for each in one_by_one(items(folder, tmp_path / "here", request), print)] == [0] * MODELS
     for path in folder.iterdir():
         assert onnx.load(tmp_path / "there" / path.name) == onnx.load(tmp_path / "here" / path.name)
+
+
+def test_a_scheduler_that_dies_ends_the_batch(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
+    request = Request("onnx", Options())
+    done = on_cluster(items(folder, tmp_path / "there", request), cluster.address, b"")
+    assert next(done).status == 0
+    cluster.scheduler.kill()
+    with pytest.raises(UsageError, match="the connection to the scheduler was lost"):
+        list(done)
 
 
 def items(folder: Path, target: Path, request: Request) -> list[Item]:

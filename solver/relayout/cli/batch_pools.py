@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +19,7 @@ from relayout.errors import UsageError
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from distributed import Client, Future
+    from distributed import Client, Future, as_completed
     from pebble import ProcessPool
 
 __all__ = ["on_cluster", "one_by_one", "preload", "processes"]
@@ -188,7 +190,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes) -> Iterator[Do
 
         for _ in range(at_once):
             yield from send()
-        for future in ended:
+        for future in _as_they_end(ended, client, address):
             item, key = sent.pop(future)
             if _is_killed(future):
                 suspects.append(item)
@@ -199,9 +201,28 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes) -> Iterator[Do
         for item in suspects:
             waiting = iter([item])
             yield from send()
-            for future, (each, key) in sent.items():
-                yield _received(future, each, key)
-            sent.clear()
+            for future in _as_they_end(ended, client, address):
+                yield _received(future, *sent.pop(future))
+
+
+def _as_they_end(completed: as_completed, client: Client, address: str) -> Iterator[Future[Any]]:
+    """The models on the cluster, as they end. Raises UsageError where the scheduler is gone: Dask would wait for ever,
+    and another scheduler on its address does not know them."""
+    while not completed.is_empty():
+        if client.status != "running":
+            # It would log a traceback of its attempt to connect again, which ends with it.
+            logging.getLogger("distributed.client").disabled = True
+            raise UsageError(
+                "the connection to the scheduler was lost",
+                where=f"--scheduler {address}",
+                expected="a scheduler that runs until the last model has ended",
+                found=str(client.status),
+                hint="run the batch again with --resume",
+            )
+        if completed.has_ready():
+            yield next(completed)
+        else:
+            time.sleep(_NOTICED_SECONDS)
 
 
 def _is_killed(future: Future[Any]) -> bool:
