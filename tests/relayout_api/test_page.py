@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from http_bodies import endless_loop, onnx_bytes, onnx_model
+from http_jobs import submit_loop
 from http_server import MAX_BODY, Server
 from playwright.sync_api import FilePayload, Locator, Page, Request, expect
 
@@ -464,6 +465,16 @@ def test_the_options_are_those_of_the_schemas_and_go_with_the_job(page: Page) ->
         "input_layout": "image=any",
     }
     expect(page.locator("#result")).to_be_visible()
+
+
+def test_a_link_to_a_job_that_verifies_shows_the_steps_that_it_has(
+    page: Page, server: Server, client: httpx.Client
+) -> None:
+    job = submit_loop(client)
+    page.goto(f"{server.address}/?job={job}")
+    expect(page.locator("#stages li")).to_have_text(["wait for a worker", "read the model", "verify the result"])
+    page.click("#cancel")
+    expect(page.locator("#cancelled")).to_be_visible()
 
 
 def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:

@@ -10,6 +10,8 @@ import {at, bytes, cost, count, layoutText, make, say} from "./text.js";
 
 const STAGES = [["queued", "wait for a worker"], ["read", "read the model"], ["requirements", "collect the requirements"],
   ["solve", "find the cheapest layouts"], ["rewrite", "rewrite the graph"], ["check", "verify the result"], ["write", "write the legal model"]];
+// Those of the other kinds of jobs, to which a link may lead.
+const STAGES_OF = {explain: ["queued", "read", "requirements", "solve", "rewrite"], verify: ["queued", "read", "check"]};
 const MODES = [["changes", "Changes"], ["side", "Side by side"], ["before", "Before"], ["after", "After"]];
 const OWN_TABLE = "(your own table)";
 
@@ -296,9 +298,9 @@ function showCancelled(repeat) {
   say("Cancelled");
 }
 
-function showStage(stage, state) {
-  const known = STAGES.findIndex(([name]) => name === stage);
-  const list = STAGES.slice();
+function showStage(stage, state, kind = "legalize") {
+  const list = STAGES.filter(([name]) => STAGES_OF[kind]?.includes(name) ?? true);
+  const known = list.findIndex(([name]) => name === stage);
   if (known < 0) list.push([stage, stage]);
   const now = list.findIndex(([name]) => name === stage);
   at("stages").replaceChildren(...list.map(([, text], i) =>
@@ -310,7 +312,7 @@ const objectiveOf = options => options?.objective ?? "bytes";
 
 const LOST = "The server does not answer. Trying again; it keeps the job.";
 
-function onEvent(objective) {
+function onEvent(objective, kind) {
   return (name, data) => {
     if (name === "lost") {
       at("solution").textContent = LOST;
@@ -318,7 +320,7 @@ function onEvent(objective) {
     } else if (at("solution").textContent === LOST) {
       at("solution").textContent = "";
     }
-    if (name === "stage") showStage(data.stage, "Working");
+    if (name === "stage") showStage(data.stage, "Working", kind);
     if (name === "solution" && data.cost !== null && data.cost !== undefined) {
       at("solution").textContent = `Best so far: ${cost(data.cost, objective)}; proved: at least ${cost(data.bound ?? 0, objective)}.`;
     }
@@ -341,7 +343,7 @@ async function legalize() {
     const job = await service.createJob("legalize", model, request, own.signal);
     own.job = job.id;
     showAddress(`?job=${encodeURIComponent(job.id)}`);
-    await finishJob(job.id, own, objectiveOf(request.options), request);
+    await finishJob(job, own, objectiveOf(request.options), request);
   } catch (error) {
     fail(error);
   } finally {
@@ -349,9 +351,9 @@ async function legalize() {
   }
 }
 
-async function finishJob(id, own, objective, request) {
-  showStage("queued", "Working");
-  const job = await service.follow(id, onEvent(objective), own.signal);
+async function finishJob({id, kind}, own, objective, request) {
+  showStage("queued", "Working", kind);
+  const job = await service.follow(id, onEvent(objective, kind), own.signal);
   if (running !== own) return;
   if (job.state === "cancelled") {
     showCancelled(legalize);
@@ -382,7 +384,7 @@ async function openJob(id) {
       setModel(request.model, `${job.name === null ? "" : "the model "}of job ${id.slice(0, 8)}`);
     }
     // The form has only what differs from the defaults.
-    await finishJob(job.id, own, objectiveOf(request?.options), request && asked());
+    await finishJob(job, own, objectiveOf(request?.options), request && asked());
   } catch (error) {
     fail(error);
   } finally {
@@ -774,7 +776,7 @@ async function explain() {
     const options = Object.fromEntries(Object.entries(request.options).filter(([name]) => explainOptions.includes(name)));
     const job = await service.createJob("explain", shown.model, {backend: request.backend, options}, own.signal);
     own.job = job.id;
-    const ended = await service.follow(job.id, onEvent(objectiveOf(options)), own.signal);
+    const ended = await service.follow(job.id, onEvent(objectiveOf(options), "explain"), own.signal);
     if (ended.state !== "succeeded") throw new service.ServiceError(ended.problem ?? {title: "Cancelled", detail: "another page cancelled the work"});
     const answer = await service.getJson(`v1/jobs/${encodeURIComponent(job.id)}/report`, own.signal);
     if (result !== shown) return;
