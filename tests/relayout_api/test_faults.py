@@ -339,6 +339,24 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
             assert wait_until_ended(survivor, lost)["state"] == "succeeded"
 
 
+def test_servers_that_share_a_database_and_no_store_say_so(postgres: Postgres, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for each in folders:
+        each.mkdir()
+    shared = {"RELAYOUT_DATABASE_URL": postgres.url}
+    with serving(folders[0], impatient=True, **shared) as server, client_of(server) as client:
+        job = submit_loop(client)
+        wait_until_running(server, client, job)
+        server.process.kill()
+    with serving(folders[1], impatient=True, **shared) as server, client_of(server) as client:
+        problem = wait_until_ended(client, job)["problem"]
+    assert (problem["type"], problem["detail"]) == (
+        "/problems/no-result",
+        "the body of the job is not in the server's store",
+    )
+    assert "RELAYOUT_STORE_URL" in problem["hint"]
+
+
 def test_a_key_is_found_at_once_when_its_database_is_back(postgres: Postgres) -> None:
     with Keys(postgres.url.replace("postgresql", "postgresql+psycopg", 1)) as keys:
         text = keys.add("ci", "read")

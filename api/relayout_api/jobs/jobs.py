@@ -482,7 +482,10 @@ class Jobs:
             )
             body = await self._results.input(arguments["body"])
             if body is None:
-                raise RefusedError("no-result", "the body of the job was deleted")
+                # What waiting jobs need is not deleted.
+                shares = settings.database_url is not None and settings.store_url is None
+                hint = "servers that share a database need one store, too (RELAYOUT_STORE_URL)" if shares else ""
+                raise RefusedError("no-result", "the body of the job is not in the server's store", hint=hint)
             found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
             return {**found, "media": arguments["media"]}
         except AnsweredError as error:
