@@ -32,6 +32,30 @@ def test_shapes_in_a_file_are_followed(tmp_path: Path) -> None:
     assert shapes(read_model(outside(tmp_path, conv())))["y"] == [1, 4, 36]
 
 
+SIZED = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[1,2,3,4] x, bool c) => (float[a,b,d,e] y, float[p,q] z) {
+      sizes = Constant<value = int64[4] {1,2,6,8}>()  y = Resize(x, , , sizes)
+      z = If (c) <
+        then_branch = t () => (float[r,s] f) <int64[2] to = {4,6}> { f = Reshape(x, to) },
+        else_branch = e () => (float[r,s] k) { to = Constant<value = int64[2] {4,6}>()  k = Reshape(x, to) }> }"""
+
+
+def test_sizes_inside_nodes_may_be_in_a_file(tmp_path: Path) -> None:
+    model, path = onnx.parser.parse_model(SIZED), tmp_path / "model.onnx"
+    saved = onnx.ModelProto.FromString(model.SerializeToString())
+    branches = [attribute.g for attribute in saved.graph.node[2].attribute]
+    inside = [branches[0].initializer[0], branches[1].node[0].attribute[0].t, saved.graph.node[0].attribute[0].t]
+    for tensor in inside:
+        # onnx moves raw bytes only.
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(saved, path, save_as_external_data=True, size_threshold=0, convert_attribute=True)
+    assert all(tensor.data_location == TensorProto.EXTERNAL for tensor in inside)
+    found = {value.name: str(value.shape) for value in read_model(path).graph.outputs}
+    assert found == {"y": "[1,2,6,8]", "z": "[4,6]"}
+    legal, _ = legalize(path, "nhwc")
+    assert verify(legal, "nhwc", against=model).passed
+
+
 def test_a_model_with_weights_in_a_file_is_written_as_one(tmp_path: Path) -> None:
     read = read_model(outside(tmp_path))
     (tmp_path / "out").mkdir()

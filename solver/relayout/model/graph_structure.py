@@ -33,14 +33,16 @@ class Surroundings(Struct):
     `versions` has the opset versions, and `functions` the domains and names of the model's functions. `in_function` is
     True in function bodies, whose attributes may refer to the caller's; `in_order` is whether all nodes so far were in
     topological order. `kinds` has the kinds of nodes that fit their operators, and whether all their attributes are
-    numbers. `tensors` has the domains of nodes with small tensor attributes that are checked, and `types` the types
-    that are: a network repeats them.
+    numbers. `has_external` is whether a tensor inside a node so far had its data in another file. `tensors` has the
+    domains of nodes with small tensor attributes that are checked, and `types` the types that are: a network repeats
+    them.
     """
 
     versions: Mapping[str, int]
     functions: Collection[tuple[str, str]] = ()
     in_function: bool = False
     in_order: bool = True
+    has_external: bool = False
     kinds: dict[Kind, bool] = field(default_factory=dict)
     tensors: set[tuple[str, bytes]] = field(default_factory=set)
     types: set[bytes] = field(default_factory=set)
@@ -72,6 +74,7 @@ def check_graph(
             raise duplicate(name, "two constants", where)
         constants.add(name)
         check_tensor(tensor, f"{where}, constant '{name}'")
+        around.has_external |= depth > 0 and tensor.data_location == onnx.TensorProto.EXTERNAL
         names.setdefault(name, "a constant")
         if not name:
             raise InputError("a constant has no name", where=where, expected="a name", found="''")
@@ -223,6 +226,7 @@ def _check_attributes(
             check_auto_pad(attribute, place)
         for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
             check_tensor(tensor, place)
+            around.has_external |= tensor.data_location == onnx.TensorProto.EXTERNAL
         for type_ in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
             check_type(type_, place)
         for graph in graphs_in(attribute):

@@ -39,7 +39,7 @@ from relayout.model.serialization import model_of
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import Structure, check_structure
-from relayout.model.weights import Weights, attach, detach, detach_from_model
+from relayout.model.weights import Weights, attach, detach, detach_from_model, load_small
 from relayout.ops import nested_graphs
 
 __all__ = [
@@ -96,6 +96,8 @@ def detached(opened: Opened, *, convert_opset: bool) -> Light:
     structure = check_structure(source)
     digest = digest or _digest(source)
     proto, weights = detach(source, opened.data, folder, is_ours=opened.is_ours)
+    if structure.has_external:
+        load_small(proto, folder)
     return Light(proto, structure, weights, folder, digest, tuple(notes))
 
 

@@ -27,11 +27,13 @@ TENSORS = {onnx.AttributeProto.TENSOR, onnx.AttributeProto.TENSORS}
 
 class Structure(Struct, frozen=True):
     """The result of the check of a model: whether its nodes are in topological order, whether some have graphs or
-    tensors among their attributes, and the kinds of the nodes, without those of functions."""
+    tensors among their attributes, whether one of those, or of the constants in such graphs, has its data in another
+    file, and the kinds of the nodes, without those of functions."""
 
     in_order: bool
     has_graphs: bool
     has_tensors: bool
+    has_external: bool
     kinds: Collection[Kind]
 
 
@@ -57,7 +59,9 @@ def check_structure(proto: onnx.ModelProto) -> Structure:
     _check_inlined_size(proto, functions)
     types = {number for kinds in (around.kinds, bodies.kinds) for *_, given in kinds for _, number in given}
     in_order = around.in_order and bodies.in_order
-    return Structure(in_order, not types.isdisjoint(GRAPHS), not types.isdisjoint(TENSORS), around.kinds.keys())
+    has_graphs, has_tensors = not types.isdisjoint(GRAPHS), not types.isdisjoint(TENSORS)
+    has_external = around.has_external or bodies.has_external
+    return Structure(in_order, has_graphs, has_tensors, has_external, around.kinds.keys())
 
 
 def _graph_name(graph: onnx.GraphProto) -> str:

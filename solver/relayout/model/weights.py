@@ -17,11 +17,11 @@ from onnx_ir import serde
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of, share
 from relayout.model.external_data import Folder, adopt_external
-from relayout.model.proto_graphs import copy_fields
+from relayout.model.proto_graphs import copy_fields, graphs_inside, nodes_inside
 from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["Weights", "attach", "detach", "detach_from_model", "is_small"]
+__all__ = ["Weights", "attach", "detach", "detach_from_model", "is_small", "load_small"]
 
 LARGEST_VECTOR_KEPT = 1 << 20
 FEW_ELEMENTS = 256
@@ -55,7 +55,7 @@ def detach(
             weights[tensor.name] = share(_with_data(tensor, data[index]))
         elif tensor.data_location == onnx.TensorProto.EXTERNAL:
             outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
-            if outside.nbytes <= LARGEST_KEPT:
+            if is_small(tensor.data_type, tensor.dims[:]):
                 light.graph.initializer.add(
                     name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=outside.tobytes()
                 )
@@ -72,6 +72,23 @@ def detach(
         inside = [*onnx.GraphProto(initializer=inside).initializer]
     weights |= {tensor.name: share(serde.TensorProtoTensor(tensor)) for tensor in inside}
     return light, weights
+
+
+def load_small(proto: onnx.ModelProto, folder: Folder) -> None:
+    """Give the small constants inside nodes that have their data in another file these data, as `detach` gives them to
+    those of the graph: shapes may depend on them."""
+    bodies = [node for function in proto.functions for node in function.node]
+    nodes = [*nodes_inside(proto.graph.node), *nodes_inside(bodies)]
+    given = [(f"node '{n.name}' ({n.op_type})", a.t) for n in nodes for a in n.attribute if a.HasField("t")]
+    given += [(f"constant '{each.name}'", each) for graph in graphs_inside(nodes) for each in graph.initializer]
+    for where, tensor in given:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        outside = adopt_external(_outside(tensor), folder, where)
+        if is_small(tensor.data_type, tensor.dims[:]):
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = outside.tobytes()
 
 
 def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
