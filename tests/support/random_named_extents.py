@@ -82,6 +82,14 @@ class NamedNet(Net):
         self.places.update({name: (pooled, place) for place, name in enumerate(names, 2)})
         return pooled, [*axes[:2], *([name] for name in names)]
 
+    def window(self, value: str, axes: Axes, place: int) -> tuple[str, Axes]:
+        """The last three, or fewer, of an axis of unknown extent."""
+        bounds = [self.constant([number]) for number in (-3, 2**63 - 1, place)]
+        cut = str(self.node("Slice", value, *bounds))
+        name = f"{axes[place][0]}".replace("//", "/") + "<3"
+        self.places[name] = cut, place
+        return cut, [*axes[:place], [name], *axes[place + 1 :]]
+
     def extent(self, factors: list[int | str]) -> str:
         """The extent of an axis, as a vector of one element that is computed from the shape of an image."""
         known = self.constant(np.array([math.prod(f for f in factors if isinstance(f, int))]))
@@ -169,6 +177,9 @@ def _step(draw: random.Random, net: NamedNet, value: str, axes: Axes, kept: Kept
         return str(net.node("Softmax", value, axis=draw.randrange(len(axes)))), axes
     if kind == "Add" and same:
         return str(net.node("Add", value, draw.choice(same))), axes
+    open_axes = [place for place, axis in enumerate(axes) if len(axis) == 1 and isinstance(axis[0], str)]
+    if kind == "Add" and open_axes and not net.prefix:  # inside an If, inference does not follow what a Slice reads
+        return net.window(value, axes, draw.choice(open_axes))
     return str(net.node(draw.choice(["Relu", "Tanh", "Sigmoid"]), value)), axes
 
 

@@ -53,9 +53,16 @@ def test_a_length_that_no_input_has_is_not_added() -> None:
         ('"n + 5"', 1, -2, "n + 2"),
         ('"n + 1"', 2, 2**63 - 1, "out"),  # no token may be left
         ("n", 1, 2**63 - 1, "out"),
+        ("n", -3, 2**63 - 1, "min(3, n)"),
+        ('"n + 1"', -3, 2**31 - 1, "min(3, n + 1)"),
+        ("n", 0, 3, "min(3, n)"),
+        ("n", 0, 0, "out"),  # none is left
+        ("n", -3, -1, "out"),
+        ("n", -3, 3, "out"),
+        ("n", 1, 3, "out"),
     ],
 )
-def test_tokens_that_were_added_are_cut_off_again(tokens: str, start: int, end: int, extent: str) -> None:
+def test_a_cut_leaves_a_formula_of_the_tokens(tokens: str, start: int, end: int, extent: str) -> None:
     found = dims(f"""(float[n] sizes, float[b, {tokens}, 8] x) => (float[b, out, 8] y)
         <int64[1] start = {{{start}}}, int64[1] end = {{{end}}}, int64[1] axis = {{1}}>
         {{ y = Slice (x, start, end, axis) }}""")
@@ -76,3 +83,26 @@ def test_a_cache_has_the_size_of_what_it_is_joined_of() -> None:
     assert second.cost == report.cost
     assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
     assert legal.graph.output[0].type.tensor_type.shape.dim[2].dim_param == "Concatkey_dim_2"
+
+
+def test_the_cache_of_a_sliding_window_has_at_most_the_window() -> None:
+    """As PyTorch writes it: the last positions of past and new ones are the next past."""
+    source = model("""(float[b, 2, past, 8] cache, float[b, 2, new, 8] k, float[b, 2, new, 8] q) =>
+        (float[b, 2, Slice_dim_2, 8] next, float[b, 2, new, Concat_dim_2] scores)
+        <int64[1] start = {-7}, int64[1] end = {9223372036854775807}, int64[1] axis = {2}> {
+        kept = Slice (cache, start, end, axis)
+        key = Concat <axis = 2> (kept, k)
+        next = Slice (key, start, end, axis)
+        columns = Transpose <perm = [0, 1, 3, 2]> (key)
+        scores = MatMul (q, columns) }""")
+    graph = read_model(source).graph
+    assert [str(value.shape) for value in graph.outputs] == [
+        "[b,2,min(7, min(7, past) + new),8]",
+        "[b,2,new,min(7, past) + new]",
+    ]
+    legal, report = legalize(source, dims={"past": 512, "new": 1})
+    assert dict(report.assumed) == {"b": 1}
+    assert report.before.bytes == 2 * (2 * 8 * 8) * 4
+    again, second = legalize(legal, dims={"past": 512, "new": 1})
+    assert second.cost == report.cost
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

@@ -199,8 +199,7 @@ def _after_pad(node: onnx.NodeProto, values: _Values) -> _Dims:
 
 
 def _enter_cut(node: onnx.NodeProto, values: _Values) -> _Dims:
-    """Note the bounds of a Slice, unless it cuts other axes too, or they are not known. Of a formula plus a number, no
-    more than the number may be cut off: `n + 1` tokens without the first are `n`."""
+    """Note the bounds of a Slice, unless it cuts other axes too, or they are not known."""
     given = {each.name: list(each.ints) for each in node.attribute}
     given |= {
         each: values.integers(name)
@@ -211,12 +210,29 @@ def _enter_cut(node: onnx.NodeProto, values: _Values) -> _Dims:
     if len(starts) == len(ends) == len(axes) == 1 and given.get("steps", [1]) == [1]:
         cut = values.cuts[node.output[0]] = _Cut(node.input[0], axes[0], starts[0], ends[0])
         read, rank = values.extents(cut.source), len(values.dims[node.output[0]])
-        end = 0 if cut.end >= UNBOUNDED else -cut.end
-        if len(read) == rank and -rank <= cut.axis < rank and cut.start >= 0 and end >= 0:
-            return [
-                _shorter(each, cut.start + end) if place == cut.axis % rank else None for place, each in enumerate(read)
-            ]
+        if len(read) == rank and -rank <= cut.axis < rank:
+            return [_behind_cut(each, cut) if place == cut.axis % rank else None for place, each in enumerate(read)]
     return []
+
+
+def _behind_cut(read: _Formula | None, cut: _Cut) -> _Formula | None:
+    """The extent of what a Slice takes; None where it is not known. Of a formula plus a number, no more than the number
+    may be cut off: `n + 1` tokens without the first are `n`. The last 8 tokens of a window are `min(8, n)`."""
+    is_to_end = cut.end >= UNBOUNDED
+    if cut.start < 0 and is_to_end:
+        return _at_most(read, -cut.start)
+    if cut.start == 0 and 0 < cut.end < UNBOUNDED:
+        return _at_most(read, cut.end)
+    if cut.start < 0 or 0 <= cut.end < UNBOUNDED:
+        return None
+    return _shorter(read, cut.start - (0 if is_to_end else cut.end))
+
+
+def _at_most(extent: _Formula | None, most: int) -> _Formula | None:
+    """An extent, or a number where that is smaller; None where the extent is not known, or no formula."""
+    if extent is None or GENERATED in extent.base or formula_names(str(extent)) is None:
+        return None
+    return _short(_Formula(f"min({most}, {extent})"))
 
 
 def _shorter(extent: _Formula | None, removed: int) -> _Formula | None:
