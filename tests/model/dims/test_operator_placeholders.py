@@ -243,3 +243,26 @@ def test_a_product_of_a_transposed_operand_whose_shape_is_not_declared_has_one(
     )
     assert (shapes["p"], shapes["y"]) == (shape, shape)
     assert sorted(shapes) == ["a", "p", "y"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_quantized_lstm_has_the_results_of_onnxs(direction: str) -> None:
+    """As onnxruntime.quantization.quantize_dynamic writes it."""
+    net = Net()
+    x = net.input("x", ("length", "n", 8))
+    ways = 2 if direction == "bidirectional" else 1
+    weights = [net.constant(np.ones((ways, extent, 4 * 5), np.int8)) for extent in (8, 5)]
+    scale, zero = net.constant(np.full(ways, 0.1, np.float32)), net.constant(np.zeros(ways, np.int8))
+    results = net.node(
+        "DynamicQuantizeLSTM", x, *weights, *[""] * 5, *[scale, zero] * 2,
+        domain="com.microsoft", results=3, hidden_size=5, direction=direction, activations=["Tanh"] * 3 * ways,
+    )  # fmt: skip
+    for result in results:
+        net.output(net.node("Identity", result))
+    found = read_model(net.model()).graph
+    (node,) = (node for node in found if node.domain)
+    last = f"[{ways},n,5]"
+    assert [str(value.shape) for value in node.outputs] == [f"[length,{ways},n,5]", last, last]
+    made = run(net.model(), {"x": np.ones((3, 2, 8), np.float32)})
+    assert [array.shape for array in made] == [(3, ways, 2, 5), (ways, 2, 5), (ways, 2, 5)]
+    assert [array.dtype for array in made] == [value.dtype.numpy() for value in node.outputs if value.dtype is not None]

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from relayout.verification.numeric.tolerance import difference, has_numbers
+from relayout.verification.numeric.tolerance import difference, has_numbers, quantizes
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,14 @@ from relayout.verification.numeric.tolerance import difference, has_numbers
 def test_integers_are_right_or_wrong(right: np.ndarray, found: np.ndarray) -> None:
     assert not difference("y", [[right]], [[found]], quantized=False).passed
     assert difference("y", [[right]], [[right.copy()]], quantized=False).passed
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QGemm", "QLinearConv"],
+)
+def test_operators_that_quantize_what_they_read_or_give_have_a_grid(operator: str) -> None:
+    assert quantizes(operator)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, ml_dtypes.int4])

@@ -51,8 +51,13 @@ _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
 _OLDEST_WITH_CAST_LIKE = 15
 _OLDEST_WITH_PARTS_OF_SHAPES = 15
 _OLDEST_WITH_COUNTED_PARTS = 18
-# The operands of a product that are quantized, with their scales.
-_PRODUCTS = {"DynamicQuantizeMatMul": {1: 2}, "MatMulIntegerToFloat": {0: 2, 1: 3}}
+# The operators that are ONNX's on operands of which some are quantized, and the scales of these. Two operands tell the
+# shape of a product; data, weights and recurrent weights those of an LSTM.
+_DEQUANTIZED = {
+    "DynamicQuantizeLSTM": ("LSTM", 3, {1: 8, 2: 10}),
+    "DynamicQuantizeMatMul": ("MatMul", 2, {1: 2}),
+    "MatMulIntegerToFloat": ("MatMul", 2, {0: 2, 1: 3}),
+}
 # Operators with an activation behind, and how many operands of ONNX's operator tell the shape.
 _ACTIVATED = {"FusedConv": ("Conv", 2), "FusedGemm": ("Gemm", 2)}
 # Operators of windows that take channels last, always or where `channels_last` is 1.
@@ -204,10 +209,11 @@ class _Writer:
                     self._add("Identity", [self._read(0)], self._result(m))
         elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
             self._cast(declared, self._read(_CASTS[operator]))
-        elif operator in _PRODUCTS:
-            scale_of = _PRODUCTS[operator]
-            operands = [self._dequantized(n, scale_of[n]) if n in scale_of else self._read(n) for n in (0, 1)]
-            self._add("MatMul", operands, self._result(0))
+        elif operator in _DEQUANTIZED:
+            plain, count, scale_of = _DEQUANTIZED[operator]
+            operands = [self._dequantized(n, scale_of[n]) if n in scale_of else self._read(n) for n in range(count)]
+            self._add(plain, operands, self._result(0), self._kept())
+            self._nodes[-1].output.extend(self._node.output[1:])
         elif operator in _ACTIVATED:
             plain, count = _ACTIVATED[operator]
             self._add(plain, [self._read(n) for n in range(count)], self._result(0), self._kept())

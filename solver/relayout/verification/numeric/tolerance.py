@@ -53,7 +53,7 @@ _EXACT = 1e-12
 GROSS = 5e-2
 _FEW = 16
 _SMALL = 1e-9
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QGemm")
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QGemm")
 _QUANTIZERS_BEGIN = "QLinear"
 """The names of all others begin so."""
 
