@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import pytest
@@ -184,6 +184,27 @@ def test_the_method_that_gave_no_layout_is_named_with_its_line() -> None:
     assert "the backend's nth_result_layout_requirements" in caught.value.problem
     line = Forgetful.nth_result_layout_requirements.__code__.co_firstlineno
     assert caught.value.hint.endswith(f"test_calls.py, line {line}")
+
+
+class Overriding(Backend):
+    """An `implementations` of its own, which calls that of the base class, and a requirement of the wrong form."""
+
+    name = "overriding"
+    answer: ClassVar[Any]
+
+    def implementations(self, node: Any) -> Any:
+        return super().implementations(node)
+
+    def nth_input_layout_requirements(self, node: Any, n: int) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", ["NH-C", "NHC", 3])
+def test_the_method_behind_an_overridden_one_is_named_with_its_line(answer: Any) -> None:
+    with pytest.raises(BackendError) as caught:
+        relayout.legalize(model(), type("Wrong", (Overriding,), {"answer": answer}))
+    line = Overriding.nth_input_layout_requirements.__code__.co_firstlineno
+    assert f"nth_input_layout_requirements is defined in tests/backend/test_calls.py, line {line}" in caught.value.hint
 
 
 MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {

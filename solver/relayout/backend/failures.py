@@ -25,13 +25,15 @@ def guarded(backend: Backend, hook: str, where: object = "", expected: str = "")
         yield
     except LayoutSyntaxError as error:
         found = f"{error.found} in {error.text!r}, column {error.column}"
-        raise wrong_answer(backend, hook, where, error.expected, found, operand=_operand_of(error)) from error
+        operand = _operand_of(error)
+        asked = _requirement_of(operand) if operand else hook
+        raise wrong_answer(backend, asked, where, error.expected, found, operand=operand) from error
     except RelayoutError:
         raise
     except (Exception, SystemExit) as error:
         operand = _operand_of(error)
         raise BackendError(
-            f"the backend failed in {_asked(backend, hook, operand)}",
+            f"the backend failed in {_requirement_of(operand) if operand else hook}",
             where=_location(backend, where, operand),
             expected="a layout" if operand else expected,
             found=failure_text(error, type(backend).__module__),
@@ -56,11 +58,9 @@ def may_be_written(is_legal: Callable[[], bool]) -> bool:
         raise
 
 
-def _asked(backend: Backend, hook: str, operand: str) -> str:
-    """The method that gave the layout of an operand, such as `input 0`: `Backend.implementations` asks two others."""
-    if operand and hook == "implementations" and type(backend).implementations is Backend.implementations:
-        return f"nth_{operand.partition(' ')[0]}_layout_requirements"
-    return hook
+def _requirement_of(operand: str) -> str:
+    """The method that states the layout of an operand, such as `input 0`."""
+    return f"nth_{operand.partition(' ')[0]}_layout_requirements"
 
 
 def wrong_answer(
@@ -75,13 +75,19 @@ def wrong_answer(
     kind: type[BackendError] = BackendError,
 ) -> BackendError:
     """The error for an answer of the wrong form. `operand`: the one that it is about, such as `input 0`."""
-    hook = _asked(backend, hook, operand)
+    places = [_defined_at(backend, hook)]
+    if operand and hook == "implementations":
+        # The layout of an operand is the answer of another method, where `Backend.implementations` made the answer.
+        method = _requirement_of(operand)
+        if type(backend).implementations is Backend.implementations:
+            hook, places = method, []
+        places.append(_defined_at(backend, method))
     return kind(
         f"invalid value from the backend's {hook}",
         where=_location(backend, where, operand),
         expected=expected,
         found=found,
-        hint=hint or _defined_at(backend, hook),
+        hint=hint or "; ".join(filter(None, places)),
     )
 
 
@@ -95,7 +101,8 @@ def shown(answer: object) -> str:
 
 
 def _operand_of(error: BaseException) -> str:
-    """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
+    """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one. A class
+    that overrides it may still call it."""
     notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
     return notes[-1] if notes else ""
 
