@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
@@ -432,6 +434,44 @@ def test_without_onnxruntime_the_error_asks_for_the_option(monkeypatch: pytest.M
     with pytest.raises(BackendError, match="give the option"):
         ask(X86Nchwc(), one.node)
     assert len(ask(X86Nchwc(block=16), one.node)) == 2
+
+
+class Broken:
+    """A finder for an onnxruntime whose import fails with `error`."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return ModuleSpec(name, self) if name == "onnxruntime" else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        raise ImportError("initialization failed") from self.error
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broken]:
+    finder = Broken(OSError("libc.so.9: no such file"))
+    monkeypatch.delitem(sys.modules, "onnxruntime")
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    probe.cache_clear()
+    yield finder
+    probe.cache_clear()
+
+
+def test_an_onnxruntime_that_does_not_load_is_not_said_to_be_missing(broken: Broken) -> None:
+    with pytest.raises(BackendError, match="onnxruntime cannot be imported") as caught:
+        probe()
+    assert caught.value.found == "ImportError: initialization failed"
+
+
+def test_an_interrupt_while_onnxruntime_loads_is_one(broken: Broken) -> None:
+    broken.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        probe()
 
 
 def test_the_harness_lays_out_and_back() -> None:

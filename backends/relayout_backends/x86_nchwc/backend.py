@@ -51,7 +51,7 @@ _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
 def _runs_here(block: int) -> bool:
     try:
         return block == probe()
-    except BackendError:  # onnxruntime is not installed
+    except BackendError:  # onnxruntime is not installed, or does not load
         return False
 
 

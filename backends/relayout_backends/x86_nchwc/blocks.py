@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Extents, Implementation, Rewrite, Writing, rank_of
@@ -122,16 +123,19 @@ def zeros_after(writing: Writing, value: ir.Value, shape: Extents, axis: int, co
 
 @cache
 def probe() -> int:
-    """The block size of the installed onnxruntime on this machine. Raises BackendError if it is not installed."""
+    """The block size of the installed onnxruntime on this machine. Raises BackendError if there is none that loads."""
     try:
         onnxruntime = import_onnxruntime()
     except ImportError as error:
+        is_missing = find_spec("onnxruntime") is None
+        state = "is not installed" if is_missing else "cannot be imported"
         raise BackendError(
-            "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not installed",
+            f"the size of onnxruntime's channel blocks depends on the machine, and onnxruntime {state}",
             where="backend x86-nchwc, option block",
             expected=" or ".join(map(str, SIZES)),
-            found="no onnxruntime",
-            hint="give the option: 16 for a target with AVX-512, 8 for any other x86-64; or install onnxruntime",
+            found="no onnxruntime" if is_missing else f"{type(error).__name__}: {error}",
+            hint="give the option: 16 for a target with AVX-512, 8 for any other x86-64; "
+            f"or {'install' if is_missing else 'repair'} onnxruntime",
         ) from error
     import numpy as np
     from onnx import TensorProto, helper

@@ -14,14 +14,19 @@ __all__ = ["import_onnxruntime", "plain_session"]
 
 
 def import_onnxruntime() -> Any:
-    """Import onnxruntime and return the module. Raises ImportError if it is not installed.
+    """Import onnxruntime and return the module. Raises ImportError if it is not installed, or does not load.
 
     The wheels for Linux send telemetry unless `ORT_DISABLE_TELEMETRY` is set when the library is loaded: they write the
     names of a model's nodes into a database in the home folder, for upload. A value set by the user is kept.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ImportError as error:
+        # Its native module makes an ImportError of a Ctrl-C that comes while it loads.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
     return onnxruntime
 
 
