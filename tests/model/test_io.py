@@ -191,6 +191,14 @@ def test_a_written_model_passes_onnx_and_computes_the_same(tmp_path: Path) -> No
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_legal_model_of_any_kind_is_written(tmp_path: Path) -> None:
+    for name in ("out.onnx", "out.json"):
+        for source in (conv(), ir.from_proto(conv()), to_json(read_model(conv()))):
+            legal, _ = relayout.legalize(source, "nhwc")
+            write_model(legal, tmp_path / name)
+            assert relayout.verify(tmp_path / name, "nhwc", against=conv()).passed
+
+
 def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one.onnx", "two.onnx"):
         write_model(read_model(large()), tmp_path / name)

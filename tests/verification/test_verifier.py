@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from subprocess import run
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from relayout import legalize
 from relayout.backend import Backend
 from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
+from relayout.report.render import render_text
 from relayout.report.schema import Account, Charge, Conversion, Entry, Report, Totals
 from relayout.verification.verifier import check_report, verify
 
@@ -183,6 +185,15 @@ def test_without_a_backend_it_is_the_one_that_the_model_records() -> None:
     assert rules(verify(model)) == {"layout-requirement"}
     with pytest.raises(UsageError, match="records no backend"):
         verify(raw())
+
+
+@pytest.mark.parametrize("report", ["report.json", {"status": "optimal"}])
+def test_what_is_no_report_is_said_to_be_none(report: Any) -> None:
+    with pytest.raises(UsageError, match="not a report") as caught:
+        verify(raw(), "onnx", report=report)
+    assert "model_validate_json" in caught.value.hint
+    with pytest.raises(UsageError, match="not a report"):
+        render_text(report)
 
 
 def test_nodes_without_a_name_are_no_pair() -> None:

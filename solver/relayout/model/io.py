@@ -214,17 +214,18 @@ def to_json(model: ir.Model, *, weights: bool = True, shares: bool = False) -> d
 
 
 @collector_paused()
-def write_model(model: ir.Model, path: str | os.PathLike[str], written: Encoded | None = None) -> None:
+def write_model(model: Source, path: str | os.PathLike[str], written: Encoded | None = None) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
-    ONNX: constants are written to the file one at a time, or to `<name>.data` beside it if they came from such a file
-    or exceed 2 GB together. Raises UsageError for a path that cannot be written.
+    A model of another kind than onnx_ir.Model is read first, as `read_model` does. ONNX: constants are written to the
+    file one at a time, or to `<name>.data` beside it if they came from such a file or exceed 2 GB together. Raises
+    UsageError for a path that cannot be written, and the errors of `read_model`.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         expected = f"a name ending in {' or '.join(FORMATS)}"
         raise UsageError("unknown kind of file", where=f"file {path}", expected=expected)
-    FORMATS[path.suffix].write(model, path, written)
+    FORMATS[path.suffix].write(model if isinstance(model, ir.Model) else read_model(model), path, written)
 
 
 # --- from the source to a parsed model --------------------------------------------------------------------------------

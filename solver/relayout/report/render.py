@@ -15,7 +15,15 @@ from relayout.report.conversion_list import (
     transfer_entries,
 )
 from relayout.report.explain.text import explanation_text
-from relayout.report.schema import Account, Finding, OutputDifference, Price, Report, Verification
+from relayout.report.schema import (
+    Account,
+    Finding,
+    OutputDifference,
+    Price,
+    Report,
+    Verification,
+    check_report_type,
+)
 from relayout.report.text_table import how_many
 
 if TYPE_CHECKING:
@@ -35,7 +43,9 @@ def render_text(report: Report, *, top: int | None = None) -> str:
     explanation, each conversion with its reasons.
 
     Lines are as long as the names in them, which stay whole. `top`: at most so many entries of each list, the dearest.
+    Raises UsageError for another object than a report.
     """
+    check_report_type(report)
     if report.explanation is not None:
         return explanation_text(report, top)
     from io import StringIO

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 from msgspec.structs import force_setattr
 
+from relayout.errors import UsageError
 from relayout.report.record import AtLeast, Record, Unbounded
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Totals",
     "Transfer",
     "Verification",
+    "check_report_type",
 ]
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -460,3 +462,15 @@ class Report(Record, frozen=True, kw_only=True):
         """Whether there is a legal model (or one was verified) and no finding is an error."""
         found = self.status in ("optimal", "feasible", "verified")
         return found and (self.verification is None or self.verification.passed)
+
+
+def check_report_type(given: object) -> None:
+    """Raise UsageError, with the way from a file to a report, for an object of another type than `Report`."""
+    if not isinstance(given, Report):
+        raise UsageError(
+            "not a report",
+            where="report",
+            expected="a relayout.Report, as legalize and explain return",
+            found=type(given).__name__,
+            hint="relayout.Report.model_validate_json reads the text of a JSON report",
+        )

@@ -27,7 +27,7 @@ from relayout.model.io import Source, read_model, warnings_of
 from relayout.model.metadata import recorded_backend
 from relayout.model.onnx_file import Parsed
 from relayout.report.budget import over_budget
-from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification
+from relayout.report.schema import Finding, Numeric, Price, Report, Severity, Verification, check_report_type
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
@@ -85,8 +85,9 @@ def verify(
     report's numbers are checked too, with the sizes that it states. A comparison that could not be made is an
     error, or a note where `static` says that the rest is enough. `certificate` is a file that legalization wrote:
     its bound is derived again from the file alone, and its cost must be the model's. `backend_options` go to the
-    backend. Raises InputError for an invalid model, UsageError for a dim of no model, inputs that do not fit, and
-    where no backend is given or recorded, BackendError for a backend that fails; a wrong model is data.
+    backend. Raises InputError for an invalid model, UsageError for a dim of no model, inputs that do not fit, a
+    `report` of another type, and where no backend is given or recorded, BackendError for a backend that fails; a wrong
+    model is data.
     """
     from relayout.verification.against_original import check_against, check_operators_unrun
 
@@ -95,6 +96,8 @@ def verify(
     if inputs and (against is None or not run):
         expected = "an original to compare with, and a run"
         raise UsageError("inputs without a comparison", where="inputs", expected=expected, found="none")
+    if report is not None:
+        check_report_type(report)
     findings: list[Finding] = []
     subject, faults = _readable(model)
     if backend is None:

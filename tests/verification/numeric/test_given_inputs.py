@@ -106,7 +106,7 @@ def test_one_dim_has_one_extent() -> None:
     assert (caught.value.expected, caught.value.found) == ("1 for the dim n, as in another input", "2")
 
 
-@pytest.mark.parametrize("given", [sample(1, 2), [None], ["x"]])
+@pytest.mark.parametrize("given", [sample(1, 2), [None], ["x"], 3])
 def test_inputs_are_a_list_of_mappings(given: Any) -> None:
     source = onnx.parser.parse_model(SPLIT)
     with pytest.raises(UsageError, match="no list of samples"):

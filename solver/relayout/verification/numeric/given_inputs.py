@@ -42,7 +42,7 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, Array]:
 def checked_inputs(original: ir.Model, given: Sequence[Given]) -> tuple[dict[str, Array], ...]:
     """The samples as arrays. Raises UsageError for a missing or unknown name, another type, rank or extent, and two
     extents for one dim."""
-    if isinstance(given, Mapping) or not all(isinstance(sample, Mapping) for sample in given):
+    if not isinstance(given, Sequence) or not all(isinstance(sample, Mapping) for sample in given):
         expected = "a list with a mapping of names to arrays for each sample"
         raise UsageError("no list of samples", where="inputs", expected=expected, found=type(given).__name__)
     return tuple([_checked(original, sample) for sample in given])
