@@ -265,3 +265,32 @@ def test_a_size_counts_in_the_models_of_a_folder_that_have_the_dim(verb: str, tm
     said = run(verb, folder, "--backend", "onnx", "--dim", "N=3", "--report", report, *output)
     assert said.status == 0, said.err
     assert [record["exit_status"] for record in json.loads(report.read_text())] == [0, 0]
+
+
+@pytest.mark.parametrize("verb", ["batch", "verify"])
+def test_a_size_of_a_dim_that_no_model_of_a_folder_has_is_an_error(verb: str, tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    saved(folder / "open.onnx", CHANNELS_FIRST)
+    output = ["-o", tmp_path / "legal"] if verb == "batch" else []
+    report = tmp_path / "report.json"
+    said = run(verb, folder, "--backend", "onnx", "--dim", "N=3", "--dim", "M=3", "--report", report, *output)
+    assert said.status == 2
+    assert "error: --dim M: no model has a symbolic dim of this name" in said.err
+    assert [record["exit_status"] for record in json.loads(report.read_text())] == [0]
+    # A model that cannot be read may have it.
+    (folder / "broken.onnx").write_bytes(b"no model")
+    said = run(verb, folder, "--backend", "onnx", "--dim", "M=3", "--report", report, *output)
+    assert "error: --dim M" not in said.err
+
+
+def test_a_resumed_run_knows_the_dims_of_what_was_done(tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    saved(folder / "open.onnx", CHANNELS_FIRST)
+    broken = folder / "broken.onnx"
+    broken.write_bytes(b"no model")
+    arguments = ["batch", folder, "-o", tmp_path / "legal", "--dim", "N=3"]
+    assert run(*arguments).status == 2
+    saved(broken, CHANNELS_FIRST.replace("[N,", "[2,"))
+    assert run(*arguments, "--resume").status == 0

@@ -12,7 +12,7 @@ import typer
 from relayout.cli.batch_journal import Journal
 from relayout.cli.batch_pools import on_cluster, one_by_one, preload, processes
 from relayout.cli.batch_work import Done, Item, table_of
-from relayout.cli.job import backend_of
+from relayout.cli.job import backend_of, check_dims_of_folder
 from relayout.cli.options import Request, with_options
 from relayout.cli.output_files import check_files, put, report_formats
 from relayout.cli.processors import processors
@@ -105,6 +105,9 @@ def batch(
     for each in ordered:
         if each.message:
             print_status(f"relayout: error: {each.name}: {each.message}")
+    if all(each.report is not None for each in ordered):
+        # A model without an answer may have the dim.
+        check_dims_of_folder(request.options.dims, {name for each in ordered for name in each.dims})
     return max(each.status for each in ordered)
 
 

@@ -41,7 +41,15 @@ class Journal:
             if line["key"] == _key_now(item):
                 from relayout.report.schema import Report
 
-                finished.append(Done(item.name, DONE, Report.model_validate(line["report"]), key=line["key"]))
+                finished.append(
+                    Done(
+                        item.name,
+                        DONE,
+                        Report.model_validate(line["report"]),
+                        key=line["key"],
+                        dims=tuple(line["dims"]),
+                    )
+                )
         if self._path.exists():
             from relayout.model.onnx_file import remove_unfinished
 
@@ -55,7 +63,7 @@ class Journal:
     def add(self, done: Done) -> None:
         """Note that a model is done."""
         assert self._file is not None, "the journal is open"
-        line = json.dumps({**done.record(), "key": done.key}) + "\n"
+        line = json.dumps({**done.record(), "key": done.key, "dims": done.dims}) + "\n"
         try:
             self._file.write(line.encode())
         except OSError as error:

@@ -39,13 +39,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One model that is done: its exit status, its report or the error, and its key, empty if it could not be read."""
+    """One model that is done: its exit status, its report or the error, its key, empty if it could not be read, and the
+    dims with a given size that it has."""
 
     name: str
     status: int
     report: Report | None = None
     message: str = ""
     key: str = ""
+    dims: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """The entry of the batch's report, as JSON."""
@@ -101,8 +103,9 @@ def _versions() -> list[tuple[str, str]]:
 
 @results_alone()
 def _legalized(item: Item, progress: Callable[[str], None]) -> Done:
+    dims: set[str] = set()
     try:
-        outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, strict=False)
+        outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, dims_found=dims)
         if outcome.report.ok:
             progress("write")
             save(outcome, item.source, item.target)
@@ -111,8 +114,8 @@ def _legalized(item: Item, progress: Callable[[str], None]) -> Done:
         status, message = describe(error)
         return Done(item.name, status, message=message)
     if not outcome.report.ok:
-        return Done(item.name, FINDINGS, outcome.report, _failure(outcome.report))
-    return Done(item.name, DONE, outcome.report)
+        return Done(item.name, FINDINGS, outcome.report, _failure(outcome.report), dims=tuple(sorted(dims)))
+    return Done(item.name, DONE, outcome.report, dims=tuple(sorted(dims)))
 
 
 def _failure(report: Report) -> str:

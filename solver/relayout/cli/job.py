@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
-__all__ = ["STDIN", "STEPS", "backend_of", "legalize_file", "naming", "read_file", "save", "source_at"]
+__all__ = [
+    "STDIN",
+    "STEPS",
+    "backend_of",
+    "check_dims_of_folder",
+    "legalize_file",
+    "naming",
+    "read_file",
+    "save",
+    "source_at",
+]
 
 STDIN = Path("-")
 
@@ -94,7 +104,7 @@ def legalize_file(
     backend: Backend,
     progress: Callable[[str], None],
     *,
-    strict: bool = True,
+    dims_found: set[str] | None = None,
     source: Source | None = None,
     time_for_search: Callable[[], float | None] = lambda: None,
     improved: Callable[[int, int], None] | None = None,
@@ -104,7 +114,8 @@ def legalize_file(
 
     `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
     read. `improved` is called with cost and bound of each better solution. `inputs` are those of the comparison. A name
-    in the options that is not in the model is a UsageError; without `strict`, it is left out.
+    in the options that is not in the model is a UsageError; for one model of a folder, which has a set in `dims_found`,
+    it is left out, and the set gets the other dims.
     """
     from relayout.legalization import finish, legalize_model
     from relayout.model.dims.given_sizes import sizes_in
@@ -112,7 +123,7 @@ def legalize_file(
     progress("read")
     source = source_at(path) if source is None else source
     model = read_file(path, source, convert_opset=request.convert_opset)
-    if strict:
+    if dims_found is None:
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
         known = {node.name for node in model.graph.all_nodes() if node.name} if names else set()
@@ -125,11 +136,25 @@ def legalize_file(
             )
         check_known("--skip {}", names, known, "node")
     else:
-        request = replace(request, options=replace(request.options, dims=sizes_in(request.options.dims, model)))
+        dims = sizes_in(request.options.dims, model)
+        dims_found.update(dims)
+        request = replace(request, options=replace(request.options, dims=dims))
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)
     return finish(outcome, backend, request.options, source, inputs=inputs, progress=progress)
+
+
+def check_dims_of_folder(dims: Mapping[str, int] | None, found: Collection[str]) -> None:
+    """Raise UsageError for a size of a dim that is not among those `found` in the models of a folder."""
+    for name in dims or {}:
+        if name not in found:
+            raise UsageError(
+                "no model has a symbolic dim of this name",
+                where=f"--dim {name}",
+                expected="a dim of at least one of the models",
+                found=name,
+            )
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:

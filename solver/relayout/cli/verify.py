@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import STDIN, backend_of, read_file, source_at
+from relayout.cli.job import STDIN, backend_of, check_dims_of_folder, read_file, source_at
 from relayout.cli.model_files import arrays_in, model_files
 from relayout.cli.options import InputsFiles, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
@@ -113,9 +113,10 @@ def verify(
 
     is_list = len(models) > 1 or models[0].is_dir()
     done = []
+    dims_found: set[str] | None = set() if is_list else None
     with Bar(STEPS * len(files)) as bar:
         for model, original in zip(files, originals, strict=True):
-            task = _Task(model, original, request, backend, limits, earlier, certificate, given, strict=not is_list)
+            task = _Task(model, original, request, backend, limits, earlier, certificate, given, dims_found)
             done.append(_result(task, bar, is_list=is_list))
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
@@ -128,13 +129,16 @@ def verify(
             show("\n".join(f"{each.model}: {line}" if is_list else line for line in finding_lines(each.report)))
         if each.error:
             print_status(f"relayout: error: {each.error}")
+    if dims_found is not None and all(each.report is not None for each in done):
+        # A model without an answer may have the dim.
+        check_dims_of_folder(request.options.dims, dims_found)
     return max(each.status for each in done)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One model to verify. Without a backend, the recorded one applies. `strict`: a size for a dim that the model lacks
-    is an error."""
+    """One model to verify. Without a backend, the recorded one applies. A size for a dim that the model lacks is an
+    error; for one model of a list, it is left out, and `dims_found` gets the other dims."""
 
     model: Path
     original: Path | None
@@ -144,7 +148,7 @@ class _Task:
     earlier: Mapping[Path, Report] | None
     certificate: Path | None
     inputs: Sequence[Mapping[str, Any]]
-    strict: bool
+    dims_found: set[str] | None
 
 
 def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
@@ -181,7 +185,10 @@ def _verified(task: _Task, bar: Bar) -> Report:
     original = source_at(task.original) if task.original is not None else None
     operators = conversion_operators_of(backend)
     models = [subject] if task.original is None else [subject, read_file(task.original, original)]
-    dims = options.dims or {} if task.strict else sizes_in(options.dims, *models)
+    dims = options.dims or {}
+    if task.dims_found is not None:
+        dims = sizes_in(dims, *models)
+        task.dims_found.update(dims)
     after, before = totals(subject, dims, operators), totals(models[-1], dims, operators)
     bar("verify")
     verification = verify(
