@@ -213,6 +213,8 @@ class Option(Struct, frozen=True):
                 Layout.parse(value)
             except LayoutSyntaxError as error:
                 error.where = f"{where}, {error.where}"
+                if "," in value and "{" not in value:
+                    error.hint = error.hint or "one layout for each time that the option is given"
                 raise
 
     def parse(self, texts: list[str], where: str) -> dict[str, Any]:

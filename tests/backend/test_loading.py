@@ -209,10 +209,12 @@ def test_a_class_that_is_not_installed_is_loaded_from_its_file_or_module(
         "none_there:Backend": "ModuleNotFoundError: No module named 'none_there'",
         "leaving.py": "SystemExit: 4, in leaving.py, line 2",
         "table.yaml": "expected: .toml or .json for a table, .py for a class",
+        "one": "did you mean the file one.py?",
     }.items():
         with pytest.raises(BackendError) as caught:
             load_backend(spec)
         assert said in str(caught.value)
-    for spec in ("one.py", "two_of_them:First", "table.yaml"):
-        with pytest.raises(BackendError, match="there is no backend"):
+    for spec in ("one.py", "two_of_them:First", "table.yaml", "one"):
+        with pytest.raises(BackendError, match="there is no backend") as caught:
             load_backend(spec, allow_files=False)
+        assert "the file" not in caught.value.hint

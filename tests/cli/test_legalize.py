@@ -207,6 +207,7 @@ def test_the_given_size_of_a_dim_prices_its_bytes(tmp_path: Path, run: Run) -> N
         ("--input-layout image", "NAME[,NAME]=LAYOUT"),
         ("--input-layout =NHWC", "NAME[,NAME]=LAYOUT"),
         ("--input-layout image=N[a=HWC", "--input-layout image, layout, column 5"),
+        ("--input-layout image=any,features=any", "one layout for each time that the option is given"),
         ("--input-layout image=NHQC", "--input-layout image"),
         ("--input-layout image=NHC", "--input-layout image"),
         ("--input-layout picture=NHWC", "no input of this name"),

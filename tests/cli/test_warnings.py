@@ -58,6 +58,7 @@ WARNED = {
 REFUSED = {
     "no backend": (("",), "there is no backend ''"),
     "a misspelt backend": (("nhwcc",), "did you mean nhwc"),
+    "a file without its suffix": (("rule",), "did you mean the file rule.toml?"),
     "a misspelt operator": (("convert-layout", "--desired-layout", "Convv=NHWC"), "did you mean Conv"),
     "an unknown dim": (("nhwc", "--dim", "n=3"), "no symbolic dim of this name"),
 }

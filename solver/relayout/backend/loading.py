@@ -40,12 +40,16 @@ def load_backend(
         source = spec if isinstance(spec, Mapping) else Path(spec)  # type: ignore[arg-type]
         return instantiate(_declared(source), options)
     named = os.fspath(spec) if isinstance(spec, os.PathLike) else spec
+    files: list[str] = []
     if isinstance(named, str) and allow_files:
         if is_code(named):
-            named = import_backend(named)
-        elif (suffix := Path(named).suffix) and Path(named).is_file():
+            return instantiate(import_backend(named), options)
+        if (suffix := Path(named).suffix) and Path(named).is_file():
             expected = f"{' or '.join(_FILES)} for a table, .py for a class"
             raise BackendError("a backend's file has another suffix", where=named, expected=expected, found=suffix)
+        files = [f"{named}{suffix}" for suffix in (*_FILES, ".py") if named and Path(f"{named}{suffix}").is_file()]
+    if isinstance(named, str):
+        return instantiate(find_plugin(named, files).load(), options, name=named)
     return instantiate(named, options)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -132,7 +132,11 @@ def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
     return claims
 
 
-def find_plugin(name: str) -> Plugin:
+def find_plugin(name: str, files: Sequence[str] = ()) -> Plugin:
+    """The installed backend of this name. `files` are those that the caller may have meant instead.
+
+    Raises BackendError.
+    """
     claims = _claims(tuple(sys.path))
     if name not in claims:
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
@@ -140,7 +144,7 @@ def find_plugin(name: str) -> Plugin:
             f"there is no backend {name!r}{file}",
             expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; none is installed",
             found=repr(name),
-            hint=did_you_mean(name, claims, 3, 0.5),
+            hint=f"did you mean the file {' or '.join(files)}?" if files else did_you_mean(name, claims, 3, 0.5),
         )
     return _only(name, claims[name])
 
