@@ -401,3 +401,20 @@ def test_graph_json_need_not_name_the_versions_of_other_domains() -> None:
     graph = to_json(read_model(parse("g (float[2,3] x) => (float[2,3] y) { y = mine.F (x) }")))
     del graph["opsets"]
     assert warnings_of(read_model(graph)) == ()
+
+
+def test_graphs_without_a_name_get_one() -> None:
+    source = parse(
+        """g (float[1,3,4,4] x, bool c) => (float[1,3,3,3] y) { y = If (c) <
+            then_branch = t () => (float[1,3,3,3] a) { a = MaxPool <kernel_shape = [2, 2]> (x) },
+            else_branch = e () => (float[1,3,3,3] b) { b = AveragePool <kernel_shape = [2, 2]> (x) }> }"""
+    )
+    graphs = [source.graph, source.graph.node[0].attribute[0].g]
+    for graph in graphs:
+        graph.name = ""
+    legal, report = legalize(source, "nhwc", check=True)
+    assert report.ok
+    assert any(warning.startswith("2 of the model's graphs had no name") for warning in report.warnings)
+    onnx.checker.check_model(legal)
+    assert [graph.name for graph in graphs] == ["", ""]
+    assert {finding.rule for finding in verify(source, "onnx").findings} == {"reading"}

@@ -3,7 +3,7 @@
 The standard domain is '', an unknown extent has no value, constants are inputs only if they can be overridden, local
 functions are inlined (except those of the domain `relayout`, our own operators), a convolution or product that
 onnxruntime has fused with its activation is ONNX's operators again, its convolution of channels last is our own, nodes
-are in topological order.
+are in topological order, and graphs have a name.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         _store_constants(proto, notes)
     used = {domain for domain, *_ in structure.kinds}
     operators = {operator for _, operator, *_ in structure.kinds}
+    unnamed = 0
     for graph in subgraphs_of(proto.graph) if structure.has_graphs else (proto.graph,):
+        if not graph.name:
+            graph.name = "graph"
+            unnamed += 1
         if "ai.onnx" in used:
             _name_standard(graph.node)
         if OWN_DOMAIN in used:
@@ -79,6 +83,8 @@ def normalize(proto: onnx.ModelProto, structure: Structure, notes: list[str]) ->
         _declare_constants(graph)
         if ONE_SIDED in operators:
             _say_one_sided(graph.node)
+    if unnamed:
+        notes.append(f"{unnamed} of the model's graphs had no name, which ONNX demands: they are called 'graph'")
     for function in proto.functions:
         _name_standard(function.node)
         _say_one_sided(nodes_inside(function.node))
