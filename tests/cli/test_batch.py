@@ -14,7 +14,7 @@ import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, saved, transposes
 
 from relayout.cli.batch_pools import processes
-from relayout.cli.batch_work import Item
+from relayout.cli.batch_work import JOURNAL, Item
 from relayout.cli.options import Request
 from relayout.cli.processors import processors
 from relayout.options import Options
@@ -284,7 +284,8 @@ def test_a_size_of_a_dim_that_no_model_of_a_folder_has_is_an_error(verb: str, tm
     assert "error: --dim M" not in said.err
 
 
-def test_a_resumed_run_knows_the_dims_of_what_was_done(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["this version", "an earlier version"])
+def test_a_resumed_run_knows_the_dims_of_what_was_done(is_earlier: bool, tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     saved(folder / "open.onnx", CHANNELS_FIRST)
@@ -292,5 +293,11 @@ def test_a_resumed_run_knows_the_dims_of_what_was_done(tmp_path: Path, run: Run)
     broken.write_bytes(b"no model")
     arguments = ["batch", folder, "-o", tmp_path / "legal", "--dim", "N=3"]
     assert run(*arguments).status == 2
+    journal = tmp_path / "legal" / JOURNAL
+    if is_earlier:
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        for line in lines:
+            del line["dims"]
+        journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     saved(broken, CHANNELS_FIRST.replace("[N,", "[2,"))
     assert run(*arguments, "--resume").status == 0

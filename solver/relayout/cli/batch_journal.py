@@ -38,7 +38,8 @@ class Journal:
             line = found.get(item.name)
             if line is None or line["exit_status"] != DONE or not item.target.exists():
                 continue
-            if line["key"] == _key_now(item):
+            # A journal of an earlier version has no dims.
+            if "dims" in line and line["key"] == _key_now(item):
                 from relayout.report.schema import Report
 
                 finished.append(
