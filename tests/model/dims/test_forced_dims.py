@@ -201,3 +201,15 @@ def test_a_formula_that_a_branch_forces_has_the_size_of_its_symbols() -> None:
     legal, report = legalize(model, "nhwc")
     assert report.sizes["h"] == 4
     assert verify(legal, "nhwc", report=report, static=True).passed
+
+
+def test_an_extent_that_is_computed_from_inputs_without_open_dims_is_forced_too() -> None:
+    model = parsed(
+        """g (float[1,1,4,3] x, bool[4] chosen) => (float[1,3,2,1] y, float[1,2,3] z) <int64[3] s = {1,2,3}> {
+             a = Compress <axis = 2> (x, chosen)  y = Transpose <perm = [0,3,2,1]> (a)  z = Reshape (a, s) }"""
+    )
+    (size,) = forced_sizes(read_model(model)).values()
+    assert size == 2
+    legal, report = legalize(model, "onnx")
+    assert report.after.bytes == 2 * 4 * 6
+    assert verify(legal, "onnx", against=model, report=report, run=False).passed

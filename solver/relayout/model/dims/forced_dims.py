@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from math import isqrt
 
 import onnx
@@ -20,7 +20,7 @@ from msgspec import Struct
 from relayout.layout.terms import GENERATED, NAME, Term, extent_term, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
-from relayout.ops import extents_of, graphs_of
+from relayout.ops import all_nodes, extents_of, graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 
 __all__ = [
@@ -261,10 +261,13 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _asked(model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = False) -> Iterator[Asked]:
-    """The sizes that live nodes ask of dims, or of products of dims, in a model some of whose inputs have open ones;
+    """The sizes that live nodes ask of dims, or of products of dims, in a model that has open ones;
     `of_all_runs`: those nodes that are not in a branch or a body; `of_operands`: the sizes with which operands fit too,
     those of matrices that are multiplied, and those with which none is broadcast."""
-    if all(value.shape is None or value.shape.is_static() for value in model.graph.inputs):
+    results = chain.from_iterable([node.outputs for node in all_nodes(model.graph)])
+    # Values of equal type share a shape.
+    shapes = {id(value.shape): value.shape for value in chain(model.graph.inputs, results)}
+    if all(shape is None or shape.is_static() for shape in shapes.values()):
         return
     for node in _live(model.graph):
         if of_all_runs and node.graph is not model.graph:
