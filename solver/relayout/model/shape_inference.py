@@ -29,7 +29,7 @@ from relayout.model.dims.inference_placeholders import (
     needs_placeholders,
 )
 from relayout.model.dims.loop_states import declare_results, with_carried_states
-from relayout.model.dims.negative_extents import infer_without_negative_extents
+from relayout.model.dims.negative_extents import inferred_by_onnx
 from relayout.model.dims.operator_placeholders import replaced_operator
 from relayout.model.dims.shape_merging import name_generated_anew, names_in
 from relayout.model.operator_schema import has_body
@@ -222,8 +222,7 @@ def _strictly(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inferred(proto: onnx.ModelProto, *, is_strict: bool) -> onnx.ModelProto:
-    infer = partial(onnx.shape_inference.infer_shapes, check_type=True, strict_mode=is_strict, data_prop=True)
-    return infer_without_negative_extents(proto, infer)
+    return inferred_by_onnx(proto, check_type=True, strict_mode=is_strict, data_prop=True)
 
 
 def _unknown_with_types(proto: onnx.ModelProto) -> set[int]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.model.dims.inference_placeholders import hide
+from relayout.model.dims.negative_extents import inferred_by_onnx
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders
 from relayout.model.onnx_file import Encoded, encoded
 from relayout.model.proto_graphs import (
@@ -131,7 +132,7 @@ def _check_types(model: ir.Model, hidden: onnx.ModelProto, *, is_valid: bool) ->
 def _check_inference(hidden: onnx.ModelProto) -> Iterator[Finding]:
     """Yield the objection of onnx's strict shape inference."""
     try:
-        onnx.shape_inference.infer_shapes(hidden, check_type=True, strict_mode=True, data_prop=True)
+        inferred_by_onnx(hidden, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         if is_onnx_to_blame(str(error), hidden):
             return
@@ -287,7 +288,7 @@ def _put_back(graph: onnx.GraphProto, declared: Mapping[str, bytes]) -> None:
 def _inferred(proto: onnx.ModelProto, *, strict: bool) -> dict[str, bytes] | None:
     """The types of the graph's constants, inferred values and outputs, encoded; None if onnx objects to the graph."""
     try:
-        found = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True).graph
+        found = inferred_by_onnx(proto, check_type=strict, strict_mode=strict, data_prop=True).graph
     except Exception:  # _check_inference reports it
         return None
     stored = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in proto.graph.initializer}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import onnx.parser
@@ -99,3 +100,26 @@ def test_a_sound_of_one_sample_has_no_extents_behind_a_window() -> None:
     assert list(long.shape or ()) == [1, 8, 28]
     (short,) = read({"x": [1, 1, 1], **weights}).graph.outputs
     assert not isinstance((short.shape or [None])[-1], int)
+
+
+TOO_SMALL = """g (float[1,1,3] x) => (float[1,1,q] y)
+    <float[1,1,8] w = {1,2,3,4,5,6,7,8}, int64[1] start = {1}, int64[1] end = {-1}, int64[1] axis = {2}> {
+    a = Conv (x, w)  b = Slice (a, start, end, axis)  y = Relu (b) }"""
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 0), (("--check",), 1)])
+def test_a_model_that_no_size_runs_ends_no_process(options: tuple[str, ...], status: int, tmp_path: Path) -> None:
+    """Neither the verifier's inference nor onnxruntime, which infers with the same code, ends it."""
+    onnx.save(model(TOO_SMALL), tmp_path / "small.onnx")
+    command = ["legalize", tmp_path / "small.onnx", "-o", tmp_path / "legal.onnx", "--backend", "onnx", *options]
+    done = subprocess.run([sys.executable, "-m", "relayout", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert ("a window is larger than the operand" in done.stderr) == bool(options)
+
+
+def test_the_library_infers_with_onnx_in_one_place() -> None:
+    """onnx.version_converter knows opsets below 7, whose Slices have their starts as attributes."""
+    library = Path(__file__).parents[3] / "solver" / "relayout"
+    files = [path for path in library.rglob("*.py") if "shape_inference.infer_shapes(" in path.read_text()]
+    names = {str(path.relative_to(library)) for path in files}
+    assert names == {"model/dims/negative_extents.py", "model/opset_conversion.py", "testing/graphs.py"}

@@ -3,7 +3,7 @@
 onnx gives a window that is larger than its operand a negative extent, and then a Slice with a known start ends the
 process (onnx 1.23: an assertion of the C++ library). Sizes that a model does not take lead there: a sound of three
 samples before a convolution of eight. So the starts of Slices behind such a window are hidden, until the extents before
-them are known.
+them are known. All of the library infers with onnx by way of this module, but for the conversion of opsets below 7.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relayout.layout.terms import GENERATED
 from relayout.model.dims.inference_placeholders import carry_over, hide_starts
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, dims_by_name, graphs_in, subgraphs_of, tensor_of
 
-__all__ = ["infer_without_negative_extents"]
+__all__ = ["has_negative_extents", "inferred_by_onnx"]
 
 PASSES = 32
 """At most so many Slices behind each other get their extents, each in a pass of its own."""
@@ -29,10 +29,15 @@ _KERNELS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "Q
 _Dims = Mapping[str, Sequence[onnx.TensorShapeProto.Dimension]]
 
 
-def infer_without_negative_extents(
-    proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]
+def inferred_by_onnx(
+    proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
 ) -> onnx.ModelProto:
-    """`infer(proto)`, where the results of Slices of tensors with a negative extent have no shape."""
+    """`onnx.shape_inference.infer_shapes` with these options, where the results of Slices of tensors with a negative
+    extent have no shape. Raises its errors."""
+
+    def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+        return onnx.shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
+
     hidden = _behind_windows(proto)
     if not hidden:
         return infer(proto)
@@ -49,6 +54,16 @@ def infer_without_negative_extents(
     result = copied(proto)
     carry_over(inferred.graph, result.graph)
     return result
+
+
+def has_negative_extents(proto: onnx.ModelProto) -> bool:
+    """Whether a Slice has an operand of a negative extent, which ends a process of onnxruntime as one of onnx."""
+    if not _behind_windows(proto):
+        return False
+    graphs = [*subgraphs_of(inferred_by_onnx(proto, data_prop=True).graph)]
+    dims = _of_all(graphs)
+    sliced = [node.input[0] for graph in graphs for node in graph.node if node.op_type == "Slice"]
+    return any(dim.dim_value < 0 for name in sliced for dim in dims.get(name, ()))
 
 
 def _behind_windows(proto: onnx.ModelProto) -> set[str]:

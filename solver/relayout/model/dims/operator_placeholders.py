@@ -9,7 +9,7 @@ infers no shape, and of those of `_ALONG_ONE_AXIS` no extent where the number of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache, partial
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -18,7 +18,7 @@ import onnx
 from msgspec import Struct
 from onnx import helper, numpy_helper
 
-from relayout.model.dims.negative_extents import infer_without_negative_extents
+from relayout.model.dims.negative_extents import inferred_by_onnx
 from relayout.model.dims.rounded_scales import Extents, rounded_scales, scales_that_infer
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, replace_entries, tensor_of
@@ -112,7 +112,7 @@ def _extents_before_resizes(proto: onnx.ModelProto, opset: int) -> Mapping[str, 
         probe = copied(proto)
         _replace(probe.graph, opset, count(), {}, known)
         try:
-            inferred = infer_without_negative_extents(probe, partial(onnx.shape_inference.infer_shapes, data_prop=True))
+            inferred = inferred_by_onnx(probe, data_prop=True)
         except Exception:  # the inference that follows has the error and its location
             break
         extents = extents_by_name(inferred.graph)

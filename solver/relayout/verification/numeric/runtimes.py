@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from relayout.model.dims.negative_extents import has_negative_extents
 from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, nodes_inside
 from relayout.model.runtime import plain_session
@@ -129,6 +130,8 @@ def _large(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _onnxruntime(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
+    if has_negative_extents(proto):
+        raise ValueError("a window is larger than the operand that it moves over")
     threads = 1 if _is_small(proto) else 0
     try:
         return plain_session(proto, threads=threads, weights=weights).run

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from relayout.model.dims.negative_extents import inferred_by_onnx
 from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
     copied,
@@ -145,7 +146,7 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     declared = {entry.name for entry in declared_values(model.graph)}
     if all(name in declared for node in model.graph.node for name in node.output if name):
         return model
-    return onnx.shape_inference.infer_shapes(model)
+    return inferred_by_onnx(model)
 
 
 def _types_of(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> dict[str, int]:
