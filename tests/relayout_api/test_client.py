@@ -10,10 +10,9 @@ import subprocess
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from inspect import signature
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import anyio
@@ -21,6 +20,7 @@ import httpx
 import numpy as np
 import onnx
 import pytest
+from answering import answering
 from command_line import BIN, CHANNELS_LAST, Run, saved
 from http_bodies import endless_loop
 from http_server import Server, wait_for
@@ -315,22 +315,12 @@ def test_a_stream_that_is_always_cut_off_is_no_silent_server(state: str, monkeyp
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Cutting) as proxy:
-        thread = Thread(target=proxy.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            with Client(f"http://127.0.0.1:{proxy.server_port}") as client:
-                if state == "running":
-                    assert [event.name for event in client.events("1")] == ["done"]
-                else:
-                    with pytest.raises(UsageError, match="does not answer"):
-                        list(client.events("1"))
-        finally:
-            proxy.shutdown()
-            thread.join()
+    with answering(Cutting) as address, Client(address) as client:
+        if state == "running":
+            assert [event.name for event in client.events("1")] == ["done"]
+        else:
+            with pytest.raises(UsageError, match="does not answer"):
+                list(client.events("1"))
 
 
 @pytest.mark.parametrize("has_proxy", [True, False])
@@ -358,21 +348,11 @@ def test_a_job_is_followed_while_its_server_is_restarted(has_proxy: bool, monkey
         def do_POST(self) -> None:
             self.send_error(502)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Restarted) as restarted:
-        thread = Thread(target=restarted.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            with Client(f"http://127.0.0.1:{restarted.server_port}") as client:
-                assert client.wait("1").state == "succeeded"
-                # It may have accepted the job, of which its proxy says nothing.
-                with pytest.raises(UsageError, match="status 502"):
-                    client.submit("explain", b"model")
-        finally:
-            restarted.shutdown()
-            thread.join()
+    with answering(Restarted) as address, Client(address) as client:
+        assert client.wait("1").state == "succeeded"
+        # It may have accepted the job, of which its proxy says nothing.
+        with pytest.raises(UsageError, match="status 502"):
+            client.submit("explain", b"model")
     assert set(asked.values()) == {5}
 
 
@@ -457,26 +437,15 @@ class Other(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.answer)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.mark.parametrize("answer", [b"<html>Welcome</html>", b"[]", b'{"jobs": 3}', b"\xff\xfe"])
 def test_a_server_of_another_kind_is_an_error(answer: bytes, model: Path, run: Run) -> None:
     handler = type("Handler", (Other,), {"answer": answer})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
-        thread = Thread(target=other.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            address = f"http://127.0.0.1:{other.server_port}"
-            said = run("legalize", model, "--server", address, "-o", model.parent / "legal.onnx")
-            with Client(address) as client:
-                for call in (client.backends, lambda: list(client.jobs()), lambda: client.job("1")):
-                    with pytest.raises(UsageError, match="not the answer of a relayout service"):
-                        call()
-        finally:
-            other.shutdown()
-            thread.join()
+    with answering(handler) as address, Client(address) as client:
+        said = run("legalize", model, "--server", address, "-o", model.parent / "legal.onnx")
+        for call in (client.backends, lambda: list(client.jobs()), lambda: client.job("1")):
+            with pytest.raises(UsageError, match="not the answer of a relayout service"):
+                call()
     assert said.status == 2
     assert f"{address}/v1/jobs" in said.err
     assert "not the answer of a relayout service" in said.err

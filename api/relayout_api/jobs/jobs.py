@@ -482,7 +482,7 @@ class Jobs:
             )
             body = await self._results.input(arguments["body"])
             if body is None:
-                # What waiting jobs need is not deleted.
+                # The store keeps the bodies of jobs that wait.
                 shares = settings.database_url is not None and settings.store_url is None
                 hint = "servers that share a database need one store, too (RELAYOUT_STORE_URL)" if shares else ""
                 raise RefusedError("no-result", "the body of the job is not in the server's store", hint=hint)

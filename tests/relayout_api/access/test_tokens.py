@@ -8,13 +8,14 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import anyio
 import httpx
 import jwt
 import pytest
+from answering import answering
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -49,14 +50,8 @@ def issuer() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
-        address = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with answering(Issuer) as address:
         yield address
-        server.shutdown()
 
 
 @pytest.fixture
@@ -164,17 +159,11 @@ def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callab
             self.end_headers()
             self.wfile.write(document.encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with answering(Broken) as address:
         tokens = Tokens(address, "relayout")
         for _ in range(3):
             with pytest.raises(UsageError, match="does not answer"):
                 tokens.find(signed())
-        server.shutdown()
     assert len(asked) == 1 + has_keys
 
 
