@@ -56,6 +56,21 @@ def test_sizes_inside_nodes_may_be_in_a_file(tmp_path: Path) -> None:
     assert verify(legal, "nhwc", against=model).passed
 
 
+IN_FUNCTION = """<ir_version: 10, opset_import: ["" : 18, "own" : 1]>
+    g (float[1,2,3,4] x) => (float[u,v] y) { y = own.Flat(x) }
+    <domain: "own", opset_import: ["" : 18]> Flat (a) => (b) {
+      to = Constant<value = int64[2] {2,12}>()  b = Reshape(a, to) }"""
+
+
+def test_sizes_inside_functions_may_be_in_a_file(tmp_path: Path) -> None:
+    model, path = onnx.parser.parse_model(IN_FUNCTION), tmp_path / "model.onnx"
+    tensor = model.functions[0].node[0].attribute[0].t
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, convert_attribute=True)
+    assert onnx.load(path, load_external_data=False).functions[0].node[0].attribute[0].t.external_data
+    assert [str(value.shape) for value in read_model(path).graph.outputs] == ["[2,12]"]
+
+
 def test_a_model_with_weights_in_a_file_is_written_as_one(tmp_path: Path) -> None:
     read = read_model(outside(tmp_path))
     (tmp_path / "out").mkdir()

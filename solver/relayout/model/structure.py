@@ -142,6 +142,7 @@ def _check_functions(proto: onnx.ModelProto, bodies: Surroundings) -> dict[Funct
         own = Surroundings(versions, bodies.functions, in_function=True)
         check_body(function.node, names, list(function.output), frozenset(), own, where)
         bodies.in_order = bodies.in_order and own.in_order
+        bodies.has_external |= own.has_external
         bodies.kinds |= own.kinds
     return functions
 
