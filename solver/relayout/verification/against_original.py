@@ -17,6 +17,7 @@ from relayout.verification.counterparts import Counterparts
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.operators_kept import check_operators
+from relayout.verification.order.check import check_element_order
 
 __all__ = ["check_against", "check_operators_unrun"]
 
@@ -37,6 +38,7 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
     yield from check_axes_read(pairs)
     operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
     yield from check_dataflow(pairs, fuses=fuses)
+    yield from check_element_order(pairs)
     yield from check_operators(pairs, operators, fuses=fuses, run=run)
     yield from check_constants(pairs)
     yield from check_shardings(pairs)

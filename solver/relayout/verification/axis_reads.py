@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import onnx_ir as ir
 
-from relayout.verification.operator_facts import CONTRIBUTED, AxisNames, axis_names, constant_ints, named
+from relayout.verification.operator_facts import CONTRIBUTED, FACTORS, AxisNames, axis_names, constant_ints, named
 from relayout.verification.resize_axes import placed_names
 
-__all__ = ["AxesRead", "Pair", "numbered_axes", "relation"]
+__all__ = ["AxesRead", "Pair", "by_number", "numbered_axes", "relation", "summed_axes"]
 
 Pair = tuple[str, str]
 """The names of an axis by the producer of a value and by a reader."""
@@ -86,37 +86,57 @@ _ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", 
 _CONTRIBUTED_ALONG_AXES = {"QLinearConcat": ("Concat", 2), "QLinearSoftmax": ("Softmax", 0)}
 # Before opset 13 they work on the axis and all that follow it as one.
 _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+_SUMMING = {**FACTORS, "Gemm": (0, 1)}
 # They may work on whole blocks of an axis.
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
 
-def numbered_axes(node: ir.Node, names: Mapping[ir.Value, AxisNames]) -> AxesRead[str] | None:
-    """The names of the axes that an operator has by number; None if it has no numbers, or one has no name. `names` are
-    those by the producers of all values."""
+class ByNumber(NamedTuple):
+    """The axes of an operand along which an operator works by number; in blocks, parts of an axis may count."""
+
+    operand: int
+    axes: frozenset[int]
+    in_blocks: bool
+
+
+def by_number(node: ir.Node) -> ByNumber | None:
+    """The axes that an operator has by number; None if it has no numbers, or they are not known."""
     if node.domain == CONTRIBUTED:
         kind, first = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))
     else:
         kind, first = node.op_type if node.domain == "" else "", 0
     value = node.inputs[first] if first < len(node.inputs) else None
-    made = names.get(value) if value is not None else None
     reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")
-    if made is None or not (reduces or kind in _ALONG_AXES):
+    if value is None or value.shape is None or not (reduces or kind in _ALONG_AXES):
         return None
     axes = (
         constant_ints(node, "axes", 1)
         if kind.startswith("Reduce")
         else constant_ints(node, "axis", 1 if kind == "CumSum" else len(node.inputs))
     )
-    if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
+    rank = len(value.shape)
+    if axes is None or any(not -rank <= axis < rank for axis in axes):
         return None
-    named_axes = {axis % len(made) for axis in axes}
+    places = {axis % rank for axis in axes}
     if kind in _FLATTENING and _opset(node) < 13:
-        named_axes = set(range(min(named_axes), len(made)))
-    if any(made[axis] is None and (kind in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
+        places = set(range(min(places), rank))
+    return ByNumber(first, frozenset(places), kind in _IN_BLOCKS)
+
+
+def numbered_axes(node: ir.Node, names: Mapping[ir.Value, AxisNames]) -> AxesRead[str] | None:
+    """The names of the axes that an operator has by number; None if it has no numbers, or one has no name. `names` are
+    those by the producers of all values."""
+    numbers = by_number(node)
+    value = node.inputs[numbers.operand] if numbers is not None else None
+    made = names.get(value) if value is not None else None
+    if numbers is None or made is None:
+        return None
+    named_axes = numbers.axes
+    if any(made[axis] is None and (numbers.in_blocks or _extent(value, axis) != 1) for axis in named_axes):
         return None
     # An axis of extent 1 may be anywhere.
     parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
-    if kind in _IN_BLOCKS:
+    if numbers.in_blocks:
         blocks = {str(made[axis]) for axis in named_axes}
         found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
         # An axis stacked from single slices is ignored where the other model knows no extents.
@@ -127,6 +147,19 @@ def numbered_axes(node: ir.Node, names: Mapping[ir.Value, AxisNames]) -> AxesRea
     sure = {axes_of[name] for name, extent in extents.items() if isinstance(extent, int)}
     every = set(axes_of.values())
     return AxesRead(Counter(every), Counter(every - sure), len(named_axes) - len(extents))
+
+
+def summed_axes(node: ir.Node) -> dict[int, int]:
+    """The axis of each of the two factors over which a product of matrices sums, by operand; none for other nodes, and
+    where an operand's rank is not known."""
+    operands = _SUMMING.get(node.op_type, ()) if node.domain in ("", CONTRIBUTED) else ()
+    found: dict[int, int] = {}
+    for n, (transposed, axis) in zip(operands, (("transA", 1), ("transB", 0)), strict=False):
+        value = node.inputs[n] if n < len(node.inputs) else None
+        rank = len(value.shape) if value is not None and value.shape is not None else 0
+        if rank:
+            found[n] = max(rank - 2, 0) + (axis ^ node.attributes.get_int(transposed, 0) if rank > 1 else 0)
+    return found if len(found) == 2 else {}
 
 
 def _opset(node: ir.Node) -> int:

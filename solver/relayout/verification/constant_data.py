@@ -26,7 +26,7 @@ from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
 
-__all__ = ["check_constants"]
+__all__ = ["array_of", "check_constants", "data_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -63,10 +63,10 @@ def check_constants(pairs: Counterparts) -> Iterator[Finding]:
             yield Finding(rule="constant", node=value.name, expected="data", found="none", message=message)
         if tensor is None or _is_parameter(value, tensor):
             continue
-        data = [each for each in map(_data, sources) if each is not None]
+        data = [each for each in map(data_of, sources) if each is not None]
         if len(data) < len(sources) or not data or any(each is tensor for each in data):
             continue
-        agree = [_agree(value, _array(each), tensor.numpy()) for each in data]
+        agree = [_agree(value, array_of(each), tensor.numpy()) for each in data]
         if True in agree:
             continue
         if None in agree:
@@ -77,7 +77,7 @@ def check_constants(pairs: Counterparts) -> Iterator[Finding]:
                 rule="constant",
                 node=value.name,
                 expected=f"the elements of {sources[0].name}, which may be permuted by axes and padded",
-                found=_difference(_array(data[0]), tensor.numpy()),
+                found=_difference(array_of(data[0]), tensor.numpy()),
                 message=f"the constant {value.name} has other data than in the original",
             )
     yield from _check_operands(pairs, known)
@@ -96,7 +96,7 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
                 continue
             if not all(each in pairs.constants for each in operands):
                 continue  # the flow of data is compared
-            data = [_array(each) for each in map(_data, operands) if each is not None]
+            data = [array_of(each) for each in map(data_of, operands) if each is not None]
             if len(data) < len(operands):
                 continue
             agree = is_relayout(data[1], data[0]) is not False if len(data) == 2 else not data[0].any()
@@ -163,7 +163,7 @@ def _sources(value: ir.Value, graph: ir.Graph | None, known: _Named) -> Sequence
     return []
 
 
-def _data(source: ir.Value) -> ir.TensorProtocol | Array | None:
+def data_of(source: ir.Value) -> ir.TensorProtocol | Array | None:
     """The data of a constant of the original, stored or computed; None where it is absent or cannot be computed."""
     tensor = _tensor(source)
     return tensor if tensor is not None else _computed(source)
@@ -175,7 +175,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return None if isinstance(tensor, AbsentTensor) else tensor
 
 
-def _array(data: ir.TensorProtocol | Array) -> Array:
+def array_of(data: ir.TensorProtocol | Array) -> Array:
     return data if isinstance(data, np.ndarray) else data.numpy()
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "CHANNELS_ONLY",
     "CONTRIBUTED",
     "CONTRIBUTED_TO_STANDARD",
+    "FACTORS",
     "OURS",
     "AxisNames",
     "Named",
@@ -116,8 +117,8 @@ _OF_THE_FIRST_NAMES = """
 """
 # Each operand has the axes of the result, of extents that may differ.
 _BY_ELEMENTS = frozenset({"GatherElements", "Scatter", "ScatterElements"})
-# The two matrices, or stacks of matrices, of a product.
-_FACTORS = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
+FACTORS = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
+"""The two matrices, or stacks of matrices, of a product."""
 # The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
 _CONTRIBUTED_DATA = {
     **dict.fromkeys("Gelu QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu".split(), (0,)),
@@ -333,7 +334,7 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
         return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
     if kind == "Concat" or kind in _BY_ELEMENTS:
         return tuple(range(inner))
-    if kind in _FACTORS:
+    if kind in FACTORS:
         return _of_factor(node, n, inner, outer)
     if kind == "Gemm" and n < 2:
         is_turned = node.attributes.get_int("transB" if n else "transA", 0) != 0
@@ -369,7 +370,7 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
 
 def _of_factor(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
     """The axes of a product by one of its factors: the batch, and its rows or its columns. A vector has neither."""
-    factors = _FACTORS[node.op_type]
+    factors = FACTORS[node.op_type]
     if n not in factors:
         return None
     other = node.inputs[factors[n == factors[0]]]

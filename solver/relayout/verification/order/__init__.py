@@ -1,0 +1,1 @@
+"""The order of elements, behind all views, held against the original's."""

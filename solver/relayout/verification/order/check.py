@@ -1,0 +1,269 @@
+"""The order of elements: operators read the elements along each axis that their counterparts in the original read.
+
+Names of axes end at a Reshape, and annotations are claims. So all views are followed here, in both models: a dimension
+of a value is a list of digits, each a stride in a row-major value of the original at the root, as NumPy counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import prod
+
+import onnx_ir as ir
+
+from relayout.report.schema import Finding
+from relayout.verification.axis_reads import by_number, summed_axes
+from relayout.verification.counterparts import Counterparts
+from relayout.verification.memory_format import memory_format_of
+from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames
+from relayout.verification.order.digits import (
+    Digits,
+    composed,
+    extent_of,
+    grouped,
+    normal,
+    passed_on,
+    places_in,
+    reordered,
+    row_major,
+    text_of,
+)
+from relayout.verification.order.elements import ModelElements, Operand, ReadElements, is_view
+from relayout.verification.requirements import node_label
+
+__all__ = ["check_element_order"]
+
+# Attributes with an entry for each spatial axis, or two.
+_BY_AXIS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
+_SPATIAL = "DHW"
+# The order of channels counts for them: they take neighbours, or groups, together.
+_ORDERED = frozenset({"DepthToSpace", "GroupNorm", "GroupNormalization", "LRN", "SkipGroupNorm", "SpaceToDepth"})
+
+
+def check_element_order(pairs: Counterparts) -> Iterator[Finding]:
+    """Yield a finding for each view whose annotated order is another than it makes, and for each operand of which an
+    operator reads, or passes on, other elements along an axis than its counterpart.
+
+    Values whose extents are not known, and those with padding, are left out. Extents that are open have sizes that the
+    formulas of a network divide; where one of the models knows such an extent, the two are not compared.
+    """
+    known = ReadElements(pairs)
+    for node in pairs.model.nodes:
+        if is_view(node):
+            yield from _check_view(node.outputs[0], known.mine)
+    for node, other in pairs.nodes.items():
+        if other.op_type == node.op_type and not is_view(node):
+            yield from _check_passed(node, other, known)
+            yield from _check_named(node, other, known)
+            yield from _check_reduced(node, other, known)
+
+
+def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
+    is_stated = memory_format_of(value) is not None or value.is_graph_output()
+    made, stated = mine[value], mine.stated(value) if is_stated else None
+    if made is None or stated is None or made.root is not stated.root:
+        return
+    if Operand(0, made.dims, stated.dims).has(made.dims, stated.dims):
+        return
+    yield Finding(
+        rule="layout-annotation",
+        node=str(value.name),
+        expected=text_of(made.dims),
+        found=text_of(stated.dims),
+        message=f"the annotated order is not the one that the view makes ({value.name})",
+    )
+
+
+def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield a finding for each operand of which other elements pass to a dimension of the result, or are summed."""
+    made = known.result(node, other)
+    if made is None:
+        return
+    result, shape = made
+    operands = [*known.operands(node, other)]
+    summed = _summed(node, other, operands)
+    for operand in operands:
+        path = known.pairs.model.class_of(node).path(operand.place, 0)
+        sources = known.pairs.original.class_of(other).path(operand.place, 0)
+        if path is None or sources is None or len(path) != len(result) or len(sources) != len(shape):
+            continue
+        axes = [None if axis is None else operand.wanted[axis] for axis in sources]
+        steps = row_major(shape)
+        passed = [(place, passed_on(dim, steps, axes)) for dim, place in zip(result, path, strict=True)]
+        dims = {place: dim for place, dim in passed if place is not None and dim is not None}
+        dims |= summed.get(operand.place, {})
+        if operand.data is not None and len(dims) < len(operand.read):
+            continue  # the data along one of its axes is no single vector
+        places = sorted(dims)
+        found, expected = [operand.read[place] for place in places], [dims[place] for place in places]
+        if not operand.has(found, expected):
+            yield _another_order(node, operand.place, expected, found)
+
+
+def _summed(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -> dict[int, dict[int, Digits]]:
+    """The digits, by operand and dimension, along which a product of matrices sums: those of the original, in the order
+    that the first of the two operands has that is no constant; none where it is not known."""
+    axes, others = summed_axes(node), summed_axes(other)
+    factors = sorted((each for each in operands if each.place in axes), key=lambda each: each.data is not None)
+    if axes.keys() != others.keys() or not factors or factors[0].data is not None:
+        return {}
+    first, *rest = factors
+    wanted = first.wanted[others[first.place]]
+    order = places_in(first.read[axes[first.place]], wanted)
+    if order is None:
+        return {first.place: {axes[first.place]: wanted}}  # other elements are summed
+    found: dict[int, dict[int, Digits]] = {}
+    for each in rest:
+        along = each.wanted[others[each.place]]
+        inner = composed([order], [along]) if extent_of(along) == extent_of(order) else None
+        if inner is not None:
+            found[each.place] = {axes[each.place]: inner[0]}
+    return found
+
+
+def _check_named(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield a finding for each operand with other elements along an axis that the operator names, and for each kernel,
+    vector of channels, and attribute of spatial axes that is in another order than the data."""
+    kind, counterpart = known.pairs.model.class_of(node), known.pairs.original.class_of(other)
+    operands = {each.place: each for each in known.operands(node, other)}
+    facts = kind.facts
+    if facts is None or counterpart.facts is None or facts.pooled:
+        return
+    for n in (each for each in facts.inputs if each in operands):
+        names, others, operand = kind.inputs[n], counterpart.inputs[n], operands[n]
+        if operand.data is not None or names is None or others is None:
+            continue
+        here, there = _by_name(names, operand.read), _by_name(others, operand.wanted)
+        for name in _SPATIAL if node.domain else ():
+            if not operand.has([here.get(name, ())], [there.get(name, ())]):
+                yield _another_order(node, n, [there.get(name, ())], [here.get(name, ())])
+        # The spatial axes of a standard operator have no names but in their order.
+        found, expected = ([each for name, each in axes.items() if name in _SPATIAL] for axes in (here, there))
+        if not node.domain and not operand.has(sorted(filter(None, found)), sorted(filter(None, expected))):
+            yield _another_order(node, n, expected, found)
+            continue
+        read, wanted = here.get("C", ()), there.get("C", ())
+        channels = places_in(read, wanted)
+        is_ordered = kind.node.op_type in _ORDERED and read != wanted
+        if (channels is None or is_ordered) and not operand.has([read], [wanted]):
+            yield _another_order(node, n, [wanted], [read])
+        elif n == facts.inputs[0] and channels is not None:
+            # Axes of extent 1 may be anywhere.
+            places = {i: expected.index(axis) for i, axis in enumerate(found) if axis and axis in expected}
+            if not node.domain:
+                yield from _check_entries(node, other, places, len(found))
+            spatial = [name for name in there if name in _SPATIAL]
+            turned = {} if node.domain else {spatial[i]: spatial[place] for i, place in places.items()}
+            yield from _check_parameters(node, other, known, [*operands.values()], channels, turned)
+
+
+def _check_parameters(
+    node: ir.Node,
+    other: ir.Node,
+    known: ReadElements,
+    operands: Iterable[Operand],
+    channels: Digits,
+    turned: Mapping[str, str],
+) -> Iterator[Finding]:
+    """Yield a finding for a kernel, and for each vector, that is in another order than the data and the result.
+    `channels` are the data's in the order of the original, and `turned` are its spatial axes of other names there."""
+    kind, counterpart = known.pairs.model.class_of(node), known.pairs.original.class_of(other)
+    kernel = kind.facts.kernel if kind.facts is not None else None
+    made = known.result(node, other) if kernel is not None else None
+    names, others = kind.results[0], counterpart.results[0]
+    along: Digits | None = channels if kernel is None and node.op_type in CHANNELS_ONLY else None
+    if made is not None and names is not None and others is not None:
+        whole = [(each,) for each in row_major(made[1])]
+        along = places_in(_by_name(names, made[0]).get("C", ()), _by_name(others, whole).get("C", ()))
+    for operand in operands:
+        expected: list[Digits] | None = None
+        if operand.place == kernel:
+            expected = _laid_kernel(operand, kind.inputs[kernel], counterpart.inputs[kernel], along, channels, turned)
+        elif kind.facts is not None and operand.place not in kind.facts.inputs and len(operand.wanted) == 1:
+            vector = reordered(along, operand.wanted[0])
+            expected = None if vector is None or len(operand.read) != 1 else [vector]
+        if expected is not None and not operand.has(operand.read, expected):
+            yield _another_order(node, operand.place, expected, operand.read)
+
+
+def _laid_kernel(
+    operand: Operand,
+    names: AxisNames | None,
+    others: AxisNames | None,
+    made: Digits | None,
+    channels: Digits,
+    turned: Mapping[str, str],
+) -> list[Digits] | None:
+    """The dimensions of a kernel for data and a result in these orders of channels; None where they are not known."""
+    if names is None or others is None:
+        return None
+    there = _by_name(others, operand.wanted)
+    laid: dict[int, Digits] = {}
+    for name in dict.fromkeys(str(each).upper() for each in names):
+        digits = there.get(turned.get(name, name), ())
+        axis = reordered(made, digits) if name == "O" else reordered(channels, digits) if name == "I" else digits
+        tiles = sorted((i for i, each in enumerate(names) if str(each).upper() == name), key=lambda i: str(names[i]))
+        extents = [extent_of(operand.read[i]) for i in tiles]
+        pieces = grouped(axis, extents) if axis is not None and prod(extents) == extent_of(axis) else None
+        if pieces is None:
+            return None
+        laid |= dict(zip(tiles, pieces, strict=True))
+    return [laid[i] for i in range(len(operand.read))]
+
+
+def _check_entries(node: ir.Node, other: ir.Node, places: Mapping[int, int], rank: int) -> Iterator[Finding]:
+    """Yield a finding for each attribute with the entry of another axis than in the original. `places` are the
+    original's places of spatial axes, of which there are `rank`.
+    """
+    for name in _BY_AXIS:
+        mine, theirs = node.attributes.get_ints(name), other.attributes.get_ints(name)
+        if not mine or not theirs or len(mine) != len(theirs) or len(mine) % rank:
+            continue
+        turned = [theirs[places.get(i % rank, i % rank) + i // rank * rank] for i in range(len(mine))]
+        if any(mine[i] != turned[i] for i in range(len(mine)) if i % rank in places):
+            yield Finding(
+                rule="attribute",
+                node=node_label(node),
+                expected=f"{name} {turned}",
+                found=f"{name} {list(mine)}",
+                message=f"this {node.op_type} has the {name} of other axes than in the original",
+            )
+
+
+def _check_reduced(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield a finding where an operator that works along axes by number has other elements along them."""
+    here, there = by_number(node), by_number(other)
+    if here is None or there is None or here.in_blocks or there.in_blocks:
+        return
+    for operand in known.operands(node, other):
+        if operand.place == here.operand == there.operand and operand.data is None:
+            found = _as_set(operand.read[axis] for axis in here.axes)
+            expected = _as_set(operand.wanted[axis] for axis in there.axes)
+            if not operand.has([found], [expected]):
+                yield _another_order(node, operand.place, [expected], [found])
+
+
+def _as_set(dims: Iterable[Digits]) -> Digits:
+    """The digits of all these dimensions, for operators to which their order is the same."""
+    return normal(sorted(chain.from_iterable(dims), key=lambda digit: -digit.stride))
+
+
+def _by_name(names: Iterable[str | None], dims: Sequence[Digits]) -> dict[str, Digits]:
+    """The digits along each axis that has a name: those of the outer tile before those of the inner one."""
+    found: dict[str, Digits] = {}
+    for name, digits in sorted(zip(names, dims, strict=True), key=lambda each: str(each[0]).islower()):
+        if name is not None:
+            found[name.upper()] = normal((*found.get(name.upper(), ()), *digits))
+    return found
+
+
+def _another_order(node: ir.Node, n: int, expected: Iterable[Digits], found: Iterable[Digits]) -> Finding:
+    return Finding(
+        rule="element-order",
+        node=node_label(node),
+        operand=n,
+        expected=text_of(expected),
+        found=text_of(found),
+        message=f"operand {n} of this {node.op_type} has other elements along an axis than in the original",
+    )

@@ -1,0 +1,210 @@
+"""The elements of a model's values as those of the original's, behind all views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import prod
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from relayout.model.dims.forced_dims import sizes_of_all_runs
+from relayout.model.dims.formula import formula_names, formula_size
+from relayout.verification.constant_data import array_of, data_of
+from relayout.verification.counterparts import VIEWS, Counterparts, counterpart
+from relayout.verification.memory_format import MemoryFormat, memory_format_of
+from relayout.verification.operator_facts import perm_of
+from relayout.verification.order.digits import (
+    Array,
+    Digit,
+    Digits,
+    composed,
+    elements_at,
+    extent_of,
+    grouped,
+    normal,
+    row_major,
+)
+
+__all__ = ["Elements", "Operand", "ReadElements", "is_view"]
+
+# Sizes for open dims: no two alike, with many divisors, for formulas divide them.
+_PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+_DIVISORS = 240
+
+# Constants of more elements are not computed.
+_MOST_COMPUTED = 1 << 24
+
+
+class Elements(NamedTuple):
+    """The elements of a value: for each of its dimensions the digits in the value of the original at the root."""
+
+    root: ir.Value
+    dims: tuple[Digits, ...]
+
+
+class Operand(NamedTuple):
+    """An operand of a node and that of its counterpart: the elements of both at one root, or, of constants, each at a
+    root of its own, whose data is beside them."""
+
+    place: int
+    read: tuple[Digits, ...]
+    wanted: tuple[Digits, ...]
+    data: tuple[Array, Array] | None = None
+
+    def has(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
+        """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or
+        other extents: an extent that is open in one of the models may be known in the other."""
+        if [*map(extent_of, found)] != [*map(extent_of, expected)]:
+            return True
+        if self.data is None:
+            return tuple(found) == tuple(expected)
+        mine, theirs = (elements_at(data, dims) for data, dims in zip(self.data, (found, expected), strict=True))
+        return mine.tobytes() == theirs.tobytes() if mine.dtype != object else bool((mine == theirs).all())
+
+
+class ReadElements:
+    """What is known of the elements that two models read and make."""
+
+    def __init__(self, pairs: Counterparts) -> None:
+        self.pairs = pairs
+        source = pairs.original.model
+        sizes = _sizes(source.graph.inputs) | sizes_of_all_runs(source)
+        self.theirs = OriginalElements(sizes)
+        self.mine = ModelElements(sizes, self.theirs, pairs)
+        self._constants = OriginalElements(sizes)
+        self._arrays: dict[ir.Value, Array | None] = {}
+
+    def operands(self, node: ir.Node, other: ir.Node) -> Iterator[Operand]:
+        """The operands of which both are known."""
+        for n, (value, source) in enumerate(zip(node.inputs, other.inputs, strict=False)):
+            wanted = self.theirs[source] if source is not None else None
+            if value is None or wanted is None:
+                continue
+            if value in self.pairs.constants:
+                read = self._constants[value]
+                data = [self._data(each.root, each.dims) for each in (read, wanted) if each is not None]
+                if read is not None and data[0] is not None and data[1] is not None and data[0].dtype == data[1].dtype:
+                    yield Operand(n, read.dims, wanted.dims, (data[0], data[1]))
+                if any(each is not None for each in data):
+                    continue
+            read = self.mine[value]
+            if read is not None and read.root is wanted.root:
+                yield Operand(n, read.dims, wanted.dims)
+
+    def _data(self, root: ir.Value, dims: Iterable[Digits]) -> Array | None:
+        """The data of a constant that no view makes; None where it is not known, or too much to compute."""
+        size = prod(map(extent_of, dims))
+        if root not in self._arrays:
+            is_cheap = root in self.pairs.constants and (root.producer() is None or size <= _MOST_COMPUTED)
+            data = data_of(root) if is_cheap else None
+            self._arrays[root] = None if data is None else array_of(data)
+        array = self._arrays[root]
+        return array if array is not None and array.size == size else None
+
+    def result(self, node: ir.Node, other: ir.Node) -> tuple[tuple[Digits, ...], tuple[int, ...]] | None:
+        """The elements of a node's first result in that of its counterpart, whose shape is beside it."""
+        found, shape = self.mine[node.outputs[0]], self.theirs.shape(other.outputs[0])
+        return (found.dims, shape) if found and shape is not None and found.root is other.outputs[0] else None
+
+
+class OriginalElements(dict[ir.Value, Elements | None]):
+    """The elements of the original's values: those of a view in the value that it views."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+
+    def __missing__(self, value: ir.Value) -> Elements | None:
+        path = []
+        while value not in self and (source := _viewed(value)) is not None:
+            path.append(value)
+            value = source
+        found = self[value] if value in self else self.setdefault(value, self.at_root(value))
+        for each in reversed(path):
+            found = self[each] = (found and self._view(each, found)) or self.at_root(each)
+        return found
+
+    def at_root(self, value: ir.Value) -> Elements | None:
+        """The elements of a value that no view makes, or a view that cannot be followed."""
+        shape = self.shape(value)
+        return None if shape is None else Elements(value, tuple([normal([each]) for each in row_major(shape)]))
+
+    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """The shape at the sizes; None where it is not known."""
+        extents = [
+            each if isinstance(each, int) else formula_size(str(each), self._sizes) if each.value else None
+            for each in value.shape or ()
+        ]
+        # An empty value has no elements to compare.
+        return None if value.shape is None or not all(extents) else tuple(map(int, extents))  # type: ignore[arg-type]
+
+    def _view(self, value: ir.Value, found: Elements) -> Elements | None:
+        node, shape = value.producer(), self.shape(value)
+        if node is None or shape is None:
+            return None
+        if node.op_type == "Transpose":
+            perm = perm_of(node, len(shape))
+            return found._replace(dims=tuple([found.dims[axis] for axis in perm])) if len(perm) == len(shape) else None
+        dims = grouped([*chain.from_iterable(found.dims)], shape)
+        return None if dims is None else found._replace(dims=dims)
+
+
+class ModelElements(OriginalElements):
+    """The elements of the model's values in those of the original: those before a view lie as is stated."""
+
+    def __init__(self, sizes: Mapping[str, int], theirs: OriginalElements, pairs: Counterparts) -> None:
+        super().__init__(sizes)
+        self.theirs, self._pairs = theirs, pairs
+
+    def at_root(self, value: ir.Value) -> Elements | None:
+        return self.stated(value)
+
+    def stated(self, value: ir.Value) -> Elements | None:
+        """The elements of a value by its annotation; None where they are not known."""
+        graph = self._pairs.graphs.get(value.graph) if value.graph is not None else None
+        source = counterpart(value, self._pairs.scopes[graph]) if graph is not None else None
+        shape, elements = (self.theirs.shape(source), self.theirs[source]) if source is not None else (None, None)
+        if source is None or shape is None or elements is None or memory_format_of(source) is not None:
+            return None
+        format_ = memory_format_of(value)
+        dims = tuple([(digit,) for digit in row_major(shape)]) if format_ is None else _in_format(format_, shape)
+        if dims is None or self.shape(value) != tuple([extent_of(dim) for dim in dims]):
+            return None
+        found = composed(dims, elements.dims)
+        return None if found is None else Elements(elements.root, found)
+
+
+def is_view(node: ir.Node) -> bool:
+    return node.op_type in VIEWS and node.domain == ""
+
+
+def _viewed(value: ir.Value) -> ir.Value | None:
+    """The value of which this one has the elements, where a view makes it."""
+    node = value.producer()
+    return node.inputs[0] if node is not None and is_view(node) and node.inputs else None
+
+
+def _sizes(values: Iterable[ir.Value]) -> dict[str, int]:
+    dims = [dim.value for value in values for dim in value.shape or () if not isinstance(dim, int) and dim.value]
+    names = {name for dim in dims for name in formula_names(dim) or ()}
+    return {name: _DIVISORS * prime for name, prime in zip(sorted(names), _PRIMES, strict=False)}
+
+
+def _in_format(format_: MemoryFormat, shape: Sequence[int]) -> tuple[Digits, ...] | None:
+    """The digits of a value in this format, in its source of this shape; None with padding."""
+    if format_.fault(shape) is not None or any(format_.reach(axis, n) != n for axis, n in enumerate(shape)):
+        return None
+    steps = row_major(shape)
+    return tuple(
+        [
+            tuple(
+                [
+                    Digit((atom.outer or shape[atom.axis]) // atom.inner, steps[atom.axis].stride * atom.inner)
+                    for atom in group
+                    if shape[atom.axis] != 1
+                ]
+            )
+            for group in format_.dims
+        ]
+    )

@@ -1,0 +1,153 @@
+"""Operators read the elements along each axis that their counterparts in the original read, behind all views."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from relayout import legalize
+from relayout.report.schema import Verification
+from relayout.verification import verify
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
+# Rows of an image in another order: 2 x 4 of them become 4 x 2.
+SHUFFLED = (
+    HEAD
+    + """net (float[1,8,8,8] x, float[8,8,3,3] w, float[8] k) => (float[1,8,8,8] y)
+    <int64[5] apart = {1,8,2,4,8}, int64[5] turned = {1,8,4,2,8}, int64[4] whole = {1,8,8,8}, int64 rows = {2}> {
+    r = Relu (x)
+    a = Reshape (r, apart)  b = Transpose <perm = [0,1,3,2,4]> (a)  c = Reshape (b, whole)
+    d = OPERATOR
+    e = Reshape (d, turned)  f = Transpose <perm = [0,1,3,2,4]> (e)  g = Reshape (f, whole)
+    y = Relu (g) }"""
+)
+STRAIGHT = (
+    HEAD
+    + """net (float[1,8,8,8] x, float[8,8,3,3] w, float[8] k) => (float[1,8,8,8] y) <int64 rows = {2}> {
+    r = Relu (x)
+    d = OPERATOR
+    y = Relu (d) }"""
+)
+
+
+def parsed(text: str) -> ModelProto:
+    model: ModelProto = onnx.parser.parse_model(text)
+    return model
+
+
+def unrun(model: ModelProto, original: ModelProto, backend: str = "onnx") -> Verification:
+    return verify(model, backend, against=original, run=False)
+
+
+def rules(found: Verification) -> set[str]:
+    return {finding.rule for finding in found.findings if finding.severity == "error"}
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "Conv <pads = [1,1,1,1]> (DATA, w)",
+        "MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]> (DATA)",
+        "CumSum (DATA, rows)",
+        "Softmax <axis = 2> (DATA)",
+        "LRN <size = 3> (DATA)",
+        "InstanceNormalization (DATA, k, k)",
+        "Tanh (DATA)",
+    ],
+)
+def test_views_that_mix_rows_may_go_only_where_their_results_are_annotated(operator: str) -> None:
+    """A value of the original's name without an annotation is the original's."""
+    original = parsed(SHUFFLED.replace("OPERATOR", operator.replace("DATA", "c")))
+    model = parsed(STRAIGHT.replace("OPERATOR", operator.replace("DATA", "r")))
+    assert "element-order" in rules(unrun(model, original))
+    for backend in ("onnx", "nhwc", "x86-nchwc"):
+        legal, _ = legalize(original, backend)
+        assert unrun(legal, original, backend).passed
+        (made,) = (value for value in legal.graph.value_info if value.name == "d")
+        views = {"Reshape", "Transpose"} & {node.op_type for node in legal.graph.node}
+        assert bool(views) == ("relayout.atoms" not in {each.key for each in made.metadata_props})
+
+
+def test_a_finding_names_extents_and_strides_in_the_original() -> None:
+    original, model = (parsed(text.replace("OPERATOR", "CumSum (DATA, rows)")) for text in (SHUFFLED, STRAIGHT))
+    for graph, data in ((original.graph, "c"), (model.graph, "r")):
+        next(node for node in graph.node if node.op_type == "CumSum").input[0] = data
+    found = next(each for each in unrun(model, original).findings if each.rule == "element-order")
+    assert (found.operand, found.expected, found.found) == (0, "[1, 8:64, 4:8+2:32, 8:1]", "[1, 8:64, 8:8, 8:1]")
+
+
+@pytest.mark.parametrize("operand", ["w", "bias"])
+def test_shuffled_channels_may_go_into_the_weights(operand: str) -> None:
+    """A shuffle before a convolution, as in ShuffleNet, is folded into its kernel; the other order is not."""
+    draw = np.random.default_rng(0)
+    weights = {"v": (8, 8, 1, 1), "w": (8, 8, 3, 3), "bias": (8,)}
+    text = (
+        HEAD
+        + """net (float[1,8,6,6] x) => (float[1,8,6,6] y)
+        <float[8,8,1,1] v = {}, float[8,8,3,3] w = {}, float[8] bias = {},
+         int64[5] apart = {1,2,4,6,6}, int64[4] whole = {1,8,6,6}> {
+        a = Conv (x, v)
+        b = Reshape (a, apart)  c = Transpose <perm = [0,2,1,3,4]> (b)  d = Reshape (c, whole)
+        s = Relu (d)
+        y = Conv <pads = [1,1,1,1]> (s, w, bias) }"""
+    )
+    original = parsed(text)
+    for constant in original.graph.initializer:
+        if (shape := weights.get(constant.name)) is not None:
+            constant.CopyFrom(numpy_helper.from_array(draw.normal(size=shape).astype(np.float32), constant.name))
+    legal, _ = legalize(original)
+    assert "Transpose" not in [node.op_type for node in legal.graph.node]
+    assert unrun(legal, original).passed
+    wrong = next(each for each in legal.graph.initializer if each.name.startswith(operand))
+    data = numpy_helper.to_array(wrong)
+    axis = 1 if operand == "w" else 0
+    wrong.CopyFrom(numpy_helper.from_array(np.flip(data, axis).copy(), wrong.name))
+    assert not unrun(legal, original).passed
+
+
+TURNED = (
+    HEAD
+    + """net (float[1,2,8,8] x) => (float[1,2,8,8] y) <float[2,2,1,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+    a = Transpose <perm = [0,1,3,2]> (x)
+    b = Conv <pads = [0,1,0,1]> (a, w)
+    y = Transpose <perm = [0,1,3,2]> (b) }"""
+)
+
+
+@pytest.mark.parametrize("pads", ["1,0,1,0", "0,1,0,1"])
+def test_kernels_and_attributes_turn_with_the_data(pads: str) -> None:
+    model = parsed(
+        HEAD
+        + f"""net (float[1,2,8,8] x) => (float[1,2,8,8] y) <float[2,2,1,3] w = {{1,2,3,4,5,6,7,8,9,10,11,12}}> {{
+        v = Transpose <perm = [0,1,3,2]> (w)
+        y = Conv <pads = [{pads}]> (x, v) }}"""
+    )
+    assert unrun(model, parsed(TURNED)).passed == (pads == "1,0,1,0")
+
+
+PRODUCT = (
+    HEAD
+    + """net (float[4,3,3] x, float[4,3,3] z) => (y) {
+    a = Transpose <perm = [0,2,1]> (x)  b = Transpose <perm = [0,2,1]> (z)
+    y = MatMul (LEFT, RIGHT) }"""
+)
+
+
+@pytest.mark.parametrize(("left", "right"), [("x", "b"), ("a", "z"), ("x", "z")])
+def test_a_product_sums_the_pairs_of_the_original(left: str, right: str) -> None:
+    original = parsed(PRODUCT.replace("LEFT", "a").replace("RIGHT", "b"))
+    assert rules(unrun(parsed(PRODUCT.replace("LEFT", left).replace("RIGHT", right)), original)) >= {"element-order"}
+
+
+@pytest.mark.parametrize("perm", ["[0,2,1]", "[0,1,2]"])
+def test_views_of_constants_are_compared_by_data(perm: str) -> None:
+    text = HEAD + "net (float[2,2,2] x) => (y) <float[2,2,2] c = {{{}}}> {{ d = {}  y = Add (x, d) }}"
+    original = parsed(text.format("1,2,3,4,5,6,7,8", "Transpose <perm = [0,2,1]> (c)"))
+    assert unrun(parsed(text.format("1,2,3,4,5,6,7,8", f"Transpose <perm = {perm}> (c)")), original).passed == (
+        perm == "[0,2,1]"
+    )
+    # Of equal elements, any order is the same.
+    same = parsed(text.format("1,1,1,1,1,1,1,1", "Transpose <perm = [0,2,1]> (c)"))
+    assert unrun(parsed(text.format("1,1,1,1,1,1,1,1", "Identity (c)")), same).passed
