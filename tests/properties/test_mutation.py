@@ -84,7 +84,7 @@ def test_every_mutant_that_is_not_sound_is_found(name: str) -> None:
     assert report.status == "optimal"
     assert findings_about(verify(legal, judge, against=original)) == [], "the legal model itself is sound"
     found, harmless, escaped, shared, source = 0, 0, [], Original(original), ir.to_proto(original)
-    for mutant in mutants(legal, original):
+    for mutant in mutants(ir.to_proto(legal), source):
         if not is_passed(mutant.model, judge, shared):
             found += 1
         elif not mutant.states_layout and is_sound(mutant.model, source):

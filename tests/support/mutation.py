@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain, combinations
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 from graphs import session
-from onnx import AttributeProto, ModelProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
+from outside_mutation import Edit, Found, edits, exchanged, insert, rewire
 
 from relayout.layout.layout import Layout
 
@@ -22,229 +22,182 @@ class Mutant:
     states_layout: bool
 
 
-def mutants(model: ir.Model, original: ir.Model) -> Iterator[Mutant]:
-    """All mutants of a legal model, of the kinds below. They are protobufs, which are copied in no time."""
-    legal = ir.to_proto(model)
-    known = {key for node in original.graph for key in (node.name, *(value.name for value in node.outputs))}
-    for mutations in (transpose_mutations, attribute_mutations, constant_mutations, weight_mutations, body_mutations):
-        for name, change in mutations(model):
-            yield Mutant(name, changed(legal, change), states_layout=False)
-    for name, change in (*layout_mutations(model), *annotation_mutations(model, known)):
-        yield Mutant(name, changed(legal, change), states_layout=True)
+def mutants(legal: ModelProto, original: ModelProto) -> Iterator[Mutant]:
+    """All mutants of a legal model, of the kinds below."""
+    known = {key for node in original.graph.node for key in (node.name, *node.output)}
+    computing = (
+        _transposes(legal),
+        _attributes(legal),
+        edits(_integers, legal),
+        edits(_weights, legal),
+        _bodies(legal),
+    )
+    for name, mutant in chain(*computing):
+        yield Mutant(name, mutant, states_layout=False)
+    for name, mutant in chain(_layouts(legal), _annotations(legal, known)):
+        yield Mutant(name, mutant, states_layout=True)
 
 
-Change = Callable[[ModelProto], None]
+def _other_perms(perm: Sequence[int]) -> list[list[int]]:
+    """The inverse, and each permutation with two axes exchanged."""
+    inverse = [[*perm].index(axis) for axis in range(len(perm))]
+    swapped = [exchanged(perm, i, j) for i, j in combinations(range(len(perm)), 2)]
+    return sorted(other for other in [*swapped, *([inverse] if inverse not in swapped else [])] if other != [*perm])
 
 
-def changed(model: ModelProto, change: Change) -> ModelProto:
-    mutant = ModelProto()
-    mutant.CopyFrom(model)
-    change(mutant)
+def _with_attribute(model: ModelProto, n: int, name: str, value: object, *, function: int | None = None) -> ModelProto:
+    """The model with another value of an attribute of a node, in the graph or in the body of a function."""
+    mutant = deepcopy(model)
+    node = (mutant.graph if function is None else mutant.functions[function]).node[n]
+    _attribute(node, name).CopyFrom(helper.make_attribute(name, value))
     return mutant
 
 
-def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The inverse, and each permutation with two axes exchanged."""
-    inverse = tuple(perm.index(axis) for axis in range(len(perm)))
-    swapped = []
-    for i, j in itertools.combinations(range(len(perm)), 2):
-        exchanged = list(perm)
-        exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
-        swapped.append(tuple(exchanged))
-    return sorted({inverse, *swapped} - {perm})
+def _attribute(node: NodeProto, name: str) -> AttributeProto:
+    return next(each for each in node.attribute if each.name == name)
 
 
-def attribute_of(node: onnx.NodeProto, name: str) -> AttributeProto:
-    return next(attribute for attribute in node.attribute if attribute.name == name)
-
-
-def set_attribute(n: int, attribute: AttributeProto) -> Change:
-    return lambda model: attribute_of(model.graph.node[n], attribute.name).CopyFrom(attribute)
-
-
-def set_in_body(key: ir.OperatorIdentifier, n: int, attribute: AttributeProto) -> Change:
-    def change(model: ModelProto) -> None:
-        body = next(each for each in model.functions if (each.domain, each.name, each.overload) == key)
-        attribute_of(body.node[n], attribute.name).CopyFrom(attribute)
-
-    return change
-
-
-def transpose_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+def _transposes(model: ModelProto) -> Found:
     """Transposes dropped, inverted, or with two axes exchanged; and Transposes inserted."""
-    for n, node in enumerate(model.graph):
+    values = (*model.graph.value_info, *model.graph.output)
+    ranks = {each.name: len(each.type.tensor_type.shape.dim) for each in values}
+    for n, node in enumerate(model.graph.node):
+        rank = ranks.get(node.output[0])
         if node.op_type == "Transpose":
-            yield f"{node.name} dropped", lambda model, n=n: drop(model, n)  # type: ignore[misc]
-            perm = tuple(node.attributes["perm"].as_ints())
-            for other in other_perms(perm):
-                yield f"{node.name} {perm} -> {other}", set_attribute(n, helper.make_attribute("perm", other))
-        elif node.outputs[0].shape is not None and len(node.outputs[0].shape) in (3, 4) and node.op_type != "Constant":
-            rank = len(node.outputs[0].shape)
-            perm = (*range(rank - 2), rank - 1, rank - 2)
-            yield f"Transpose after {node.name}", lambda model, n=n, perm=perm: insert(model, n, perm)  # type: ignore[misc]
+            yield f"{node.name} dropped", _dropped(model, n)
+            perm = _attribute(node, "perm").ints[:]
+            for other in _other_perms(perm):
+                yield f"{node.name} {perm} -> {other}", _with_attribute(model, n, "perm", other)
+        elif rank in (3, 4) and node.op_type != "Constant":
+            yield f"Transpose after {node.name}", _transposed(model, n, exchanged(range(rank), rank - 2, rank - 1))
 
 
-def drop(model: ModelProto, n: int) -> None:
-    graph, node = model.graph, model.graph.node[n]
-    source, result = node.input[0], node.output[0]
-    if result in {value.name for value in graph.output}:
+def _dropped(model: ModelProto, n: int) -> ModelProto:
+    mutant = deepcopy(model)
+    graph, node = mutant.graph, mutant.graph.node[n]
+    if node.output[0] in {value.name for value in graph.output}:
         node.op_type = "Identity"
         del node.attribute[:]
-        return
-    for reader in graph.node:
-        reader.input[:] = [source if name == result else name for name in reader.input]
-    del graph.node[n]
-    for value in [each for each in graph.value_info if each.name == result]:
+        return mutant
+    rewire(mutant, node.output[0], node.input[0])
+    for value in [each for each in graph.value_info if each.name == node.output[0]]:
         graph.value_info.remove(value)
+    del graph.node[n]
+    return mutant
 
 
-def insert(model: ModelProto, n: int, perm: tuple[int, ...]) -> None:
-    """Insert a Transpose before the first consumer of the node's result."""
-    graph, node = model.graph, model.graph.node[n]
-    result = node.output[0]
-    uses = [(reader, k) for reader in graph.node for k, name in enumerate(reader.input) if name == result]
+def _transposed(model: ModelProto, n: int, perm: Sequence[int]) -> ModelProto:
+    """A Transpose before the first consumer of the node's result."""
+    mutant = deepcopy(model)
+    result = mutant.graph.node[n].output[0]
+    uses = [(reader, k) for reader in mutant.graph.node for k, name in enumerate(reader.input) if name == result]
     for reader, k in uses[:1]:
         reader.input[k] = f"{result}_odd"
-    graph.node.insert(n + 1, helper.make_node("Transpose", [result], [f"{result}_odd"], f"{node.name}_odd", perm=perm))
+    name = f"{mutant.graph.node[n].name}_odd"
+    insert(mutant, n + 1, [helper.make_node("Transpose", [result], [f"{result}_odd"], name, perm=perm)])
+    return mutant
 
 
-def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Axes shifted by one, and lists of numbers reversed or rotated."""
-    for n, node in enumerate(model.graph):
-        for name in ("axis", "keepdims", "group", "channels_last"):
-            if name in node.attributes:
-                value = node.attributes[name].as_int()
-                is_flag = name in ("keepdims", "channels_last")
-                other = 1 - value if is_flag else value - 1 if value > 0 else value + 1
-                yield f"{node.name} {name} {value} -> {other}", set_attribute(n, helper.make_attribute(name, other))
-        for name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
-            if name in node.attributes:
-                values = tuple(node.attributes[name].as_ints())
-                for other_values in sorted({values[::-1], (*values[1:], values[0])} - {values}):
-                    yield (
-                        f"{node.name} {name} {values} -> {other_values}",
-                        set_attribute(n, helper.make_attribute(name, other_values)),
-                    )
+def _attributes(model: ModelProto) -> Found:
+    """Axes shifted by one, flags turned, and lists of numbers reversed or rotated."""
+    for n, node in enumerate(model.graph.node):
+        for attribute in node.attribute:
+            name, value, values = attribute.name, attribute.i, attribute.ints[:]
+            others: list[int | list[int]] = []
+            if name in ("keepdims", "channels_last"):
+                others = [1 - value]
+            elif name in ("axis", "group"):
+                others = [value - 1 if value > 0 else value + 1]
+            elif name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
+                rotated = [*values[1:], *values[:1]]
+                others = [other for other in (values[::-1], rotated) if other != values]
+            for other in others[:1] if others[:1] == others[1:] else others:
+                text = f"{node.name} {name} {helper.get_attribute_value(attribute)} -> {other}"
+                yield text, _with_attribute(model, n, name, other)
 
 
-def constant_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+def _integers(name: str, data: np.ndarray) -> Iterator[Edit]:
     """Integers that operators read as axes, pads, indices or shapes: reversed, rotated, or shifted by one."""
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.INT64 or tensor.size > 16 or not value.uses():
-            continue
-        data = tensor.numpy()
-        others = [np.ascontiguousarray(data[::-1]) if data.ndim else data, np.roll(data, 1), data - 1]
-        for other in {other.tobytes(): other for other in others}.values():
-            if not np.array_equal(other, data):
-                yield f"constant {name} {data.tolist()} -> {other.tolist()}", replace_constant(name, other)
-    for n, node in enumerate(model.graph):
-        if node.op_type == "Constant" and "value" in node.attributes:
-            data = node.attributes["value"].as_tensor().numpy()
-            if data.dtype == np.int64 and not np.array_equal(data, np.roll(data, 1)):
-                rotated = helper.make_attribute("value", numpy_helper.from_array(np.roll(data, 1)))
-                yield f"{node.name} rotated", set_attribute(n, rotated)
+    if data.dtype == np.int64 and data.size <= 16:
+        others = (data[::-1] if data.ndim else data, np.roll(data, 1), data - 1)
+        for other in {other.tobytes(): other for other in others if not np.array_equal(other, data)}.values():
+            yield f"constant {name} {data.tolist()} -> {other.tolist()}", other
 
 
-def replace_constant(name: str, data: np.ndarray) -> Change:
-    def change(model: ModelProto) -> None:
-        tensor = next(each for each in model.graph.initializer if each.name == name)
-        tensor.CopyFrom(numpy_helper.from_array(data, name))
-        for value in model.graph.value_info:
-            if value.name == name:
-                value.type.CopyFrom(helper.make_tensor_type_proto(value.type.tensor_type.elem_type, data.shape))
-
-    return change
-
-
-def weight_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+def _weights(name: str, data: np.ndarray) -> Iterator[Edit]:
     """Weights with two axes exchanged, or shuffled along one axis."""
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
-            continue
-        data = tensor.numpy()
-        for i, j in itertools.combinations(range(data.ndim), 2):
-            if data.shape[i] == data.shape[j] == 1:
-                continue
-            other = np.ascontiguousarray(np.swapaxes(data, i, j))
-            yield f"weight {name} with axes {i} and {j} exchanged", replace_constant(name, other)
-        for axis, extent in enumerate(data.shape):
-            if extent > 2 and extent % 2 == 0:
-                halves = np.arange(extent).reshape(2, -1).T.reshape(-1)
-                yield f"weight {name} shuffled along {axis}", replace_constant(name, np.take(data, halves, axis))
+    if data.dtype != np.float32 or data.ndim < 2:
+        return
+    for i, j in combinations(range(data.ndim), 2):
+        if not data.shape[i] == data.shape[j] == 1:
+            yield f"weight {name} with axes {i} and {j} exchanged", np.swapaxes(data, i, j)
+    for axis, extent in enumerate(data.shape):
+        if extent > 2 and extent % 2 == 0:
+            halves = np.arange(extent).reshape(2, -1).T.reshape(-1)
+            yield f"weight {name} shuffled along {axis}", np.take(data, halves, axis)
 
 
-def body_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+def _bodies(model: ModelProto) -> Found:
     """Transposes and constants in the bodies of functions."""
-    for key, function in model.functions.items():
-        for n, node in enumerate(function):
+    for f, function in enumerate(model.functions):
+        for n, node in enumerate(function.node):
             if node.op_type == "Transpose":
-                perm = tuple(node.attributes["perm"].as_ints())
-                for other in other_perms(perm):
-                    yield f"body of {key} {perm} -> {other}", set_in_body(key, n, helper.make_attribute("perm", other))
+                for other in _other_perms(_attribute(node, "perm").ints):
+                    text = f"body of {function.name}, {node.output[0]} -> {other}"
+                    yield text, _with_attribute(model, n, "perm", other, function=f)
             elif node.op_type == "Constant":
-                data = node.attributes["value"].as_tensor().numpy()
+                data = numpy_helper.to_array(_attribute(node, "value").t)
                 wrong = np.roll(data, 1) if data.size > 1 else data - 1
                 if not np.array_equal(wrong, data):
-                    value = helper.make_attribute("value", numpy_helper.from_array(np.ascontiguousarray(wrong)))
-                    text = f"{data.tolist()} -> {wrong.tolist()}"
-                    yield f"body of {key}, {node.outputs[0].name} {text}", set_in_body(key, n, value)
+                    value = numpy_helper.from_array(wrong)
+                    text = f"body of {function.name}, {node.output[0]} {data.tolist()} -> {wrong.tolist()}"
+                    yield text, _with_attribute(model, n, "value", value, function=f)
 
 
-def layout_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+def _layouts(model: ModelProto) -> Found:
     """Layout attributes of operators: two dimensions exchanged, other tiles, other padding."""
-    for n, node in enumerate(model.graph):
-        for name in ("data_layout", "kernel_layout", "out_layout"):
-            if node.domain == "relayout" and name in node.attributes:
-                letters = node.attributes[name].as_string()
+    for n, node in enumerate(model.graph.node):
+        for attribute in node.attribute:
+            if node.domain == "relayout" and attribute.name in ("data_layout", "kernel_layout", "out_layout"):
+                letters = attribute.s.decode()
                 dims = [str(dim) for dim in Layout.parse(letters).dims]
-                others = ["".join(dims[i] for i in perm) for perm in other_perms(tuple(range(len(dims))))]
+                others = ["".join(exchanged(dims, i, j)) for i, j in combinations(range(len(dims)), 2)]
                 others += [letters.replace("tile:4", "tile:2"), letters.replace("pad:2", "pad:1")]
                 for other in dict.fromkeys(others):
-                    if other == letters:
-                        continue
-                    attribute = helper.make_attribute(name, other)
-                    yield f"{node.name} {name} {letters} -> {other}", set_attribute(n, attribute)
+                    if other != letters:
+                        text = f"{node.name} {attribute.name} {letters} -> {other}"
+                        yield text, _with_attribute(model, n, attribute.name, other)
 
 
-def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
+def _annotations(model: ModelProto, known: Set[str]) -> Found:
     """Annotated formats and layouts with two entries exchanged, or with the atoms of one dimension reversed.
 
     Only values that the original also has: an intermediate value of a backend has no counterpart to check against.
     """
-    for node in model.graph:
-        for value in node.outputs:
-            extents = value.shape or ()
-            if node.name not in known and value.name not in known:
+    makers = {result: node.name for node in model.graph.node for result in node.output}
+    for side in ("value_info", "output"):
+        for v, value in enumerate(getattr(model.graph, side)):
+            extents = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            if known.isdisjoint([value.name, makers.get(value.name, "")]):
                 continue
-            for key, separator in (("relayout.order", ","), ("relayout.atoms", ","), ("relayout.layout", "")):
-                text = value.metadata_props.get(key)
-                if text is None:
+            for p, entry in enumerate(value.metadata_props):
+                if entry.key not in ("relayout.order", "relayout.atoms", "relayout.layout"):
                     continue
-                parts = text.split(separator) if separator else [str(dim) for dim in Layout.parse(text).dims]
-                for position, part in enumerate(parts):
-                    if "+" in part:
-                        atoms = "+".join(reversed(part.split("+")))
-                        changed_text = ",".join([*parts[:position], atoms, *parts[position + 1 :]])
-                        yield f"{value.name} {key} {text} -> {changed_text}", annotate(value.name, key, changed_text)
-                for i, j in itertools.combinations(range(len(parts)), 2):
-                    if extents[i] == 1 or extents[j] == 1:
-                        continue  # the position of an axis of extent 1 does not matter
-                    other = list(parts)
-                    other[i], other[j] = other[j], other[i]
-                    yield (
-                        f"{value.name} {key} {text} -> {separator.join(other)}",
-                        annotate(value.name, key, separator.join(other)),
-                    )
-
-
-def annotate(name: str | None, key: str, text: str) -> Change:
-    def change(model: ModelProto) -> None:
-        value = next(each for each in (*model.graph.value_info, *model.graph.output) if each.name == name)
-        next(entry for entry in value.metadata_props if entry.key == key).value = text
-
-    return change
+                separator = "" if entry.key == "relayout.layout" else ","
+                parts = (
+                    [str(dim) for dim in Layout.parse(entry.value).dims] if not separator else entry.value.split(",")
+                )
+                reversed_ = (
+                    [*parts[:place], "+".join(reversed(part.split("+"))), *parts[place + 1 :]]
+                    for place, part in enumerate(parts)
+                    if "+" in part
+                )
+                # The position of an axis of extent 1 does not matter.
+                places = [place for place in range(len(parts)) if extents[place] != 1]
+                for other in (*reversed_, *(exchanged(parts, i, j) for i, j in combinations(places, 2))):
+                    mutant, text = deepcopy(model), separator.join(other)
+                    getattr(mutant.graph, side)[v].metadata_props[p].value = text
+                    yield f"{value.name} {entry.key} {entry.value} -> {text}", mutant
 
 
 def is_sound(mutant: ModelProto, original: ModelProto) -> bool:

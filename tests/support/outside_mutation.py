@@ -1,16 +1,17 @@
 """Wrong models made from outside: mutants of ONNX protobufs, by the kinds of faults that a verifier may overlook.
 
-It shares nothing with `mutation.py`, and uses nothing of relayout: a mutant is a changed protobuf, and onnxruntime says
-whether it is wrong (`differs`), with open dims of several sizes, both branches of an If, other values for inputs with
-a default, and a stand-in for each operator that the runtime lacks.
+It uses nothing of relayout: a mutant is a changed protobuf, and onnxruntime says whether it is wrong (`differs`), with
+open dims of several sizes, both branches of an If, other values for inputs with a default, and a stand-in for each
+operator that the runtime lacks.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -37,20 +38,22 @@ def mutants(model: ModelProto, most: int = 12) -> Iterator[Mutant]:
     for kind, found_in in KINDS.items():
         found = list(found_in(model))
         step = max(1, -(-len(found) // most))
-        for name, change in found[::step]:
-            mutant = ModelProto()
-            mutant.CopyFrom(model)
-            change(mutant)
-            yield Mutant(kind, name, mutant, kind in _BROKEN)
+        yield from (Mutant(kind, name, mutant, kind in _BROKEN) for name, mutant in found[::step])
 
 
-Change = Callable[[ModelProto], None]
-Found = Iterator[tuple[str, Change]]
+Found = Iterator[tuple[str, ModelProto]]
 # An input that a caller can no longer override or resize, and a false annotation, break the contract by themselves.
 _BROKEN = ("override became a constant", "order of a copy")
 
 
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+def exchanged(items: Sequence[Any], i: int, j: int) -> list[Any]:
+    """The items, two of which change places."""
+    other = list(items)
+    other[i], other[j] = other[j], other[i]
+    return other
+
+
+def _graphs(graph: onnx.GraphProto | onnx.FunctionProto) -> list[Any]:
     inner = [a.g for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
     return [graph, *(each for one in inner for each in _graphs(one))]
 
@@ -68,28 +71,26 @@ def _constants(model: ModelProto, *, inner: bool = False) -> list[tuple[str, Ten
 Edit = tuple[str, np.ndarray]
 
 
-def _edits(others: Callable[[str, np.ndarray], Iterator[Edit]], model: ModelProto, *, inner: bool = False) -> Found:
+def edits(others: Callable[[str, np.ndarray], Iterator[Edit]], model: ModelProto, *, inner: bool = False) -> Found:
     """A mutant for each other array, with a name, that `others` has for a constant."""
     for i, (name, tensor) in enumerate(_constants(model, inner=inner)):
         for text, data in others(name, numpy_helper.to_array(tensor)):
-
-            def change(mutant: ModelProto, i: int = i, data: np.ndarray = data) -> None:
-                tensor = _constants(mutant, inner=inner)[i][1]
-                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(data), tensor.name))
-
-            yield text, change
+            mutant = deepcopy(model)
+            changed = _constants(mutant, inner=inner)[i][1]
+            changed.CopyFrom(numpy_helper.from_array(np.array(data, order="C"), changed.name))
+            for value in mutant.graph.value_info:
+                if value.name == name:
+                    value.type.CopyFrom(helper.make_tensor_type_proto(changed.data_type, data.shape))
+            yield text, mutant
 
 
 def _open_dims(model: ModelProto) -> Found:
     for v, value in enumerate(model.graph.input):
         for d, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_param:
-                for size in SIZES[:2]:
-
-                    def freeze(mutant: ModelProto, v: int = v, d: int = d, size: int = size) -> None:
-                        mutant.graph.input[v].type.tensor_type.shape.dim[d].dim_value = size
-
-                    yield f"{value.name} axis {d} is {size}", freeze
+            for size in SIZES[:2] if dim.dim_param else ():
+                mutant = deepcopy(model)
+                mutant.graph.input[v].type.tensor_type.shape.dim[d].dim_value = size
+                yield f"{value.name} axis {d} is {size}", mutant
     shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
     is_open = any(dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
 
@@ -100,7 +101,14 @@ def _open_dims(model: ModelProto) -> Found:
                 other[place] = size
                 yield f"{name}[{place}] is {size}", other
 
-    yield from _edits(frozen, model)
+    yield from edits(frozen, model)
+
+
+def insert(model: ModelProto, place: int, nodes: Sequence[NodeProto]) -> None:
+    """Insert nodes in front of the node at this place."""
+    copies = deepcopy([*model.graph.node[:place], *nodes, *model.graph.node[place:]])
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
 
 
 def _exchanged_at_run_time(model: ModelProto) -> Found:
@@ -111,34 +119,25 @@ def _exchanged_at_run_time(model: ModelProto) -> Found:
     ranks |= {tensor.name: 0 for tensor in model.graph.initializer}
     for n, node in enumerate(model.graph.node):
         for k, name in enumerate(node.input):
-            rank = ranks.get(name, 0)
-            if rank < 2 or node.op_type == "If":
-                continue
-            for i, j in itertools.combinations(range(rank), 2):
-
-                def insert(mutant: ModelProto, n: int = n, k: int = k, i: int = i, j: int = j, r: int = rank) -> None:
-                    node, perm = mutant.graph.node[n], list(range(r))
-                    perm[i], perm[j] = j, i
-                    name = node.input[k]
-                    made = [
-                        helper.make_node("Transpose", [name], ["odd_turned"], perm=perm),
-                        helper.make_node("Shape", [name], ["odd_shape"]),
-                        helper.make_node("Reshape", ["odd_turned", "odd_shape"], ["odd"]),
-                    ]
-                    node.input[k] = "odd"
-                    nodes = [*mutant.graph.node[:n], *made, *mutant.graph.node[n:]]
-                    copies = [NodeProto.FromString(each.SerializeToString()) for each in nodes]
-                    del mutant.graph.node[:]
-                    mutant.graph.node.extend(copies)
-
-                yield f"axes {i} and {j} of {name} for {node.name}", insert
+            for i, j in combinations(range(ranks.get(name, 0)), 2) if node.op_type != "If" else ():
+                mutant = deepcopy(model)
+                mutant.graph.node[n].input[k] = "odd"
+                made = [
+                    helper.make_node("Transpose", [name], ["odd_turned"], perm=exchanged(range(ranks[name]), i, j)),
+                    helper.make_node("Shape", [name], ["odd_shape"]),
+                    helper.make_node("Reshape", ["odd_turned", "odd_shape"], ["odd"]),
+                ]
+                insert(mutant, n, made)
+                yield f"axes {i} and {j} of {name} for {node.name}", mutant
 
 
 def _overrides(model: ModelProto) -> Found:
     kept = {tensor.name for tensor in model.graph.initializer}
     for v, value in enumerate(model.graph.input):
         if value.name in kept:
-            yield f"{value.name} is no input", lambda mutant, v=v: mutant.graph.input.pop(v)  # type: ignore[misc]
+            mutant = deepcopy(model)
+            del mutant.graph.input[v]
+            yield f"{value.name} is no input", mutant
 
 
 def _doubled(name: str, data: np.ndarray) -> Iterator[Edit]:
@@ -151,30 +150,29 @@ def _reversed(name: str, data: np.ndarray) -> Iterator[Edit]:
         yield f"{name} reversed", data[::-1]
 
 
+def rewire(model: ModelProto, old: str, new: str) -> None:
+    """All readers of one value take another."""
+    for reader in model.graph.node:
+        reader.input[:] = [new if name == old else name for name in reader.input]
+
+
 def _rare(model: ModelProto) -> Found:
     """One element of an integer or boolean output in a thousand."""
-    for o, value in enumerate(model.graph.output):
-        kind = value.type.tensor_type
+    for value in model.graph.output:
+        kind, name = value.type.tensor_type, value.name
         shape = [dim.dim_value for dim in kind.shape.dim]
         if kind.elem_type not in (TensorProto.BOOL, TensorProto.INT64) or not all(shape):
             continue
-
-        def insert(mutant: ModelProto, o: int = o, shape: list[int] = shape, elem: int = kind.elem_type) -> None:
-            name = mutant.graph.output[o].name
-            mask = np.zeros(shape, bool if elem == TensorProto.BOOL else np.int64)
-            mask.reshape(-1)[mask.size // 3 :: 1500] = 1
-            for node in mutant.graph.node:
-                for k, result in enumerate(node.output):
-                    if result == name:
-                        node.output[k] = f"{name}_right"
-                for k, read in enumerate(node.input):
-                    if read == name:
-                        node.input[k] = f"{name}_right"
-            mutant.graph.initializer.append(numpy_helper.from_array(mask, f"{name}_mask"))
-            operator = "Xor" if elem == TensorProto.BOOL else "Add"
-            mutant.graph.node.append(helper.make_node(operator, [f"{name}_right", f"{name}_mask"], [name]))
-
-        yield f"{value.name} off", insert
+        mutant = deepcopy(model)
+        mask = np.zeros(shape, bool if kind.elem_type == TensorProto.BOOL else np.int64)
+        mask.reshape(-1)[mask.size // 3 :: 1500] = 1
+        for node in mutant.graph.node:
+            node.output[:] = [f"{name}_right" if result == name else result for result in node.output]
+        rewire(mutant, name, f"{name}_right")
+        mutant.graph.initializer.append(numpy_helper.from_array(mask, f"{name}_mask"))
+        operator = "Xor" if kind.elem_type == TensorProto.BOOL else "Add"
+        mutant.graph.node.append(helper.make_node(operator, [f"{name}_right", f"{name}_mask"], [name]))
+        yield f"{name} off", mutant
 
 
 def _rows(name: str, data: np.ndarray) -> Iterator[Edit]:
@@ -183,7 +181,7 @@ def _rows(name: str, data: np.ndarray) -> Iterator[Edit]:
     for axis, extent in enumerate(data.shape):
         first, last = np.take(data, 0, axis), np.take(data, extent - 1, axis)
         if extent > 1 and not np.array_equal(first, last):
-            order = [extent - 1, *range(1, extent - 1), 0]
+            order = exchanged(range(extent), 0, extent - 1)
             yield f"{name}: first and last along {axis}", np.take(data, order, axis)
 
 
@@ -198,11 +196,9 @@ def _attributes(model: ModelProto) -> Found:
     for n, node in enumerate(model.graph.node):
         for a, attribute in enumerate(node.attribute):
             if attribute.type == onnx.AttributeProto.FLOAT and attribute.f:
-
-                def scale(mutant: ModelProto, n: int = n, a: int = a) -> None:
-                    mutant.graph.node[n].attribute[a].f *= 1.01
-
-                yield f"{node.name} {attribute.name}", scale
+                mutant = deepcopy(model)
+                mutant.graph.node[n].attribute[a].f *= 1.01
+                yield f"{node.name} {attribute.name}", mutant
 
 
 def _rewired(model: ModelProto) -> Found:
@@ -215,11 +211,9 @@ def _rewired(model: ModelProto) -> Found:
                 other for other in sorted(known) if other != name and name and infos.get(other) == infos.get(name)
             ]
             for other in others[:2] if name in infos else ():
-
-                def rewire(mutant: ModelProto, n: int = n, k: int = k, other: str = other) -> None:
-                    mutant.graph.node[n].input[k] = other
-
-                yield f"{node.name} reads {other} for {name}", rewire
+                mutant = deepcopy(model)
+                mutant.graph.node[n].input[k] = other
+                yield f"{node.name} reads {other} for {name}", mutant
         known.update(node.output)
 
 
@@ -230,15 +224,11 @@ def _annotations(model: ModelProto) -> Found:
         extents = [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
         for p, entry in enumerate(value.metadata_props):
             order = entry.value.split(",") if entry.key == "relayout.order" and value.name in made else []
-            for i, j in itertools.combinations(range(len(order)), 2):
+            for i, j in combinations(range(len(order)), 2):
                 if extents[i] == extents[j] and extents[i] != 1:
-                    other = list(order)
-                    other[i], other[j] = other[j], other[i]
-
-                    def state(mutant: ModelProto, v: int = v, p: int = p, text: str = ",".join(other)) -> None:
-                        mutant.graph.value_info[v].metadata_props[p].value = text
-
-                    yield f"{value.name} {entry.value} -> {','.join(other)}", state
+                    mutant, text = deepcopy(model), ",".join(exchanged(order, i, j))
+                    mutant.graph.value_info[v].metadata_props[p].value = text
+                    yield f"{value.name} {entry.value} -> {text}", mutant
 
 
 _LIKE = dict(
@@ -257,24 +247,19 @@ def _perms(model: ModelProto) -> Found:
     for n, node in enumerate(model.graph.node):
         for a, attribute in enumerate(node.attribute):
             perm = list(attribute.ints) if node.op_type == "Transpose" and attribute.name == "perm" else []
-            for i, j in itertools.combinations(range(len(perm)), 2):
-
-                def exchange(mutant: ModelProto, n: int = n, a: int = a, i: int = i, j: int = j) -> None:
-                    ints = mutant.graph.node[n].attribute[a].ints
-                    ints[i], ints[j] = ints[j], ints[i]
-
-                yield f"{node.name}: {i} and {j} of {perm}", exchange
+            for i, j in combinations(range(len(perm)), 2):
+                mutant = deepcopy(model)
+                mutant.graph.node[n].attribute[a].ints[:] = exchanged(perm, i, j)
+                yield f"{node.name}: {i} and {j} of {perm}", mutant
 
 
 def _operators(model: ModelProto) -> Found:
     """Another operator of ONNX in the place of one."""
     for n, node in enumerate(model.graph.node):
         if node.domain == "" and node.op_type in _LIKE:
-
-            def replace(mutant: ModelProto, n: int = n, other: str = _LIKE[node.op_type]) -> None:
-                mutant.graph.node[n].op_type = other
-
-            yield f"{node.name} is {_LIKE[node.op_type]}", replace
+            mutant = deepcopy(model)
+            mutant.graph.node[n].op_type = _LIKE[node.op_type]
+            yield f"{node.name} is {_LIKE[node.op_type]}", mutant
 
 
 def _left_out(model: ModelProto) -> Found:
@@ -282,51 +267,38 @@ def _left_out(model: ModelProto) -> Found:
     for n, node in enumerate(model.graph.node):
         for a, attribute in enumerate(node.attribute):
             if attribute.name in ("axis", "axes", "pads", "strides", "group", "perm", "keepdims", "auto_pad", "alpha"):
-
-                def delete(mutant: ModelProto, n: int = n, a: int = a) -> None:
-                    del mutant.graph.node[n].attribute[a]
-
-                yield f"{node.name} without {attribute.name}", delete
+                mutant = deepcopy(model)
+                del mutant.graph.node[n].attribute[a]
+                yield f"{node.name} without {attribute.name}", mutant
 
 
 def _bypassed(model: ModelProto) -> Found:
     """Readers take the operand of a node instead of its result."""
     for node in model.graph.node:
         if node.input and len(node.output) == 1:
-
-            def bypass(mutant: ModelProto, source: str = node.input[0], result: str = node.output[0]) -> None:
-                for reader in mutant.graph.node:
-                    reader.input[:] = [source if name == result else name for name in reader.input]
-
-            yield f"{node.name} bypassed", bypass
+            mutant = deepcopy(model)
+            rewire(mutant, node.output[0], node.input[0])
+            yield f"{node.name} bypassed", mutant
 
 
 def _operands(model: ModelProto) -> Found:
     """Two operands of one node exchanged."""
     for n, node in enumerate(model.graph.node):
-        for i, j in itertools.combinations(range(len(node.input)), 2):
-            if node.input[i] == node.input[j]:
-                continue
-
-            def exchange(mutant: ModelProto, n: int = n, i: int = i, j: int = j) -> None:
-                read = mutant.graph.node[n].input
-                read[i], read[j] = read[j], read[i]
-
-            yield f"{node.name}: {node.input[i]} and {node.input[j]}", exchange
+        for i, j in combinations(range(len(node.input)), 2):
+            if node.input[i] != node.input[j]:
+                mutant = deepcopy(model)
+                mutant.graph.node[n].input[:] = exchanged(node.input, i, j)
+                yield f"{node.name}: {node.input[i]} and {node.input[j]}", mutant
 
 
 def _branches(model: ModelProto) -> Found:
     """Both branches of an If exchanged."""
     for n, node in enumerate(model.graph.node):
         if node.op_type == "If":
-
-            def exchange(mutant: ModelProto, n: int = n) -> None:
-                one, other = (attribute.g for attribute in mutant.graph.node[n].attribute)
-                kept = onnx.GraphProto.FromString(one.SerializeToString())
-                one.CopyFrom(other)
-                other.CopyFrom(kept)
-
-            yield node.name, exchange
+            mutant = deepcopy(model)
+            for attribute, other in zip(mutant.graph.node[n].attribute, reversed(node.attribute), strict=True):
+                attribute.g.CopyFrom(other.g)
+            yield node.name, mutant
 
 
 def _inserted(made: Callable[[str, str], list[NodeProto]], model: ModelProto) -> Found:
@@ -334,17 +306,11 @@ def _inserted(made: Callable[[str, str], list[NodeProto]], model: ModelProto) ->
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*model.graph.value_info, *model.graph.output)}
     for n, node in enumerate(model.graph.node):
         for k, name in enumerate(node.output):
-            if not ranks.get(name):
-                continue
-
-            def insert(mutant: ModelProto, n: int = n, k: int = k, name: str = name) -> None:
+            if ranks.get(name):
+                mutant = deepcopy(model)
                 mutant.graph.node[n].output[k] = "odd_before"
-                nodes = [*mutant.graph.node[: n + 1], *made("odd_before", name), *mutant.graph.node[n + 1 :]]
-                copies = [NodeProto.FromString(each.SerializeToString()) for each in nodes]
-                del mutant.graph.node[:]
-                mutant.graph.node.extend(copies)
-
-            yield f"{name} of {node.name}", insert
+                insert(mutant, n + 1, made("odd_before", name))
+                yield f"{name} of {node.name}", mutant
 
 
 def _reverses(read: str, result: str) -> list[NodeProto]:
@@ -362,11 +328,11 @@ KINDS: dict[str, Callable[[ModelProto], Found]] = {
     "open dim written down": _open_dims,
     "axes exchanged at run time": _exchanged_at_run_time,
     "override became a constant": _overrides,
-    "constant in a branch": partial(_edits, _doubled, inner=True),
-    "vector reversed": partial(_edits, _reversed),
+    "constant in a branch": partial(edits, _doubled, inner=True),
+    "vector reversed": partial(edits, _reversed),
     "rare integers wrong": _rare,
-    "rows exchanged": partial(_edits, _rows),
-    "constant off by 1 %": partial(_edits, _one_percent),
+    "rows exchanged": partial(edits, _rows),
+    "constant off by 1 %": partial(edits, _one_percent),
     "float attribute off": _attributes,
     "consumer rewired": _rewired,
     "order of a copy": _annotations,
@@ -442,7 +408,7 @@ def _session(model: ModelProto, forced: bool | None) -> Any:
 def _draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
     """Inputs with open dims of several sizes; positive, large and small numbers; integers that reach every row."""
     defaults = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    for round_, (size, scale, lift) in enumerate(itertools.product(SIZES, (1.0, 100.0), (0.0, 200.0))):
+    for round_, (size, scale, lift) in enumerate(product(SIZES, (1.0, 100.0), (0.0, 200.0))):
         generator = np.random.default_rng(100 + round_)
         feeds: dict[str, np.ndarray] = {}
         symbols: dict[str, int] = {}
