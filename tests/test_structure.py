@@ -110,6 +110,8 @@ class Contents:
     """Modules of ours, wherever the statement stands."""
     late: frozenset[str]
     """Those that are imported inside functions."""
+    borrowed: frozenset[str]
+    """Names that are imported from modules of ours, each behind its module."""
     public: tuple[str, ...]
     """Functions and classes."""
     error_texts: tuple[str, ...]
@@ -127,6 +129,12 @@ def contents(name: str) -> Contents:
     return Contents(
         imports=frozenset(imported(statements(found))),
         late=frozenset(module for function in functions for module in imported(statements(function))),
+        borrowed=frozenset(
+            f"{node.module}.{alias.name}"
+            for node in statements(found)
+            if isinstance(node, ast.ImportFrom) and node.module in modules()
+            for alias in node.names
+        ),
         public=tuple(node.name for node in found.body if isinstance(node, kinds) and not node.name.startswith("_")),
         error_texts=tuple(text for text in texts if isinstance(text, str)),
     )
@@ -259,6 +267,11 @@ def test_a_package_file_exports_and_does_nothing_else(name: str) -> None:
             assert ast.unparse(node.test) == "TYPE_CHECKING"
         else:
             assert isinstance(node, ast.Import | ast.ImportFrom)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_a_name_with_an_underscore_is_used_in_its_module_alone(name: str) -> None:
+    assert [each for each in contents(name).borrowed if each.rpartition(".")[2].startswith("_")] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -37,8 +37,6 @@ from relayout_api.telemetry.tracing import trace
 from relayout_api.validation import header_error
 from relayout_api.workers.processes import Template
 
-__all__ = ["create_app"]
-
 _log = logging.getLogger("relayout_api")
 
 _ROUTERS = (router, jobs_router, drawings_router)

@@ -20,8 +20,6 @@ from relayout_api.schemas import FILES, MOST_SAMPLES
 from relayout_api.settings import Settings
 from relayout_api.workers.messages import Content
 
-__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "Body", "media_type", "more_time"]
-
 JSON = "application/json"
 ONNX = "application/octet-stream"
 MULTIPART = "multipart/form-data"

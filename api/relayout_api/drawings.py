@@ -15,8 +15,6 @@ from relayout_api.routes import answer, computed
 from relayout_api.service import Service
 from relayout_api.workers.messages import Content
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

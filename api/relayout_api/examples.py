@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BACKEND", "DRAW", "EXPLAIN", "GRAPH", "LAYOUT", "LEGALIZE", "VERIFY"]
-
 GRAPH: dict[str, Any] = {
     "name": "channels_last",
     "opset": 20,

@@ -10,8 +10,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Gzip", "HeadAsGet", "SecurityHeaders", "is_known", "tag_of"]
-
 # RFC 9110, section 12.5.3: a weight of 0 is a refusal.
 _NO_GZIP = re.compile(r"\bgzip\s*;\s*q\s*=\s*0(\.0{0,3})?\s*(,|$)", re.IGNORECASE)
 

@@ -21,8 +21,6 @@ from relayout_api.pieces import FILE, SENT
 from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
 from relayout_api.workers.messages import Content
 
-__all__ = ["Protocol", "with_files"]
-
 _log = logging.getLogger("relayout_api.access")
 
 # Each read takes a turn of the loop and of the application. More bytes than these leave the processor's cache.

@@ -25,8 +25,6 @@ from relayout_api.problems import RefusedError
 from relayout_api.query import given_parameters
 from relayout_api.service import Service
 
-__all__ = ["Existing", "router"]
-
 router = APIRouter()
 
 _MOST_JOBS = 100

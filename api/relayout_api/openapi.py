@@ -34,30 +34,6 @@ from relayout_api.schemas import (
     VerifyRequest,
 )
 
-__all__ = [
-    "BACKENDS",
-    "CANCEL",
-    "EXPLAIN",
-    "GRAPH",
-    "HEALTH",
-    "JOB",
-    "JOBS",
-    "JOB_EVENTS",
-    "JOB_GRAPH",
-    "JOB_MODEL",
-    "JOB_REPORT",
-    "JOB_SOURCE",
-    "LEGALIZE",
-    "LIMITS",
-    "METRICS",
-    "PARSE",
-    "PROBLEM",
-    "READY",
-    "SUBMIT",
-    "VERIFY",
-    "describe",
-]
-
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
 A request never names a file of the server. Errors are problem details (RFC 9457)."""

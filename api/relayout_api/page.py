@@ -9,8 +9,6 @@ from fastapi import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-__all__ = ["STATIC"]
-
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src 'self'; script-src 'self'; "
     "style-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

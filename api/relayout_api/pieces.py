@@ -14,8 +14,6 @@ from starlette.types import Message, Receive, Scope, Send
 from relayout_api.bodies import ONNX, Bodies, more_time
 from relayout_api.workers.messages import Content
 
-__all__ = ["FILE", "SENT", "Pieces"]
-
 _log = logging.getLogger("relayout_api")
 
 FILE = "relayout.file"

@@ -15,8 +15,6 @@ from relayout.errors import UsageError
 from relayout_api.access.same_origin import is_local
 from relayout_api.settings import Settings
 
-__all__ = ["check_address", "examine", "listed", "misspelled", "needs_local_callers", "with_auth"]
-
 _PREFIX = "RELAYOUT_"
 # In a URL: before the host, or in the query.
 _PASSWORD = re.compile(r"(?<=:)(?!//)[^/]+(?=@)|(?<=password=)[^&]+")

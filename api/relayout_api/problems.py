@@ -20,19 +20,6 @@ from relayout.errors import (
     UsageError,
 )
 
-__all__ = [
-    "KINDS",
-    "MEDIA_TYPE",
-    "AnsweredError",
-    "Kind",
-    "MalformedBodyError",
-    "Problem",
-    "RefusedError",
-    "answer_of",
-    "problem_of",
-    "response_of",
-]
-
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
 # A client may still send a body that the server no longer reads.

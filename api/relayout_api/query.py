@@ -30,8 +30,6 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import AS_ONNX, load_body, validated
 
-__all__ = ["QUERIES", "check_query", "given_parameters"]
-
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
 

@@ -18,8 +18,6 @@ from relayout_api.store import AwayError, Store
 from relayout_api.workers.messages import Answer, Content, Task
 from relayout_api.workers.pool import Pool
 
-__all__ = ["PARTS", "Results"]
-
 _log = logging.getLogger("relayout_api")
 
 PARTS = ("model", "report", "choices")

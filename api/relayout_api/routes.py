@@ -31,8 +31,6 @@ from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Content, Form, Task
 
-__all__ = ["answer", "computed", "router"]
-
 router = APIRouter()
 
 _FORMS: dict[str, Form] = {ONNX: "bytes", ZIP: "parts", JSON: "json"}

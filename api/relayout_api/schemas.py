@@ -13,35 +13,6 @@ from relayout.options import Option, options_of
 from relayout.report.drawing_schema import Drawing
 from relayout.report.schema import Report
 
-__all__ = [
-    "BackendInfo",
-    "BackendList",
-    "DimInfo",
-    "ExplainOptions",
-    "ExplainParameters",
-    "ExplainRequest",
-    "GraphParameters",
-    "GraphRequest",
-    "GraphResponse",
-    "LayoutInfo",
-    "LayoutText",
-    "LegalizeOptions",
-    "LegalizeParameters",
-    "LegalizeRequest",
-    "LegalizeResponse",
-    "Limits",
-    "ModelResponse",
-    "OptionInfo",
-    "Parameters",
-    "ReportResponse",
-    "Strict",
-    "VerifyOptions",
-    "VerifyParameters",
-    "VerifyRequest",
-    "value_type",
-    "with_fields",
-]
-
 MOST_SAMPLES = int(next(option.most for option in options_of("verify") if option.name == "samples") or 0)
 """The most samples of a comparison."""
 FILES = ("model", "against", "inputs")

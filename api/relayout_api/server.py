@@ -10,8 +10,6 @@ from types import FrameType
 from relayout.errors import UsageError
 from relayout_api.workers.processes import Template
 
-__all__ = ["serve"]
-
 _log = logging.getLogger("relayout_api")
 
 # After the grace: the time to answer those whose work was stopped.

@@ -25,8 +25,6 @@ from relayout_api.workers.messages import Content, Task
 from relayout_api.workers.pool import Pool
 from relayout_api.workers.processes import Template
 
-__all__ = ["Service"]
-
 _log = logging.getLogger("relayout_api")
 
 _CHECK_SECONDS = 1.0

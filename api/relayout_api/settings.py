@@ -13,8 +13,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from relayout.cli.processors import processors
 from relayout.errors import UsageError
 
-__all__ = ["Settings", "state_folder"]
-
 
 def state_folder() -> Path:
     """The folder for the state of a user's programs, by the XDG Base Directory Specification."""

@@ -22,8 +22,6 @@ from typing import Any, Protocol
 from relayout.errors import UsageError
 from relayout_api.settings import Settings
 
-__all__ = ["AwayError", "Entry", "Store", "digest_of", "store_of"]
-
 _HOUR = 3600.0
 _CHECK_BYTES = 4096
 _LARGEST_READ = 1 << 20

@@ -10,8 +10,6 @@ import onnx
 from relayout.errors import InputError
 from relayout.model.onnx_file import Parsed, parse
 
-__all__ = ["parse_model"]
-
 # By the first bytes, what is often sent in place of a model, and how it is sent rightly.
 _OTHERS = {
     b"{": ("JSON", 'send graph JSON as {"graph": ...}, with Content-Type: application/json'),

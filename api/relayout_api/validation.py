@@ -13,8 +13,6 @@ from relayout.model.graph_json.faults import expectation, first_fault, json_kind
 from relayout.model.graph_json.json_text import parse_json
 from relayout_api.problems import MalformedBodyError
 
-__all__ = ["AS_ONNX", "header_error", "load_body", "validated"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 AS_ONNX = "an ONNX model is sent with Content-Type: application/octet-stream"
 """The hint for a body that may be an ONNX model and says that it is JSON."""

@@ -35,8 +35,6 @@ from relayout.ops.operand_roles import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AutoNhwc", "NchwCompatible"]
-
 CHANNELS_LAST = (0, 2, 3, 1)
 """The order of the axes of each transposed operand of a counterpart, kernels included."""
 

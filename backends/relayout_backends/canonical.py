@@ -25,8 +25,6 @@ from relayout.ops.operand_roles import DATA, KERNEL, has_roles, input_role, resu
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Canonical"]
-
 # Glow's operators that are neither elementwise nor on its list, by ONNX's names; without those with named axes.
 _STRICT = frozenset(
     [

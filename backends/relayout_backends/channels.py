@@ -12,8 +12,6 @@ from relayout.ops.operand_roles import DATA, KERNEL, input_role, is_transposed, 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Channels", "Unpacked"]
-
 
 class Channels(Backend):
     """Layout templates by role, in which `S` is replaced by the spatial letters of the rank."""

@@ -20,8 +20,6 @@ from relayout.layout.relaid_constant import relaid
 from relayout.model.constants import constant_values
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["turn_constants", "write_dots"]
-
 GEMM_NEEDS_NO_SUMMAND_SINCE = 11
 EINSUM_SINCE = 12
 _ROWS = "abcdefgh"

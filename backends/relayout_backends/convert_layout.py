@@ -39,8 +39,6 @@ from relayout_backends.desired_layouts import DEFAULT_KERNELS, DesiredLayouts, r
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["ConvertLayout"]
-
 # Lightly sensitive operators cost the same in any layout of TVM's operator.
 _FOLLOWERS = frozenset(
     """

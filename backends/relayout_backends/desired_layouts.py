@@ -10,8 +10,6 @@ from relayout.errors import LayoutSyntaxError, UsageError, did_you_mean
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
-__all__ = ["DEFAULT_KERNELS", "DesiredLayouts", "read_desired"]
-
 # TVM's name -> ONNX's, and its number of spatial dimensions; 0: any.
 _TVM_NAMES = {
     "image.resize1d": ("Resize", 1),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from relayout_backends.channels import Channels
 
-__all__ = ["Nchw"]
-
 
 class Nchw(Channels):
     """Channels first: convolutions on NCHW data with OIHW kernels, and pools, norms and resizes on NCHW data."""

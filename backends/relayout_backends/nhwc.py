@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from relayout_backends.channels import Channels
 
-__all__ = ["Nhwc"]
-
 
 class Nhwc(Channels):
     """Channels last: convolutions on NHWC data with HWIO kernels, and pools, norms and resizes on NHWC data."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from relayout.backend import Backend
 
-__all__ = ["Onnx"]
-
 
 class Onnx(Backend):
     """Standard ONNX operators without requirements: removes every avoidable transpose (the default)."""

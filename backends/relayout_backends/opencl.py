@@ -17,8 +17,6 @@ from relayout_backends.canonical import Canonical
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["OpenCl"]
-
 _FOLLOWS_ITS_NODE = ("AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from relayout.backend import Writing
 
-__all__ = ["CustomCall", "XlaCpu"]
-
 CONSTRAINTS = "operand_layout_constraints"
 
 

@@ -21,25 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "BackendError",
-    "InfeasibleError",
-    "InputError",
-    "InternalError",
-    "LayoutRankError",
-    "LayoutSyntaxError",
-    "OutOfTimeError",
-    "RelayoutError",
-    "UnknownOptionError",
-    "UsageError",
-    "check_known",
-    "did_you_mean",
-    "first_few",
-    "option_text",
-    "shortened",
-]
-
-
 MOST_NAMED, MOST_LETTERS = 5, 110
 """A message has so many of a list, each of at most so many letters."""
 

@@ -53,8 +53,6 @@ from relayout.solve.certificate import certificate_of
 if TYPE_CHECKING:
     from relayout.report.drawing_schema import DrawnChoice
 
-__all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
-
 _Kept = TypeVar("_Kept", onnx.ModelProto, ir.Model, dict[str, Any])
 """The kinds of models that come back as they were given."""
 

@@ -15,19 +15,6 @@ from msgspec import Struct
 from relayout.errors import LayoutSyntaxError, UsageError, option_text
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = [
-    "ExplainOptions",
-    "LegalizeOptions",
-    "Option",
-    "Options",
-    "Progress",
-    "check_names",
-    "given_options",
-    "in_flags",
-    "options_of",
-    "takes_options",
-]
-
 _MENTIONED = re.compile(
     r"(?<![\w.])options\.(?P<name>\w+)(?:\[(?P<entry>.+?)\](?=$|[=),:; ]))?(?:=(?P<value>\w+))?", re.DOTALL
 )

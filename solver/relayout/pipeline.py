@@ -39,8 +39,6 @@ from relayout.solve.solver import Solution, solve
 if TYPE_CHECKING:
     from relayout.report.drawing_schema import DrawnChoice
 
-__all__ = ["Result", "describe", "limit_of", "run"]
-
 
 class Result(Struct, frozen=True):
     """The results of the stages for one model: the plan, its records, and `written`, the nodes that parts of the plan

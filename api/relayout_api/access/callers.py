@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-__all__ = ["PREFIX", "SCOPES", "Caller", "caller_of", "needed_scope"]
-
 PREFIX = "relayout_"
 """How every key starts, so that a scanner of secrets finds one that was published."""
 

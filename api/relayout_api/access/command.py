@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from relayout_api.access.keys import Keys
 from relayout_api.settings import Settings
 
-__all__ = ["add", "listed", "revoke"]
-
 
 def add(name: str, scope: str, rate: float | None, concurrency: int | None, days: int | None) -> str:
     """Make a key; return it. Raises UsageError."""

@@ -17,8 +17,6 @@ from relayout_api.access.callers import PREFIX, Caller, needed_scope
 from relayout_api.access.limits import Limits
 from relayout_api.problems import RefusedError, response_of
 
-__all__ = ["Finder", "Guard"]
-
 _log = logging.getLogger("relayout_api")
 
 # A revoked key works this much longer.

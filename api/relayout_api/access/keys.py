@@ -16,8 +16,6 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from relayout.errors import UsageError
 from relayout_api.access.callers import PREFIX, SCOPES, Caller
 
-__all__ = ["Key", "Keys"]
-
 _TABLE = Table(
     "relayout_keys",
     MetaData(),

@@ -11,8 +11,6 @@ from time import monotonic
 from relayout_api.access.callers import Caller
 from relayout_api.problems import RefusedError
 
-__all__ = ["Limits"]
-
 # Buckets of this many callers are kept. A caller's that is full says nothing and is dropped first.
 _MOST = 10_000
 

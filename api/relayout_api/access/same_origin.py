@@ -16,8 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relayout_api.problems import RefusedError, response_of
 
-__all__ = ["SameOrigin", "is_local"]
-
 
 def is_local(host: str) -> bool:
     """Whether a name or address is one of this machine, which no other can reach."""

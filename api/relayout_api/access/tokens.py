@@ -13,8 +13,6 @@ import jwt
 from relayout.errors import UsageError
 from relayout_api.access.callers import SCOPES, Caller
 
-__all__ = ["Tokens"]
-
 _log = logging.getLogger("relayout_api")
 
 # Signatures with a public key. A secret that is shared with the issuer is none of a service's business.

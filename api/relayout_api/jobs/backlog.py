@@ -11,8 +11,6 @@ from time import monotonic
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
 
-__all__ = ["Backlog", "Unfinished", "waiting"]
-
 # The count from the database is used for so long. Jobs that are accepted meanwhile are added to it.
 _COUNTED_SECONDS = 1.0
 # Jobs leave the queue one by one, and inputs leave the store when they do.

@@ -13,8 +13,6 @@ import time
 
 from sqlalchemy import Engine, event
 
-__all__ = ["count_milliseconds"]
-
 
 def count_milliseconds() -> None:
     """Give every connection of SQLAlchemy to a SQLite file the clock, from now on."""

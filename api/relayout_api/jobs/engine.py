@@ -28,8 +28,6 @@ from relayout_api.jobs.clock import count_milliseconds
 from relayout_api.jobs.liveness import liveness_of
 from relayout_api.settings import Settings
 
-__all__ = ["DatabaseError", "Engine", "Start"]
-
 _log = logging.getLogger("relayout_api")
 
 _APPLICATION = "relayout"

@@ -36,14 +36,14 @@ from relayout_api.workers.messages import Task
 from relayout_api.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from dbos import WorkflowStatus as Row
+    from dbos import WorkflowStatus
 
     from relayout_api.jobs.engine import DatabaseError, Engine
+
+    Row = WorkflowStatus
 else:
     # FastAPI looks at the types of its endpoints, and DBOS takes a second to import.
     Row = object
-
-__all__ = ["Event", "Jobs", "Row"]
 
 _log = logging.getLogger("relayout_api")
 

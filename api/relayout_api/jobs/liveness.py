@@ -14,8 +14,6 @@ from typing import Protocol
 
 from relayout_api.settings import Settings
 
-__all__ = ["Liveness", "liveness_of"]
-
 # The first half of the key of our advisory locks: "rlyt".
 _NAMESPACE = 0x726C7974
 

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from relayout_api.problems import Problem
 
-__all__ = ["Job", "JobLinks", "JobList", "State", "Verb"]
-
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 Verb = Literal["legalize", "verify", "explain"]
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from asgi_correlation_id.context import correlation_id
 
-__all__ = ["JsonFormatter", "LogFormat", "TextFormatter", "configure", "trace_id"]
-
 LogFormat = Literal["json", "text"]
 
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)

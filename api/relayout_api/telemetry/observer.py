@@ -13,8 +13,6 @@ from relayout_api.access.callers import Caller
 from relayout_api.telemetry.logs import trace_id
 from relayout_api.telemetry.metrics import Metrics
 
-__all__ = ["Observer"]
-
 _log = logging.getLogger("relayout_api.access")
 # https://www.w3.org/TR/trace-context/#traceparent-header
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")

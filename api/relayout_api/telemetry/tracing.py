@@ -10,8 +10,6 @@ from relayout.errors import UsageError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["trace"]
-
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 

@@ -12,8 +12,6 @@ import anyio
 
 from relayout_api.problems import RefusedError
 
-__all__ = ["FairQueue"]
-
 # Weight of the last duration in the running mean, and the mean before the first.
 _WEIGHT, _FIRST = 0.1, 0.5
 

@@ -10,8 +10,6 @@ from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InternalError
 from relayout_api.schemas import BackendInfo, BackendList, OptionInfo
 
-__all__ = ["installed_backends"]
-
 
 def installed_backends() -> bytes:
     """The answer about the installed backends, in JSON. Raises InternalError."""

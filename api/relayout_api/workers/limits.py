@@ -7,8 +7,6 @@ import resource
 import signal
 import sys
 
-__all__ = ["die_with_parent", "limit_cpu", "limit_memory", "no_core_dump"]
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -24,8 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-__all__ = ["Answer", "Content", "Events", "Files", "Form", "Parts", "Received", "Task", "receive"]
-
 Form = Literal["json", "bytes", "parts"]
 # The place of the header in the file, and its size.
 _PLACE = struct.Struct("<QQ")

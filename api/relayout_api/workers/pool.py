@@ -18,8 +18,6 @@ from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Answer, Content, Received, Task, receive
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 
-__all__ = ["Pool", "WorkerDiedError", "death"]
-
 _log = logging.getLogger("relayout_api")
 
 # A worker is replaced after so many tasks, so that what a task leaves behind does not add up.

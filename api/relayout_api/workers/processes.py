@@ -16,8 +16,6 @@ from typing import Literal
 
 import anyio
 
-__all__ = ["Cause", "End", "Template", "TemplateError", "WorkerProcess"]
-
 _STDERR_KEPT = 16 << 10
 _ENVIRONMENT = {
     # Threads of the linear algebra libraries: a fork has only the one that forks, and a worker has one processor.

@@ -12,8 +12,6 @@ from relayout_api.problems import RefusedError
 from relayout_api.workers.limits import limit_memory
 from relayout_api.workers.messages import Answer, Events, Parts, Task
 
-__all__ = ["perform", "warm"]
-
 
 def perform(task: Task, parts: Parts, events: Events = lambda event: None) -> Answer:
     """The answer to a request, within its memory limit. Raises only RelayoutErrors."""

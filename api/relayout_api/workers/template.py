@@ -20,8 +20,6 @@ import traceback
 
 from relayout_api.workers.limits import die_with_parent
 
-__all__ = ["main"]
-
 # The unit of ru_maxrss.
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 

@@ -51,8 +51,6 @@ from relayout_api.workers.messages import Answer, Content, Events, Parts, Task
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["WORK"]
-
 # The solver's share of the server's time limit.
 _SEARCH_SHARE = 0.6
 _LEGALIZE_STAGES = ("read", "requirements", "solve", "rewrite", "check", "write")

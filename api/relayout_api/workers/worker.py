@@ -13,8 +13,6 @@ from relayout_api.workers.limits import limit_cpu, no_core_dump
 from relayout_api.workers.messages import Content, Task, receive
 from relayout_api.workers.tasks import perform
 
-__all__ = ["work"]
-
 # Improving solutions within this time of the last one are left out; the answer has the best.
 _LEAST_SECONDS_BETWEEN_EVENTS = 0.1
 # A solver may use several processors, and the server kills a worker that is late; this limit is for a server that died.

@@ -23,8 +23,6 @@ from relayout_backends.tpu.strided_convolution import strided_convolution
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Tpu"]
-
 
 class Tpu(Nhwc):
     """Channels last; convolutions of few channels over blocks of their image where that is cheaper.

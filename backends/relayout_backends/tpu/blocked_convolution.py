@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from relayout.backend import Writing
 
-__all__ = ["BlockedConvolution", "over", "over_blocks"]
-
 LANES = 128
 """The channels that a matrix unit contracts, and those that it produces, at a time; missing ones are zeros."""
 SLICE_READS_INPUTS_SINCE = 10

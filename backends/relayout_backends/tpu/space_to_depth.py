@@ -18,8 +18,6 @@ from itertools import chain
 from math import gcd, lcm, prod
 from typing import Any
 
-__all__ = ["BlockedAxis", "blocked_axis", "blocks_of", "kernel_steps"]
-
 LARGEST_BLOCK = 64
 """Patches of vision transformers are 32 wide and less."""
 

@@ -13,8 +13,6 @@ from relayout.ops.operand_roles import spatial_letters
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["StridedConvolution", "padding", "strided_convolution"]
-
 UNKNOWN_BATCH = 1
 
 _NEVER_KNOWN = frozenset({"DequantizeLinear"})

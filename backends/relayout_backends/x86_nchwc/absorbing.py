@@ -14,8 +14,6 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
-__all__ = ["ACTIVATIONS", "Affine", "Channels", "Vector", "activation_of", "affine_of", "has_data"]
-
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 Affine = tuple[Vector | None, Vector | None]
 """A factor and an offset for each channel, in the blocks' order; None for no change."""

@@ -32,8 +32,6 @@ from relayout_backends.x86_nchwc.shapes import is_dequantized
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["X86Nchwc"]
-
 _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
     "AveragePool": pool,
     "BatchNormalization": normalization,

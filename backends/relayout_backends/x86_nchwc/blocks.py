@@ -22,8 +22,6 @@ from relayout.model.runtime import import_onnxruntime
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["DOMAIN", "SIZES", "Blocks", "block_of", "blocked_way", "probe", "zeros_after"]
-
 DOMAIN = "com.microsoft.nchwc"
 SIZES = (8, 16)
 

@@ -21,8 +21,6 @@ from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["ATTRIBUTES", "convolutions"]
-
 ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
 
 

@@ -6,8 +6,6 @@ and the bytes that a reorder reads and writes in a nanosecond, between those of 
 
 from __future__ import annotations
 
-__all__ = ["POOL", "SCATTERED", "multiplying", "multiplying_depthwise", "multiplying_transposed"]
-
 BYTES_PER_NANOSECOND = 30
 
 PLAIN, BLOCKED = 25, 20

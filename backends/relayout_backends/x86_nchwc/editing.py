@@ -9,8 +9,6 @@ import onnx_ir as ir
 
 from relayout.backend import DEVICE_KEY
 
-__all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
-
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 

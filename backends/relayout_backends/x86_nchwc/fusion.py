@@ -22,8 +22,6 @@ from relayout_backends.x86_nchwc.kernels import can_be_scaled, scaled
 from relayout_backends.x86_nchwc.scaling import scale_by_convolutions
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
-__all__ = ["fuse"]
-
 
 def fuse(model: ir.Model, device: str) -> bool:
     """Fuse into each blocked convolution of `model` the operators after it that only it feeds; whether any were.

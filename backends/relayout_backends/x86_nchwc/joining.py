@@ -20,8 +20,6 @@ from relayout_backends.x86_nchwc.shapes import is_float, numbers
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["concatenation", "slicing", "splitting"]
-
 _CHANNELS = 1
 
 

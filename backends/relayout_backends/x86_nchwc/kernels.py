@@ -16,8 +16,6 @@ from relayout_backends.x86_nchwc.absorbing import Vector, has_data
 from relayout_backends.x86_nchwc.editing import Editing
 from relayout_backends.x86_nchwc.shapes import constant, extents, is_known
 
-__all__ = ["can_be_scaled", "scaled"]
-
 
 def can_be_scaled(kernel: ir.Value | None) -> bool:
     """Whether a kernel can be multiplied before the model runs."""

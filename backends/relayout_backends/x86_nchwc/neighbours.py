@@ -9,8 +9,6 @@ import onnx_ir as ir
 
 from relayout.model.constants import known_result
 
-__all__ = ["maker", "readers"]
-
 _MOVES = frozenset(
     {
         "DepthToSpace",

@@ -13,8 +13,6 @@ from relayout_backends.x86_nchwc.shapes import channels_of, extents, is_float_im
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["normalization"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -13,8 +13,6 @@ from relayout_backends.x86_nchwc.shapes import is_known, volume
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["order_cost"]
-
 _SIZE = 4
 """The bytes of an element, assumed to be float32."""
 

@@ -12,8 +12,6 @@ from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["global_pool", "plain_penalty", "pool", "upsampling"]
-
 _ATTRIBUTES = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
 
 

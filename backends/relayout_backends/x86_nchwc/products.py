@@ -22,8 +22,6 @@ from relayout_backends.x86_nchwc.shapes import is_float, is_known, volume
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["products"]
-
 _DOMAIN = "com.microsoft"
 _FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 """Whether the last two axes are swapped, and whether the batch follows the first axis."""

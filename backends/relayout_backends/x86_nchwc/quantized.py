@@ -18,8 +18,6 @@ from relayout_backends.x86_nchwc.shapes import attributes, volume
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["order_cost_of_quantized", "quantized"]
-
 _DOMAIN = "com.microsoft"
 _IN_EITHER_ORDER = ("QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool")
 _ATTRIBUTES = (*ATTRIBUTES, "group")

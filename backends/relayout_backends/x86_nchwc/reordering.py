@@ -15,8 +15,6 @@ from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks, zeros_after
 from relayout_backends.x86_nchwc.costs import SCATTERED
 from relayout_backends.x86_nchwc.shapes import UNKNOWN
 
-__all__ = ["reordering", "scattering"]
-
 _FLOAT = 4
 """The size of an element of the only type that the operators take."""
 

@@ -16,8 +16,6 @@ from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.editing import Editing, sources
 from relayout_backends.x86_nchwc.shapes import constant
 
-__all__ = ["scale_by_convolutions"]
-
 
 def scale_by_convolutions(editing: Editing) -> None:
     """Replace each operator that scales or shifts the channels of blocks by a depthwise convolution."""

@@ -16,19 +16,6 @@ from relayout.model.tensor_sizes import USUAL, first_axis
 from relayout.ops.node_reader import constant_tensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
-__all__ = [
-    "attributes",
-    "channels_of",
-    "constant",
-    "extents",
-    "is_dequantized",
-    "is_float",
-    "is_float_image",
-    "is_known",
-    "numbers",
-    "volume",
-]
-
 # onnxruntime fuses it with its neighbours into quantized operators.
 _NEVER_KNOWN = frozenset({"DequantizeLinear"})
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from relayout.backend.calls import ask
     from relayout.backend.composite import Assignment, Composite, Device, Nodes
     from relayout.backend.interface import (
-        DEVICE_KEY,
-        WRITTEN_KEY,
         Backend,
         Implementation,
         OperatorBody,
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from relayout.backend.loading import load_backend
     from relayout.backend.registry import find_backends
     from relayout.backend.rewriting import Extents, Rewrite, Writing
+    from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
     from relayout.ops.operand_roles import (
         DATA,
         KERNEL,
@@ -45,12 +44,12 @@ _EXPORTS = {
     "relayout.backend.calls": "ask",
     "relayout.backend.composite": "Assignment Composite Device Nodes",
     "relayout.backend.interface": """
-        Backend Implementation DEVICE_KEY OperatorBody Reordering TensorType Violation WRITTEN_KEY axis_count
-        element_size rank_of
+        Backend Implementation OperatorBody Reordering TensorType Violation axis_count element_size rank_of
     """,
     "relayout.backend.loading": "load_backend",
     "relayout.backend.registry": "find_backends",
     "relayout.backend.rewriting": "Extents Rewrite Writing",
+    "relayout.layout.metadata_keys": "DEVICE_KEY WRITTEN_KEY",
     "relayout.ops.operand_roles": """
         DATA KERNEL OTHER has_roles input_role kernel_input own_layout result_role spatial_letters spell written_node
     """,

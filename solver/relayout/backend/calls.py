@@ -34,25 +34,6 @@ from relayout.ops.operand_roles import OWN_DOMAIN, operand_letters
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = [
-    "MAX_COST",
-    "ask",
-    "ask_order_cost",
-    "conversion_cost_of",
-    "conversion_of",
-    "conversion_operators_of",
-    "finished_by",
-    "is_met_by",
-    "opaque_values_of",
-    "operator_body_of",
-    "operator_layouts_of",
-    "prepared_by",
-    "supported_by",
-    "transfer_cost_of",
-    "violations_of",
-    "warnings_about",
-]
-
 MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 

@@ -33,8 +33,6 @@ from relayout.ops.logical_node import logical, node_name, without_layouts
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Assignment", "Composite", "Device", "Nodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Nodes:

@@ -52,8 +52,6 @@ from relayout.ops.operand_roles import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
-
 _NO_CONDITION = TensorCondition()
 
 

@@ -25,8 +25,6 @@ from relayout.backend.declarative_schema import (
 from relayout.errors import BackendError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
 
-__all__ = ["MAX_BYTES", "KeyPath", "check_table", "line_of", "place_of", "read_table"]
-
 MAX_BYTES = 1 << 20
 """How large a file may be."""
 

@@ -27,20 +27,6 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import DATA, KERNEL, has_role, spell
 
-__all__ = [
-    "NAME",
-    "PATTERN",
-    "AssignTable",
-    "BackendTable",
-    "Condition",
-    "DeviceTable",
-    "Range",
-    "Rule",
-    "TensorCondition",
-    "Way",
-    "onnx_operators",
-]
-
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
 PATTERN = r"^[A-Za-z0-9_.*?]+$"
 

@@ -11,8 +11,6 @@ from traceback import walk_tb
 from relayout.backend.interface import Backend
 from relayout.errors import BackendError, LayoutRankError, LayoutSyntaxError, RelayoutError
 
-__all__ = ["failure_text", "guarded", "may_be_written", "shown", "shown_path", "wrong_answer"]
-
 
 @contextmanager
 def guarded(backend: Backend, hook: str, where: object = "", expected: str = "") -> Iterator[None]:

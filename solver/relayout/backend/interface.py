@@ -24,26 +24,10 @@ from typing import TYPE_CHECKING, TypeGuard
 from relayout.backend.rewriting import Rewrite
 from relayout.layout.extensions import Found
 from relayout.layout.layout import COMMON, Layout
-from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
-
-__all__ = [
-    "DEVICE_KEY",
-    "MOVES",
-    "WRITTEN_KEY",
-    "Backend",
-    "Implementation",
-    "Reordering",
-    "TensorType",
-    "Violation",
-    "axis_count",
-    "element_size",
-    "is_backend",
-    "rank_of",
-]
 
 MOVES = frozenset(["Constant", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
 """The operators that only move or hold data. Every device runs them."""

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from relayout.backend.interface import Backend, Implementation
 
-__all__ = ["Kept", "ask_once"]
-
 _T = TypeVar("_T")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from relayout.backend.declarative_reader import KeyPath
     from relayout.backend.declarative_schema import BackendTable
 
-__all__ = ["load_backend"]
-
 _FILES = (".toml", ".json")
 
 

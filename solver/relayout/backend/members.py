@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from relayout.backend.failures import guarded, shown, wrong_answer
 from relayout.backend.interface import Backend
 
-__all__ = ["answers_by_type", "check_members", "is_default", "is_pure", "misspelt_hooks", "prices_by_traffic"]
-
 _OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
     "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "

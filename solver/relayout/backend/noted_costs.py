@@ -22,8 +22,6 @@ from relayout.layout.metadata_keys import DEVICE_KEY, NODE_COST_KEY
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["note_cost", "noted_cost"]
-
 _VIEWS = MOVES - {"Constant", "Pad", "Slice"}
 """The operators that a second run takes as a part of conversions, so that it charges no cost for them."""
 

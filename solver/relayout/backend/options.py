@@ -20,8 +20,6 @@ from msgspec import Struct
 from relayout.errors import BackendError, UnknownOptionError, did_you_mean
 from relayout.model.graph_json.json_text import parse_json
 
-__all__ = ["BackendOption", "check_options", "fits", "in_words", "option_value", "options_of"]
-
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 

@@ -19,8 +19,6 @@ from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
 from relayout.errors import BackendError
 
-__all__ = ["import_backend", "is_code"]
-
 
 def is_code(spec: str) -> bool:
     """Whether a backend's name says where its class is: `acme.py`, `acme.py:Acme`, `acme.layouts:Acme`.

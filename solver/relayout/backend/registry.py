@@ -23,8 +23,6 @@ from relayout.backend.members import check_members
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError, did_you_mean
 
-__all__ = ["Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
-
 GROUP = "relayout.backends"
 
 

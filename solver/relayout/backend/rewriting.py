@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
-__all__ = ["Extents", "Rewrite", "Writing"]
-
 Extents = Sequence[int | str | None]
 """A shape: each extent is an int, a symbol's name, or None if unknown."""
 

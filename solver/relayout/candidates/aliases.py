@@ -28,8 +28,6 @@ from relayout.ops import (
     region_edges_of,
 )
 
-__all__ = ["collect_tensors"]
-
 _ELIDABLE = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 

@@ -23,31 +23,6 @@ from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Edit, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 from relayout.ops.logical_node import node_name
 
-__all__ = [
-    "Alternative",
-    "BoundaryLowering",
-    "FixedLowering",
-    "FreeLowering",
-    "Lowering",
-    "NodeAlternatives",
-    "NodePorts",
-    "OperandDims",
-    "Port",
-    "axis_numbers",
-    "best_alternatives",
-    "in_source",
-    "input_dims",
-    "is_parameter",
-    "label_of",
-    "noted_orders",
-    "of_one_operand",
-    "ports_of",
-    "region_edge_ports",
-    "with_alternatives",
-    "without_tiles",
-]
-
-
 Thing = TypeVar("Thing")
 
 OperandDims = tuple[MemoryFormat | None, ...]

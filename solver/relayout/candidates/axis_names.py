@@ -36,9 +36,6 @@ from relayout.ops import (
 )
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["AxisNames", "KnownNames", "OperandNames", "filled_names", "own_names"]
-
-
 _OperandAxis = tuple[int, int]
 """An operand among all of a node, and one of its axes."""
 _Joined = tuple[Sequence[_OperandAxis], Sequence[_OperandAxis]]

@@ -18,8 +18,6 @@ from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, is_padded, is_whole
 from relayout.ops import Free, Shared, extents_of
 
-__all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle", "permuted_together"]
-
 _Member = tuple[bool, int, int]
 
 

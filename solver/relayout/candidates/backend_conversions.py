@@ -13,18 +13,6 @@ from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Extent, MemoryFormat, atom_extent, boxes_of, with_units
 
-__all__ = [
-    "ConversionEnd",
-    "ConversionQuery",
-    "Transposition",
-    "base_format",
-    "conversion_end",
-    "conversion_query",
-    "most_stated_cost",
-    "native_conversion",
-    "transposition",
-]
-
 
 class ConversionQuery(NamedTuple):
     """A conversion from layout `source` to layout `target`; a dimension of axes without names is `*`."""

@@ -37,15 +37,6 @@ from relayout.ops import NO_EDIT, Axes, Edit, Free, Listed, OperatorClass, Regio
 from relayout.ops.logical_node import is_packed, lies_as
 from relayout.ops.operand_roles import operand_letters
 
-__all__ = [
-    "Requirement",
-    "RequirementChecker",
-    "crossing_requirements",
-    "has_no_rewrite",
-    "has_requirement",
-    "unmet_packed",
-]
-
 _kept: Kept[tuple[Implementation, ...]] = Kept()
 
 

@@ -20,16 +20,6 @@ from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, Box, MemoryFormat, boxes_of
 
-__all__ = [
-    "Produced",
-    "boxed",
-    "lacking_conversions",
-    "produced_formats",
-    "reachable",
-    "with_black_boxes",
-    "without_unreachable",
-]
-
 
 def with_black_boxes(
     choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], port_dims: Sequence[Dims | None]

@@ -35,8 +35,6 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, source_order, with_units
 from relayout.ops.operand_roles import data_letters
 
-__all__ = ["Boundary", "capped_tensors", "coupled_formats", "list_boundary", "order_texts", "orders_of", "set_boundary"]
-
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
 

@@ -15,8 +15,6 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 
-__all__ = ["ANY", "boundary_layouts", "coupled_names", "is_tiled_layout", "is_wildcard", "misfit", "order_named"]
-
 ANY = "any"
 
 

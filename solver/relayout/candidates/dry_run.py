@@ -23,8 +23,6 @@ from relayout.layout.memory_format import Atom
 from relayout.model.emit import attribute_of
 from relayout.ops import Axes, Edit, Free, Listed, Replacement, extents_of, regrouped
 
-__all__ = ["ChosenOrder", "DryRun", "listed_node"]
-
 Places = Sequence[Axes]
 
 

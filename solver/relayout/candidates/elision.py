@@ -22,8 +22,6 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_exten
 from relayout.layout.view import View
 from relayout.ops import Axes, Free, Relabel, free
 
-__all__ = ["Elision", "elision_of"]
-
 
 class Elision(Struct, frozen=True):
     """The pieces that both sides have in common. `rule` allows them in any order; `operands` maps them to the two

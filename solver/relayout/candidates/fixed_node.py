@@ -17,8 +17,6 @@ from relayout.layout.memory_format import order_of
 from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
 from relayout.ops.operand_roles import data_letters, operand_letters
 
-__all__ = ["node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
-
 Thing = TypeVar("Thing")
 
 

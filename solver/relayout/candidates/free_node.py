@@ -24,8 +24,6 @@ from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order
 from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
 from relayout.ops.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing", "known_elements", "operand_dims", "operands_on", "order_of_constant"]
-
 Pricing = Callable[[ir.Shape], int]
 """The number of elements of a shape, with estimates for symbolic dims."""
 Answer = tuple[Requirement, FreeLowering, int]

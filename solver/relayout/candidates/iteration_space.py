@@ -23,8 +23,6 @@ from relayout.layout.memory_format import (
 from relayout.layout.view import View
 from relayout.ops import Axes, AxisTraits, Free
 
-__all__ = ["IndexingMaps", "indexing_maps", "unit_axis_insertions"]
-
 InsertionRule = Callable[[Axes, int], int | None]
 
 

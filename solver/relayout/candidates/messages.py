@@ -9,8 +9,6 @@ from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError, first_few
 from relayout.layout.memory_format import Atom, BlackBoxFormat, MemoryFormat, with_units
 
-__all__ = ["contradiction", "format_text", "operand_name", "relaxed", "required"]
-
 
 def operand_name(index: int, *, is_result: bool) -> str:
     """The operand's name in messages."""

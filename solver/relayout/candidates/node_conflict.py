@@ -24,8 +24,6 @@ from relayout.ops import extents_of
 from relayout.ops.operand_roles import operand_letters
 from relayout.solve.conflict import minimal
 
-__all__ = ["Trial", "unmet"]
-
 Trial = Callable[[Sequence[Implementation]], NodeAlternatives]
 """The node with its alternatives if the backend stated these implementations instead."""
 

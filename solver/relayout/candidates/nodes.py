@@ -74,8 +74,6 @@ from relayout.model.tensor_sizes import assumed_extents, tensor_bytes
 from relayout.ops import NO_EDIT, Axes, Fixed, Free, Listed, RegionEdge, Relabel, Rule, graphs_of
 from relayout.ops.named_axes import operand_by_operand
 
-__all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
-
 _ANY = Layout.any(0)
 _Lowerings = Sequence[tuple[Requirement, FixedLowering]]
 _kept: Kept[NodeSeed] = Kept()

@@ -19,8 +19,6 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.memory_format import MemoryFormat, normal_form, source_order
 from relayout.ops import Axes
 
-__all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "OrderSeed", "Seed", "propagate"]
-
 FORMATS_PER_TENSOR = 512
 """Propagation adds formats to a tensor up to this number, above the 120 orders of a tensor of rank 5, and the
 several hundred formats that windows and masks of tokens give."""

@@ -17,8 +17,6 @@ from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.ops import OperatorClass, is_read
 
-__all__ = ["RepresentativeNames", "representative_key", "representative_of"]
-
 
 class RepresentativeNames(OperandNames):
     """The axis names of a representative's operands: those of the operands of a node that it is like."""

@@ -23,8 +23,6 @@ from relayout.candidates.propagation import propagate
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.model.constants import remembering_constants
 
-__all__ = ["Requirements", "collect_requirements"]
-
 
 class Requirements(Struct, frozen=True, eq=False):
     """Every choice of a graph and its subgraphs, with the analysis results to interpret them.

@@ -19,8 +19,6 @@ from relayout.layout.terms import dividend_of, term_of
 from relayout.layout.view import View
 from relayout.ops import Free, Relabel, Rule
 
-__all__ = ["SplitAxes"]
-
 
 class SplitAxes(Struct, eq=False):
     """The axes split so far, while `graph` is walked: `tensors`, `operands` and `rules` are those found so far, and a

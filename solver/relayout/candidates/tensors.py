@@ -17,8 +17,6 @@ from relayout.layout.memory_format import Box, Extent, MemoryFormat, boxes_of, s
 from relayout.layout.view import View
 from relayout.ops import OperatorClass, RegionEdge, Relabel, Rule
 
-__all__ = ["Operand", "Tensor", "Tensors"]
-
 
 class Tensor(Struct, frozen=True, eq=False):
     """One tensor in memory: its base value, and the extents of its axes. `constant`: known before the model runs.

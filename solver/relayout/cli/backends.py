@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from relayout.testing.checks import BackendReport, Fault
     from relayout.testing.description import NodeRequirement
 
-__all__ = ["backends"]
-
 WIDTH = 100
 _Name = Annotated[
     str,

@@ -21,8 +21,6 @@ from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
 from relayout.report.text_table import padded
 
-__all__ = ["batch"]
-
 
 @with_options("batch")
 def batch(

@@ -11,8 +11,6 @@ from typing import Any
 from relayout.cli.batch_work import JOURNAL, Done, Item, key_of
 from relayout.cli.exit_status import DONE
 
-__all__ = ["Journal"]
-
 
 def _key_now(item: Item) -> str | None:
     """The key of a model, or None where it cannot be read, as the work itself says."""

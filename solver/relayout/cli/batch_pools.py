@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
     from pebble import ProcessPool
 
-__all__ = ["on_cluster", "one_by_one", "preload", "processes"]
-
 # The modules that every worker needs, imported once in the process that the workers are forked from.
 _PRELOADED = [
     "relayout.backend.loading",

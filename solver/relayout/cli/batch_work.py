@@ -18,8 +18,6 @@ from relayout.errors import InputError
 if TYPE_CHECKING:
     from relayout.report.schema import Report
 
-__all__ = ["JOURNAL", "Done", "Item", "key_of", "legalize_item", "legalize_sent", "pack", "table_of"]
-
 JOURNAL = ".relayout-batch.jsonl"
 """The name of the journal, in the folder of the legal models."""
 

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["VERBS", "app", "verb_named"]
-
 VERBS = ("legalize", "verify", "explain", "inspect", "layout", "batch", "backends", "serve")
 """The verbs in the order of the help. Each is in the module of its name."""
 

@@ -11,8 +11,6 @@ from contextlib import suppress
 
 from relayout.model.collector import collector_paused
 
-__all__ = ["main", "run"]
-
 
 def run() -> int:
     """`main` for a process of its own, which ends with it: the return value is the process's exit status."""

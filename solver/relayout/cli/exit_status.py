@@ -11,18 +11,6 @@ from relayout.cli.terminal import print_status
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
 from relayout.options import in_flags
 
-__all__ = [
-    "BAD_INPUT",
-    "DONE",
-    "FAULT",
-    "FINDINGS",
-    "INTERRUPTED",
-    "OUT_OF_TIME",
-    "describe",
-    "show_traceback",
-    "status_of",
-]
-
 DONE, FINDINGS, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, FAULT = range(6)
 INTERRUPTED = 130
 

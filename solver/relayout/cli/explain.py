@@ -15,8 +15,6 @@ from relayout.cli.output_files import STDOUT, check_files, report_formats, write
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 
-__all__ = ["explain"]
-
 
 @with_options("explain")
 def explain(

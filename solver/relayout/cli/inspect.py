@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from relayout.report.inspection.schema import Inspection
 
-__all__ = ["TOP", "Top", "inspect"]
-
 TOP = 20
 Top = Annotated[
     int, typer.Option("--top", metavar="N", min=1, help="Print at most N entries of a list, the dearest first.")

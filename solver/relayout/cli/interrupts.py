@@ -17,8 +17,6 @@ from typing import Self
 
 from relayout.cli.exit_status import INTERRUPTED
 
-__all__ = ["Interrupts"]
-
 
 class Interrupts:
     """Within the context, Ctrl-C raises KeyboardInterrupt in the main thread. If `at_once` is set, it calls `last` and

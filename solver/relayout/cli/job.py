@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
-__all__ = [
-    "STDIN",
-    "STEPS",
-    "backend_of",
-    "check_dims_of_folder",
-    "legalize_file",
-    "naming",
-    "read_file",
-    "save",
-    "source_at",
-]
-
 STDIN = Path("-")
 
 # read, requirements, solve, rewrite, check, write

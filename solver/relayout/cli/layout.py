@@ -14,8 +14,6 @@ from relayout.report.text_table import aligned
 if TYPE_CHECKING:
     from relayout.layout.layout import Layout
 
-__all__ = ["layout"]
-
 _NATIVE = ("NCW", "NCHW", "NCDHW", "OIW", "OIHW", "OIDHW")
 
 

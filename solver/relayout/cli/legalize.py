@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from relayout.model.io import Source
     from relayout.report.schema import Report
 
-__all__ = ["legalize"]
-
 Output = Annotated[
     Path | None,
     typer.Option(

@@ -10,8 +10,6 @@ from typing import Any
 from relayout.cli.terminal import print_status
 from relayout.errors import InputError, UsageError
 
-__all__ = ["arrays_in", "check_no_folder", "model_files"]
-
 
 def check_no_folder(model: Path, hint: str) -> None:
     """Raise UsageError for a folder where a model is expected."""

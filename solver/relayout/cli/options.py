@@ -16,8 +16,6 @@ from relayout.cli.terminal import results_alone
 from relayout.errors import UsageError
 from relayout.options import Option, Options, given_options, options_of
 
-__all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "layouts_by_operator", "with_options"]
-
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])(?![^{]*})")
 
 Model = Annotated[

@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from relayout.report.results import Results
     from relayout.report.schema import Report
 
-__all__ = [
-    "STDOUT",
-    "check_files",
-    "check_output",
-    "is_stdout",
-    "put",
-    "report_formats",
-    "write_report",
-    "write_reports",
-]
-
 # The suffixes of reports that differ from the names of their formats.
 SUFFIXES = {"md": "markdown", "txt": "text", "xml": "junit"}
 STDOUT = Path("-")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["processors"]
-
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 

@@ -19,8 +19,6 @@ from relayout.errors import OutOfTimeError, RelayoutError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Bar"]
-
 PATIENCE = 1.0
 GRACE = 5.0
 # Steps without side effects that mostly run native code: Ctrl-C ends the process there at once.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from relayout.legalization import Outcome
     from relayout.model.io import Source
 
-__all__ = ["KEY", "legalize_remotely"]
-
 KEY = "RELAYOUT_KEY"
 """The variable with the API key or bearer token for the server."""
 

@@ -13,8 +13,6 @@ from relayout.cli.terminal import print_data, print_status
 from relayout.errors import UsageError
 from relayout.report.text_table import aligned
 
-__all__ = ["serve"]
-
 serve = typer.Typer(invoke_without_command=True, add_completion=False, rich_markup_mode=None)
 keys = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
 serve.add_typer(keys, name="keys")

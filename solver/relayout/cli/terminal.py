@@ -12,16 +12,6 @@ from typing import TextIO
 
 from relayout.errors import UsageError
 
-__all__ = [
-    "prepare_streams",
-    "print_bytes",
-    "print_data",
-    "print_result",
-    "print_status",
-    "results_alone",
-    "results_stream",
-]
-
 # Names come from files: a control character is shown as its code.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # A name with a line break in it may begin a line as a command to the runner of a CI begins: its first character is

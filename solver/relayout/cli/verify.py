@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from relayout.report.results import ModelResult, Results
     from relayout.report.schema import Report
 
-__all__ = ["finding_lines", "verify"]
-
 # read, verify
 STEPS = 2
 Models = Annotated[

@@ -34,8 +34,6 @@ from relayout.client.protocol import (
 from relayout.errors import RelayoutError
 from relayout.options import check_names
 
-__all__ = ["AsyncClient", "Transport"]
-
 
 class Transport(Protocol):
     """The part of a client that waits: sends requests, reads streams and sleeps."""

@@ -30,28 +30,6 @@ from relayout.options import check_names, options_of
 if TYPE_CHECKING:
     from relayout.report.schema import Report
 
-__all__ = [
-    "Backend",
-    "Body",
-    "Event",
-    "Inputs",
-    "Job",
-    "Model",
-    "Progress",
-    "Result",
-    "body_of",
-    "checked",
-    "content_of",
-    "data_of",
-    "headers_of",
-    "http_of",
-    "job_of",
-    "pause",
-    "pause_after",
-    "result_of",
-    "unreachable",
-]
-
 Model = str | os.PathLike[str] | bytes | Mapping[str, Any]
 """A model: the path of an .onnx or .json file, ONNX bytes, or graph JSON."""
 

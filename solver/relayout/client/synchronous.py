@@ -16,8 +16,6 @@ import httpx_sse
 from relayout.client.asynchronous import AsyncClient
 from relayout.client.protocol import http_of
 
-__all__ = ["Client"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

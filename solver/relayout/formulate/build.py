@@ -24,8 +24,6 @@ from relayout.formulate.transfers import State, Stated, TransferChoices
 from relayout.layout.memory_format import MemoryFormat
 from relayout.solve.problem import Choice, Item, Problem, Use
 
-__all__ = ["build"]
-
 _Rows = tuple[tuple[int | None, ...], ...]
 
 MOST_REUSED = 10

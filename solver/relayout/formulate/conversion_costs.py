@@ -45,8 +45,6 @@ from relayout.layout.memory_format import (
 from relayout.model.operator_schema import takes_type
 from relayout.model.tensor_sizes import assumed_extents, padded_elements, tensor_bytes
 
-__all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
-
 
 class ConversionCost(Struct, frozen=True):
     """The cost of a conversion, the bytes that it reads and writes, the bytes of `padding` among them that no Transpose

@@ -13,8 +13,6 @@ from relayout.layout.conversion import are_nested, cuts_of, flat
 from relayout.ops import Axes, Free
 from relayout.solve.problem import Item, Use
 
-__all__ = ["coupling_items"]
-
 
 def coupling_items(requirements: Requirements) -> Iterator[Item]:
     """Items that couple the choices of one node: all of them with one device and implementation, and those of two

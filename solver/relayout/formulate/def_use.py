@@ -13,8 +13,6 @@ from relayout.errors import InternalError
 from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
 
-__all__ = ["DefUse", "TensorUse", "def_use_chains"]
-
 
 class TensorUse(Struct, frozen=True):
     """Port `port` of choice `choice`: one definition or use of a tensor."""

@@ -7,12 +7,10 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from relayout.backend.interface import DEVICE_KEY
 from relayout.candidates.alternatives import Alternative, NodeAlternatives, NodePorts
 from relayout.candidates.requirements import Requirements
 from relayout.layout.memory_format import MemoryFormat
-
-__all__ = ["annotated_device", "expand_devices"]
+from relayout.layout.metadata_keys import DEVICE_KEY
 
 _MOST_DEVICES = 4
 """An elided node with more possible devices gets a single one, because the sets would be too many."""

@@ -15,8 +15,6 @@ from relayout.formulate.objective import Scale
 from relayout.formulate.transfers import State
 from relayout.solve.problem import Problem
 
-__all__ = ["Formulation"]
-
 
 class Formulation(Struct, frozen=True):
     """A problem with its provenance.

@@ -19,8 +19,6 @@ from msgspec import Struct
 
 from relayout.errors import UsageError, option_text
 
-__all__ = ["OBJECTIVES", "Objective", "Scale", "objective_named"]
-
 LIMIT = 1 << 60
 
 

@@ -35,8 +35,6 @@ from relayout.ops import Axes, Free, Rule
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
-__all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
-
 
 class PlannedNode(NodeAlternatives, frozen=True, eq=True, kw_only=True):
     """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for

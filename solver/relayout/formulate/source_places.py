@@ -28,8 +28,6 @@ from relayout.formulate.plan import Plan, plan, plan_of
 from relayout.model.tensor_sizes import DimSizes, OpenExtent
 from relayout.solve.solver import Solution
 
-__all__ = ["Answer", "dearer_at_no_size"]
-
 _Product = tuple[OpenExtent, ...]
 """Extents that are computed while the model runs, one of each axis; empty for a known size."""
 

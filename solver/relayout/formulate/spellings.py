@@ -10,8 +10,6 @@ from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.memory_format import Atom, MemoryFormat, boxes_of, with_units
 
-__all__ = ["Spellings", "stated_spellings"]
-
 Spellings = tuple[tuple[MemoryFormat, tuple[MemoryFormat, ...]], ...]
 """Formats of a tensor, each with further spellings: the same memory with other atoms of extent 1."""
 

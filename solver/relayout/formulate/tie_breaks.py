@@ -22,8 +22,6 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import has_roles, native_role, own_layout
 
-__all__ = ["MOST_CHANGES", "changes"]
-
 MOST_CHANGES = 2
 """The most changes that an alternative counts as."""
 

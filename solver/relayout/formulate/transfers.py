@@ -21,8 +21,6 @@ from msgspec import Struct
 from relayout.solve.copies import copies_between
 from relayout.solve.problem import Choice, Item, Row, Use
 
-__all__ = ["State", "Stated", "Transfer", "TransferChoices", "Wanted"]
-
 Formats = tuple[int, ...]
 Wanted = Mapping[str, frozenset[int]]
 

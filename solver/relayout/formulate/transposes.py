@@ -21,8 +21,6 @@ from relayout.candidates.backend_conversions import Transposition
 from relayout.layout.conversion import are_nested, split_at, tiling_of
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
-__all__ = ["CutFormat", "Steps", "Transposes", "cheapest_steps"]
-
 _MOST_GROUPS = 5
 """Groups of factors that a Transpose moves in one step, where it is to be made in several."""
 

@@ -17,8 +17,6 @@ from math import gcd
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, boxes_of, padded_extent
 
-__all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for", "unbound"]
-
 
 def names_for(layout: Layout, letters: str | None, numbers: str) -> str | None:
     """The axis names by which `layout` is bound: `numbers` if the layout has numbers for names, else `letters`."""

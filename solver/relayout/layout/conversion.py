@@ -29,23 +29,6 @@ from relayout.layout.memory_format import (
 )
 from relayout.layout.terms import extent_term, product
 
-__all__ = [
-    "Dims",
-    "Stage",
-    "are_nested",
-    "cuts_nest",
-    "cuts_of",
-    "dims_shape",
-    "flat",
-    "moved_groups",
-    "moves",
-    "one_each",
-    "path",
-    "split_at",
-    "steps_of",
-    "tiling_of",
-]
-
 Dims = tuple[MemoryFormat, ...]
 
 

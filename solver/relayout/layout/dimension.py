@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from relayout.layout.extensions import ALIGNMENT, Extension, extension_of
 from relayout.layout.grammar_faults import extension_fault, name_fault, number
 
-__all__ = ["Dim"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dim:

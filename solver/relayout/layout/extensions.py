@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["ALIGNMENT", "EXTENSIONS", "TILE", "Extension", "Found", "extension_of"]
-
 
 class Found(NamedTuple):
     """One dimension of a tensor: its extent, a number of bytes that divides its stride, and the value of the extension

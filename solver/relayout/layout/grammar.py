@@ -31,8 +31,6 @@ from relayout.layout.grammar_faults import (
     orphan_fault,
 )
 
-__all__ = ["Dimensions", "read", "read_tvm"]
-
 Dimensions = list[tuple[str, tuple[str, ...]]]
 
 _SIZED = re.compile(r"([0-9]+)([a-z])")

@@ -12,24 +12,6 @@ from typing import NamedTuple
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.extensions import TILE, extension_of
 
-__all__ = [
-    "DIGITS",
-    "END",
-    "MAX_NUMBER",
-    "MAX_RANK",
-    "NAMES",
-    "NUMBERS",
-    "Fault",
-    "dims_fault",
-    "extension_fault",
-    "leading",
-    "name_fault",
-    "namespace_fault",
-    "number",
-    "number_fault",
-    "orphan_fault",
-]
-
 MAX_RANK = 8
 MAX_NUMBER = 2**63 - 1
 NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz*")

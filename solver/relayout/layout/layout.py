@@ -20,8 +20,6 @@ from relayout.layout.extensions import ALIGNMENT, EXTENSIONS, TILE, Extension
 from relayout.layout.grammar import read, read_tvm
 from relayout.layout.grammar_faults import dims_fault, name_fault, namespace_fault
 
-__all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layout:

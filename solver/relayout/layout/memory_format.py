@@ -19,24 +19,6 @@ from typing import NamedTuple
 
 from relayout.layout.terms import GENERATED, Term, quotient, rounded_down, term_of
 
-__all__ = [
-    "Atom",
-    "BlackBoxFormat",
-    "Box",
-    "Extent",
-    "MemoryFormat",
-    "atom_extent",
-    "boxes_of",
-    "is_padded",
-    "is_whole",
-    "normal_form",
-    "order_of",
-    "padded_extent",
-    "place_after_neighbour",
-    "source_order",
-    "with_units",
-]
-
 Extent = int | str | None
 """The length of an axis: an int, a symbol's name, or None if unknown."""
 

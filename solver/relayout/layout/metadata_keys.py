@@ -5,32 +5,6 @@ They are part of the file format and must not change: files of earlier versions 
 
 from __future__ import annotations
 
-__all__ = [
-    "ATOMS_KEY",
-    "BACKEND_KEY",
-    "BACKEND_OPTIONS_KEY",
-    "BLOCK_KEY",
-    "BOUNDARY_LAYOUT_KEY",
-    "BOUND_KEY",
-    "CHANNELS_KEY",
-    "CONVERSION_KEY",
-    "COST_KEY",
-    "DEVICE_KEY",
-    "EXTENTS_KEY",
-    "INLINED_KEY",
-    "LAYOUT_KEY",
-    "NODE_COST_KEY",
-    "OBJECTIVE_KEY",
-    "OPERAND_ORDERS_KEY",
-    "ORDER_KEY",
-    "SOURCE_HASH_KEY",
-    "SOURCE_KEY",
-    "TRANSFORM_KEY",
-    "VERSION_KEY",
-    "WRITTEN_FOR_KEY",
-    "WRITTEN_KEY",
-]
-
 LAYOUT_KEY = "relayout.layout"
 """On a value: its layout, with black boxes."""
 

@@ -28,20 +28,6 @@ from onnx_ir.serde import TensorProtoTensor
 from relayout.errors import InputError, InternalError
 from relayout.layout.metadata_keys import TRANSFORM_KEY
 
-__all__ = [
-    "AbsentTensor",
-    "RelaidTensor",
-    "Step",
-    "apply_step",
-    "check_steps",
-    "fault_of",
-    "is_one_of",
-    "relaid",
-    "shape_before",
-    "share",
-    "transform_of",
-]
-
 _T = TypeVar("_T")
 
 Step = Mapping[str, Any]

@@ -15,23 +15,6 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-__all__ = [
-    "GENERATED",
-    "NAME",
-    "Term",
-    "dividend_of",
-    "extent_term",
-    "factors_of",
-    "is_given",
-    "is_multiple",
-    "is_name",
-    "product",
-    "quotient",
-    "remainder_of",
-    "rounded_down",
-    "term_of",
-]
-
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
 

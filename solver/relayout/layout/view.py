@@ -16,8 +16,6 @@ from msgspec import Struct
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, is_whole, normal_form, source_order
 from relayout.layout.terms import Term, extent_term, product
 
-__all__ = ["View"]
-
 
 class _Range(NamedTuple):
     """Strides [lo, hi) of one axis are the strides [target_lo, target_hi) of axis `target`; hi 0: the axis's end."""

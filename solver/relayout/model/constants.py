@@ -24,8 +24,6 @@ import onnx_ir as ir
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["constant_values", "gives_constants", "hangs_on_constants", "known_result", "remembering_constants"]
-
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )

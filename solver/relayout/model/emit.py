@@ -23,8 +23,6 @@ _CONSTANTS_OF_ANY_TYPE = 9
 # Before this opset a 0 in the shape of a Reshape always copies a dimension; since then `allowzero` can say otherwise.
 _ZERO_IS_AN_EXTENT = 14
 
-__all__ = ["Emitter", "Physical", "attribute_of", "same_but_leading_units"]
-
 
 class Physical(Struct, frozen=True):
     """A value of the legal model, and the atoms of its dimensions.

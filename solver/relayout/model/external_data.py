@@ -15,8 +15,6 @@ from relayout.errors import InputError
 from relayout.layout.relaid_constant import RelaidTensor, SharedTensor, is_one_of
 from relayout.model.proto_graphs import nodes_inside, subgraphs_of
 
-__all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file", "loaded_whole"]
-
 
 class FileTensor(ir.LazyTensor):
     """A part of a file, mapped as long as an array of it exists.

@@ -13,8 +13,6 @@ from relayout.model.operator_schema import check_auto_pad, check_node
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, graphs_in
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
-__all__ = ["DEEPEST_SUBGRAPH", "Kind", "Surroundings", "check_body", "check_graph", "declare", "duplicate"]
-
 DEEPEST_SUBGRAPH = 24
 SMALL_TENSOR = 128
 """Tensor attributes up to this many bytes are checked once for all that are equal."""

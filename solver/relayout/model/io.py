@@ -49,23 +49,6 @@ from relayout.ops.node_reader import extents_of
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
 
-__all__ = [
-    "FORMATS",
-    "Declared",
-    "FileFormat",
-    "Source",
-    "declared_extents",
-    "is_read",
-    "read_model",
-    "read_without_outputs",
-    "reader_at_sizes",
-    "to_json",
-    "to_proto",
-    "warnings_of",
-    "write_model",
-    "write_whole",
-]
-
 Source: TypeAlias = "str | os.PathLike[str] | bytes | Parsed | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"

@@ -33,17 +33,6 @@ from relayout.ops.operand_roles import (
     spatial_letters,
 )
 
-__all__ = [
-    "OperandConversion",
-    "Signature",
-    "drop_unused",
-    "ensure_body",
-    "ensure_function",
-    "name_overloads",
-    "use_onnx_operator",
-    "with_bodies",
-]
-
 OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
 

@@ -27,8 +27,6 @@ from relayout.model.operator_schema import LAYOUT_PAIRS
 from relayout.model.proto_graphs import copied, extents_by_name, opset_of, replace_entries, subgraphs_of, value_names
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["PACKING", "deduce_permutations"]
-
 OPERATORS = {(domain, operator) for domain in ("", OWN_DOMAIN) for operator in ("Transpose", "layout_transform")}
 PACKING = (OWN_DOMAIN, "layout_transform")
 NAMES = frozenset(name for pair in LAYOUT_PAIRS for name in pair)

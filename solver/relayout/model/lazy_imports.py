@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
 
-__all__ = ["import_sympy_lazily"]
-
 
 class _Placeholder(ModuleType):
     def __getattr__(self, name: str) -> Any:

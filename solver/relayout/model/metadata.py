@@ -14,8 +14,6 @@ from relayout.layout.memory_format import Box
 from relayout.layout.metadata_keys import BACKEND_KEY, BACKEND_OPTIONS_KEY, LAYOUT_KEY
 from relayout.model.graph_json.json_text import parse_json
 
-__all__ = ["black_boxes_on", "record_backend", "recorded_backend"]
-
 
 def black_boxes_on(value: ir.Value) -> tuple[Box, ...]:
     """The black boxes by the value's own axes; empty if the metadata has no layout."""

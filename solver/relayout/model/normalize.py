@@ -34,8 +34,6 @@ from relayout.model.structure import OLDEST_OPSET, Structure, check_structure
 from relayout.ops.contributed import CONTRIBUTED
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = ["inline", "normalize"]
-
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 ONE_SIDED = "STFT"
 # Since then a Resize has either scales or sizes, and the other may be absent.

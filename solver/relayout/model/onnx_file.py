@@ -38,19 +38,6 @@ from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import is_absent
 from relayout.model.weights import is_small
 
-__all__ = [
-    "LARGEST_FILE",
-    "MOST_READ",
-    "Encoded",
-    "Parsed",
-    "encoded",
-    "parse",
-    "remove_unfinished",
-    "replace_file",
-    "write_inside",
-    "write_onnx",
-]
-
 MOST_READ = (1 << 31) - 1
 """The limit of protobuf on the bytes of one message."""
 

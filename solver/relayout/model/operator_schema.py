@@ -13,18 +13,6 @@ from msgspec import Struct
 from relayout.errors import InputError, did_you_mean, shortened
 from relayout.ops.operand_roles import OWN_DOMAIN
 
-__all__ = [
-    "LAYOUT_PAIRS",
-    "attribute_number",
-    "attribute_type",
-    "check_auto_pad",
-    "check_node",
-    "has_body",
-    "since",
-    "takes_type",
-    "type_variables",
-]
-
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single

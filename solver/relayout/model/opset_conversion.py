@@ -15,8 +15,6 @@ from relayout.model.proto_graphs import (
 )
 from relayout.model.structure import OLDEST_OPSET
 
-__all__ = ["is_lifted", "lifted"]
-
 
 def is_lifted(proto: onnx.ModelProto) -> bool:
     """Whether the model is older than what relayout reads."""

@@ -12,29 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-__all__ = [
-    "STANDARD_DOMAINS",
-    "attributes_of",
-    "branch_taken",
-    "copied",
-    "copy_fields",
-    "declared_values",
-    "dims_by_name",
-    "dims_in",
-    "extents_by_name",
-    "extents_in",
-    "graphs_in",
-    "graphs_inside",
-    "nodes_inside",
-    "opset_of",
-    "replace_entries",
-    "static_shape",
-    "subgraphs_of",
-    "tensor_of",
-    "unused_name",
-    "value_names",
-]
-
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.TensorProto, onnx.TypeProto)
 
 _NUMBERS = {

@@ -42,19 +42,6 @@ from relayout.model.structure import Structure, check_structure
 from relayout.model.weights import Weights, attach, detach, detach_from_model, load_small
 from relayout.ops import nested_graphs
 
-__all__ = [
-    "DECLARED_KEY",
-    "WARNINGS_KEY",
-    "Declared",
-    "Light",
-    "Opened",
-    "detached",
-    "model_from",
-    "normalized",
-    "with_input_shapes",
-    "without_output_shapes",
-]
-
 WARNINGS_KEY = "relayout.warnings"
 DECLARED_KEY = "relayout.declared"
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-__all__ = ["import_onnxruntime", "plain_session"]
-
 
 def import_onnxruntime() -> Any:
     """Import onnxruntime and return the module. Raises ImportError if it is not installed, or does not load.

@@ -16,8 +16,6 @@ from onnx_ir import serde
 
 from relayout.model.proto_graphs import replace_entries
 
-__all__ = ["QUANTIZATION", "model_of", "proto_of"]
-
 SMALL = 128
 """Nodes share equal tensors up to this many bytes as attributes."""
 

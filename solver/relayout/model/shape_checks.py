@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 
-__all__ = ["check_shapes"]
-
 FIRST_RESIZE_OF_SIZES = 11
 """The first opset in which a Resize has a region, and scales or sizes."""
 

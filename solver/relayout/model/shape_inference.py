@@ -38,8 +38,6 @@ from relayout.model.serialization import proto_of
 from relayout.model.tensor_types import check_type, is_absent, name_of_dtype
 from relayout.ops import graphs_of, nested_graphs
 
-__all__ = ["LARGEST_KEPT", "Weightless", "all_graphs", "infer_shapes", "is_onnx_to_blame", "without_weights"]
-
 ROUNDS = 16
 """At most so many times are the shapes of Loops' results inferred anew from each other."""
 

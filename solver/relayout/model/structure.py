@@ -17,8 +17,6 @@ from relayout.model.graph_structure import Kind, Surroundings, check_body, check
 from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 from relayout.model.tensor_types import check_text
 
-__all__ = ["OLDEST_OPSET", "Structure", "check_structure"]
-
 OLDEST_OPSET = 7
 LARGEST_INLINED = 1_000_000
 GRAPHS = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}

@@ -37,19 +37,6 @@ from relayout.ops import (
 )
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = [
-    "DYNAMIC",
-    "USUAL",
-    "Bounds",
-    "DimSizes",
-    "OpenExtent",
-    "assumed_extents",
-    "elements_of",
-    "first_axis",
-    "padded_elements",
-    "tensor_bytes",
-]
-
 BATCH = 1
 DYNAMIC = 64
 USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)

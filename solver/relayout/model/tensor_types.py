@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from relayout.errors import InputError, shortened
 
-__all__ = ["check_strings", "check_tensor", "check_text", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
-
 # The repeated field of the elements of each type if they are not raw bytes, and its entries for each element.
 _FIELDS = {
     "float_data": {"FLOAT": 1.0, "COMPLEX64": 2.0},

@@ -16,8 +16,6 @@ from relayout.ops import extents_of, nested_graphs
 from relayout.ops.logical_node import lies_as, logical
 from relayout.ops.operand_roles import operand_letters
 
-__all__ = ["names_in", "unpack"]
-
 
 def unpack(model: ir.Model, nodes: Iterable[ir.Node]) -> None:
     """Replace each packed operator by ONNX's own, which reads its operands after Reshapes and Transposes, in place.

@@ -16,12 +16,11 @@ from onnx_ir import serde
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor, is_one_of, share
+from relayout.model.dims.inference_placeholders import LARGEST_KEPT
 from relayout.model.external_data import Folder, adopt_external
 from relayout.model.proto_graphs import copy_fields, graphs_inside, nodes_inside
-from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
+from relayout.model.shape_inference import all_graphs
 from relayout.model.tensor_types import is_absent
-
-__all__ = ["Weights", "attach", "detach", "detach_from_model", "is_small", "load_small"]
 
 LARGEST_VECTOR_KEPT = 1 << 20
 FEW_ELEMENTS = 256

@@ -90,5 +90,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in _EXPORTS:
         names = vars(import_module(f"relayout.ops.{module}"))
-        globals().update({each: names[each] for each in names.get("__all__", ()) if each in __all__})
+        globals().update({each: names[each] for each in __all__ if each in names})
     return globals()[name]

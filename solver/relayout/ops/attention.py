@@ -9,8 +9,6 @@ from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
 from relayout.ops.rule import NO_EDIT, Listed, Replacement
 
-__all__: list[str] = []
-
 _HEADS_THIRD = (0, 2, 1, 3)
 _MERGED = ((0,), (1,), (2, 3))
 """The dimensions of that order, with one for the heads and the numbers of a head."""

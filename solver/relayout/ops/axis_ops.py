@@ -13,8 +13,6 @@ from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Decomposition, Edit, Free, free, position
 
-__all__ = ["along", "common_multiples", "without"]
-
 
 def along(
     node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False

@@ -27,8 +27,6 @@ from relayout.ops.rule import (
     free,
 )
 
-__all__ = ["gemm", "product_rule"]
-
 
 @row("contract", "MatMul")
 def matmul(node: Reading) -> Free:

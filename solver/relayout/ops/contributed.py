@@ -19,8 +19,6 @@ from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.registry import built_rule, row, row_for
 from relayout.ops.rule import Axes, Edit, Free, Listed, Rule, free
 
-__all__ = ["CONTRIBUTED", "Quantized", "quantized_form"]
-
 CONTRIBUTED = "com.microsoft"
 """The domain."""
 

@@ -16,8 +16,6 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout.ops.node_reader import NodeSnapshot, constant_tensor, is_read
 from relayout.ops.rule import Axes, DecompositionWriter
 
-__all__ = ["channelwise", "exponentiate", "is_channelwise", "normalise", "reduce_spatial"]
-
 Places = Sequence[tuple[int, ...]]
 
 

@@ -26,8 +26,6 @@ from relayout.ops.operand_roles import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["is_packed", "lies_as", "logical", "logical_order", "node_name", "without_layouts"]
-
 
 def node_name(node: ir.Node) -> str:
     """The name by which a node is known: its own, or else that of its first result; "" where both are left out."""

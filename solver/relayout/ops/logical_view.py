@@ -13,8 +13,6 @@ import onnx_ir as ir
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import LAYOUT_ATTRIBUTES, input_role, letters_of_role, own_layout, result_role
 
-__all__ = ["LogicalNode", "logical_view"]
-
 
 def logical_view(node: ir.Node) -> LogicalNode:
     """The logical node of an operator of the domain `relayout`. Raises InputError for an invalid layout attribute."""

@@ -11,8 +11,6 @@ from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.operand_roles import spatial_letters
 from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Fixed, Free, free
 
-__all__ = ["letters_of", "named", "native_letters", "operand_by_operand"]
-
 
 def operand_by_operand(rule: Free) -> Fixed:
     """The same operator as a rule with axis names for each operand, whose tiles need no common order of the space."""

@@ -15,20 +15,6 @@ from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 """The types of floats in which a node is decomposed; those of 16 bits are computed in 32."""
 
-__all__ = [
-    "FLOATS",
-    "NOTED_ORDER",
-    "NoRuleError",
-    "NodeSnapshot",
-    "Reading",
-    "constant_array",
-    "constant_tensor",
-    "extents_of",
-    "is_read",
-    "normal_axis",
-    "noted_order",
-]
-
 NOTED_ORDER = -1
 """The annotated order of the first result, among the constants that a rule reads."""
 

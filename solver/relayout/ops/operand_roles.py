@@ -16,30 +16,6 @@ from relayout.layout.layout import Layout
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = [
-    "DATA",
-    "KERNEL",
-    "LAYOUT_ATTRIBUTES",
-    "OPERATORS",
-    "OTHER",
-    "OWN_DOMAIN",
-    "data_letters",
-    "has_role",
-    "has_roles",
-    "input_role",
-    "is_transposed",
-    "kernel_input",
-    "letters_of_role",
-    "native_role",
-    "operand_letters",
-    "own_layout",
-    "result_role",
-    "spatial_letters",
-    "spell",
-    "tells_apart",
-    "written_node",
-]
-
 OWN_DOMAIN = "relayout"
 """The domain of operators whose operands lie in stated layouts. Each has a function that says what it computes."""
 

@@ -25,8 +25,6 @@ from relayout.ops.node_reader import (
 from relayout.ops.registry import built_rule, row_of
 from relayout.ops.rule import Rule
 
-__all__ = ["OperatorClass", "OperatorClasses"]
-
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _TYPES = (ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS)
 _MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS, *_TYPES)

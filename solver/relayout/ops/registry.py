@@ -11,8 +11,6 @@ from msgspec import Struct
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.rule import Rule
 
-__all__ = ["Row", "built_rule", "row", "row_for", "row_of", "rows", "rule_of"]
-
 Builder = Callable[[Reading], Rule]
 Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 

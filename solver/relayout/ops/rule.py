@@ -24,28 +24,6 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = [
-    "NO_EDIT",
-    "Axes",
-    "AxisTraits",
-    "Decomposition",
-    "DecompositionWriter",
-    "Edit",
-    "Fixed",
-    "Free",
-    "Listed",
-    "ListedAlternative",
-    "Relabel",
-    "Replacement",
-    "Rule",
-    "Shared",
-    "Traffic",
-    "free",
-    "outer_position",
-    "position",
-    "regrouped",
-]
-
 Axes = tuple[int, ...]
 """Axes of one operand or space, outermost first."""
 

@@ -15,17 +15,6 @@ from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.rule import Axes, Free, free
 
-__all__ = [
-    "RegionEdge",
-    "RegionPort",
-    "all_nodes",
-    "given_at",
-    "graphs_of",
-    "nested_graphs",
-    "read_at",
-    "region_edges_of",
-]
-
 # The members of an enum are slow to look up.
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 # Before this opset Scan has a batch axis and no axis attributes.

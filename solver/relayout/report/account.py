@@ -8,8 +8,6 @@ from relayout.formulate.objective import Objective
 from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.report.schema import Account, Charge, Entry
 
-__all__ = ["account_of", "proof_of"]
-
 
 def account_of(plan: Plan, objective: Objective, charges: Sequence[Charge]) -> Account:
     """The parts of `plan.cost(objective)`. `charges` are those of the plan's nodes: conversions that the source has

@@ -5,8 +5,6 @@ from __future__ import annotations
 from relayout.report.results import ModelResult, Results
 from relayout.report.text_table import how_many
 
-__all__ = ["render_github", "render_markdown"]
-
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 

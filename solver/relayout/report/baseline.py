@@ -13,8 +13,6 @@ from relayout.errors import InputError
 from relayout.model.graph_json.json_text import parse_json
 from relayout.report.schema import Finding, Report, Totals
 
-__all__ = ["against_baseline", "read_baseline"]
-
 RULE = "baseline"
 # Wrong numbers, or a comparison that was not made, stay errors whatever was there before.
 _KNOWN = "layout-requirement"

@@ -7,8 +7,6 @@ from typing import Any
 
 from relayout.report.schema import BoundaryValue
 
-__all__ = ["boundary_lines"]
-
 
 def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
     """The layout of each input and output that differs from the source's, or was set or freed."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from relayout.report.schema import Finding, Report, Totals
 
-__all__ = ["LIMITS", "over_budget", "within_budget"]
-
 LIMITS = {
     "max_transposes": ("transposes", "transposes"),
     "max_conversions": ("conversions", "conversions (transposes, reorders and pads)"),

@@ -9,8 +9,6 @@ from hashlib import sha256
 
 from relayout.report.schema import Finding, Severity
 
-__all__ = ["Cause", "causes", "fingerprint_of"]
-
 # The verifier names values in brackets; everything else in a message is the same for all nodes of a cause.
 _VALUE = re.compile(r" \([^()]*\)")
 _MOST_PLACES = 5

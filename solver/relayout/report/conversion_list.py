@@ -11,19 +11,6 @@ from relayout.report.grouping import Group, counted, grouped
 from relayout.report.schema import Charge, Conversion, Report, RequiredBy, Transfer
 from relayout.report.text_table import aligned, padded
 
-__all__ = [
-    "ListEntry",
-    "charge_entries",
-    "conversion_entries",
-    "dearest_first",
-    "details_of",
-    "factors_explained",
-    "listed",
-    "megabytes",
-    "operand_text",
-    "transfer_entries",
-]
-
 _Moved = TypeVar("_Moved", Conversion, Transfer)
 _READERS = 4
 """More nodes than these that require one conversion are counted."""

@@ -31,8 +31,6 @@ from relayout.report.schema import Conversion
 from relayout.solve.problem import Item
 from relayout.solve.solver import Solution
 
-__all__ = ["compared", "draw", "drawn_choices", "with_choices"]
-
 _MOST_ALTERNATIVES = 16
 _MOST_CHARACTERS = 120
 _MOST_ELEMENTS = 16

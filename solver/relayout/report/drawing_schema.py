@@ -9,8 +9,6 @@ from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Drawing", "DrawnAlternative", "DrawnBody", "DrawnChoice", "DrawnNode", "DrawnOperand", "DrawnValue"]
-
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -10,8 +10,6 @@ from relayout.report.render import render_text
 from relayout.report.results import Results, render_json
 from relayout.report.sarif import render_sarif
 
-__all__ = ["FORMATS"]
-
 
 def _text(results: Results) -> str:
     blocks = []

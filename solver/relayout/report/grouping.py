@@ -7,8 +7,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Group", "counted", "grouped"]
-
 _NUMBER = re.compile(r"\d+")
 _Item = TypeVar("_Item")
 

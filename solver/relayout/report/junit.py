@@ -8,8 +8,6 @@ from xml.etree import ElementTree
 from relayout.report.causes import Cause
 from relayout.report.results import ModelResult, Results
 
-__all__ = ["render_junit"]
-
 
 def render_junit(results: Results) -> str:
     """A suite a model, with its time. A failed case for each cause of errors, an `<error>` where there is no answer,

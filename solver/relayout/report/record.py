@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
-__all__ = ["AtLeast", "Record", "Unbounded"]
-
 
 class AtLeast(Struct, frozen=True):
     """The least value of an integer field, as a part of its annotation."""

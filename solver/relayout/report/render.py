@@ -29,8 +29,6 @@ from relayout.report.text_table import how_many
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["cause_lines", "difference_line", "price_line", "render_text"]
-
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
 _NUMBERS = ("MB", "cost", "legal", "model", "nodes", "source")

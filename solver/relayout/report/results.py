@@ -10,8 +10,6 @@ from typing import Any
 from relayout.report.causes import Cause, causes
 from relayout.report.schema import Finding, Report
 
-__all__ = ["ModelResult", "Results", "render_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:

@@ -10,8 +10,6 @@ from urllib.parse import quote
 from relayout.report.causes import fingerprint_of
 from relayout.report.results import ModelResult, Results
 
-__all__ = ["render_sarif"]
-
 NO_ANSWER = "no-answer"
 """The rule of a model that cannot be read or verified."""
 

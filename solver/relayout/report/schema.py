@@ -14,36 +14,6 @@ from msgspec.structs import force_setattr
 from relayout.errors import UsageError
 from relayout.report.record import AtLeast, Record, Unbounded
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Account",
-    "BoundaryValue",
-    "Charge",
-    "Conversion",
-    "ConversionKind",
-    "DevicePlacement",
-    "Entry",
-    "Explanation",
-    "Finding",
-    "NotCompared",
-    "Numeric",
-    "OutputDifference",
-    "Part",
-    "Price",
-    "Reason",
-    "Report",
-    "RequiredBy",
-    "Saving",
-    "Severity",
-    "SharedReason",
-    "SolverFacts",
-    "Status",
-    "Totals",
-    "Transfer",
-    "Verification",
-    "check_report_type",
-]
-
 SCHEMA_VERSION: Literal[1] = 1
 """The version of the report's schema; a field that is removed or changes its meaning raises it."""
 

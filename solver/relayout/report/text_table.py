@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-__all__ = ["aligned", "how_many", "padded"]
-
 
 def how_many(count: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""

@@ -12,8 +12,6 @@ from relayout.model.tensor_sizes import DimSizes, elements_of, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["is_transpose", "moved_bytes", "totals"]
-
 _PADS = frozenset({"Pad", "Slice"})
 
 

@@ -18,8 +18,6 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT
 from relayout.layout.view import View
 from relayout.model.serialization import QUANTIZATION
 
-__all__ = ["annotate_boundary", "annotate_run", "annotation_of", "forget", "keep_notes", "noted_view"]
-
 _ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
 

@@ -20,8 +20,6 @@ from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import convert
 from relayout.rewrite.operand_dims import base_dims, present
 
-__all__ = ["enter_inputs", "keep_extents", "leave_outputs", "set_output"]
-
 
 def enter_inputs(context: RewriteContext) -> None:
     """Register each input of the model's graph, with its default, in its format, and emit its conversions."""

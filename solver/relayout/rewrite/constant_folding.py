@@ -17,8 +17,6 @@ from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = ["FOLDABLE", "folded_value"]
-
 FOLD_LIMIT = 1 << 28
 """Constants of more bytes are not folded."""
 

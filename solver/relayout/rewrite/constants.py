@@ -23,8 +23,6 @@ from relayout.ops import NO_EDIT, Axes, Edit, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.rewrite.constant_folding import folded_value
 
-__all__ = ["Constants", "steps_to"]
-
 
 class Constants:
     """The permuted constants of one rewrite, each computed once."""

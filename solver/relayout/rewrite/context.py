@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend
+from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import Alternative, in_source
 from relayout.candidates.tensors import Operand
 from relayout.formulate.def_use import TensorUse
@@ -18,6 +18,7 @@ from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape, flat
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import BlackBoxFormat, MemoryFormat, boxes_of
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 from relayout.layout.view import View
 from relayout.model.emit import Emitter, Physical
 from relayout.model.unpacking import names_in
@@ -26,8 +27,6 @@ from relayout.rewrite.annotations import annotation_of, forget, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims
-
-__all__ = ["Laid", "RewriteContext", "Written"]
 
 _T = TypeVar("_T")
 

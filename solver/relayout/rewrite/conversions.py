@@ -19,8 +19,6 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import port_dims
 from relayout.rewrite.writers import ConversionWriter
 
-__all__ = ["convert", "convert_from_outside", "convert_results"]
-
 
 def convert_results(context: RewriteContext, node: ir.Node, planned: PlannedNode) -> None:
     """Emit the conversions of the node's results after it."""

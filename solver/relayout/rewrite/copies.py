@@ -16,8 +16,6 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.terms import GENERATED
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
-__all__ = ["Copies", "stem_of"]
-
 _Key = tuple[Tensor, MemoryFormat, str]
 
 

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 from relayout.ops import graphs_of
 from relayout.rewrite.context import RewriteContext
-
-__all__ = ["assign_devices"]
 
 Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 

@@ -19,8 +19,6 @@ from relayout.rewrite.context import RewriteContext, Written
 from relayout.rewrite.devices import assign_devices
 from relayout.rewrite.nodes import write
 
-__all__ = ["rewrite", "sweep"]
-
 
 def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> Written:
     """Rewrite the model by its plan, in place. Returns the nodes that its parts became.

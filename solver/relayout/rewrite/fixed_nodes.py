@@ -20,8 +20,6 @@ from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.ops.operand_roles import OWN_DOMAIN
 from relayout.rewrite.context import RewriteContext
 
-__all__ = ["Operator", "fixed_operator", "layout_string", "named_results", "onnx_operator", "packed_operator"]
-
 Operator = Callable[[ir.Node], None] | None
 """Turns a node into another operator; None: it stays the operator that it is."""
 

@@ -21,8 +21,6 @@ from relayout.rewrite.copies import stem_of
 from relayout.rewrite.fixed_nodes import Operator, layout_string, onnx_operator, packed_operator
 from relayout.rewrite.wiring import Wiring
 
-__all__ = ["connect_aliased", "free_operator", "fused_tiles", "is_tiled_elementwise", "with_units_of_operands"]
-
 _Ports = dict[int, tuple[Port, MemoryFormat]]
 
 

@@ -7,16 +7,15 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from relayout.backend.calls import ask, supported_by
-from relayout.backend.interface import DEVICE_KEY, Backend
+from relayout.backend.interface import Backend
 from relayout.candidates.backend_requirements import has_requirement
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.conversion_costs import ConversionCosts
 from relayout.formulate.device_expansion import annotated_device
 from relayout.formulate.plan import Plan
 from relayout.layout.memory_format import MemoryFormat
+from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.ops import Relabel, is_read
-
-__all__ = ["is_in_place"]
 
 
 class _Copy(NamedTuple):

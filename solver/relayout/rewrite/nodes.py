@@ -34,8 +34,6 @@ from relayout.rewrite.subgraphs import write_region_op
 from relayout.rewrite.wiring import Wiring, connect_operands, register_results, wiring_of
 from relayout.rewrite.writers import NodeWriter, SpaceWriter
 
-__all__ = ["write"]
-
 
 class _Form(Struct, frozen=True):
     """The common part of nodes that share an alternative: their wiring, operator and edit."""

@@ -8,8 +8,6 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims, flat
 from relayout.layout.memory_format import MemoryFormat, normal_form
 
-__all__ = ["base_dims", "port_dims", "present"]
-
 
 def port_dims(planned: PlannedNode, port: Port) -> Dims:
     """The port's dimensions in atoms of its base tensor."""

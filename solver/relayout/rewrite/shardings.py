@@ -23,8 +23,6 @@ from relayout.rewrite.wiring import constant_dims
 if TYPE_CHECKING:
     from onnx_ir import NodeDeviceConfiguration, ShardingSpec
 
-__all__ = ["Sharding", "lost_shardings", "shardings_of", "state_shardings"]
-
 
 class Sharding(Struct, frozen=True):
     """A sharding that a node of the source states in a configuration. `axes`: for each input and result of the legal

@@ -17,8 +17,6 @@ from relayout.rewrite.conversions import convert, convert_from_outside, convert_
 from relayout.rewrite.operand_dims import port_dims, present
 from relayout.rewrite.wiring import connect_operands, register_results, wiring_of
 
-__all__ = ["write_region_op"]
-
 Write = Callable[[RewriteContext, ir.Node], None]
 
 

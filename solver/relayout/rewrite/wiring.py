@@ -29,8 +29,6 @@ from relayout.ops import Free, Rule
 from relayout.rewrite.context import Laid, RewriteContext
 from relayout.rewrite.operand_dims import base_dims, present
 
-__all__ = ["Wiring", "connect_operands", "constant_dims", "register_results", "wiring_of"]
-
 
 class Wire(Struct, frozen=True):
     """Input `index` of a node in these dimensions: the operand of port `place`, in atoms of its base tensor's axes; or,

@@ -31,8 +31,6 @@ from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import base_dims, port_dims
 
-__all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
-
 
 class _Writer:
     """The common part: it emits constants and `nodes`, and collects the defined results. `written_for` is the

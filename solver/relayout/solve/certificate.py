@@ -7,8 +7,6 @@ from typing import Any
 from relayout.solve.problem import Problem, Use
 from relayout.solve.solver import Solution
 
-__all__ = ["certificate_of"]
-
 
 def certificate_of(
     problem: Problem, solution: Solution, *, most: int | None = None, unit: tuple[int, int] = (1, 1)

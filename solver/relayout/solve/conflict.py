@@ -17,17 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 from relayout.solve.network import Conversion
 from relayout.solve.problem import Choice, Item, Problem, Use
 
-__all__ = [
-    "DroppedRequirement",
-    "Requirement",
-    "feasibility_problem",
-    "minimal",
-    "relaxed",
-    "requirements_of",
-    "smallest_conflict",
-    "soft_problem",
-]
-
 # The proof that no conflict is smaller takes several solves; it is skipped for conflicts larger than this.
 MOST_PROVED = 24
 MOST_CORRECTIONS = 100

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, cached_property, lru_cache
 
-__all__ = ["FormatCopies", "copies_between", "members"]
-
 _Edges = frozenset[tuple[int, int]]
 _Tree = tuple[int, _Edges]
 """The cost of some copies, and the copies as (from, to)."""

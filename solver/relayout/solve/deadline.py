@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 
-__all__ = ["UNLIMITED", "Deadline", "ExpiredError", "Improved"]
-
 Improved = Callable[[int, int], None]
 """Takes the cost of the best solution so far, and a lower bound of all."""
 

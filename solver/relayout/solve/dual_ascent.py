@@ -17,8 +17,6 @@ from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import Network, Scope, Table, along
 from relayout.solve.reparametrize import Relaxation
 
-__all__ = ["ascend"]
-
 Shifts = dict[Scope, list[Table]]
 
 PASSES = 6

@@ -18,17 +18,6 @@ import numpy as np
 from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table, WideTable
 
-__all__ = [
-    "Eliminated",
-    "Size",
-    "back_substitute",
-    "eliminate",
-    "elimination_size",
-    "fix",
-    "greedy_states",
-    "infeasible_scope",
-]
-
 MOST_AT_ONCE = 1 << 19
 """So many sums are made at once when a variable is eliminated: 4 MiB, which a cache holds."""
 

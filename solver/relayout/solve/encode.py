@@ -29,8 +29,6 @@ from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import LARGEST, Masks, Network, Tables, WideTable, allowed, direct, priced, vector
 from relayout.solve.problem import Choice, Item, Problem, Row, Use
 
-__all__ = ["check_range", "most_of", "network_of"]
-
 SET_STATES = 128
 WIDE_CELLS = 128
 

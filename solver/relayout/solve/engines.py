@@ -14,9 +14,6 @@ from relayout.solve.network import FORBIDDEN, Network, Tables
 from relayout.solve.problem import Item, Problem, Use, cost_of
 from relayout.solve.residual import Residual
 
-__all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "least_own_costs"]
-
-
 CELLS = 1 << 16
 LARGEST_TABLE = 1 << 24
 ALL_SUMS = 1 << 26

@@ -19,8 +19,6 @@ from relayout.solve.engines import by_reduction
 from relayout.solve.network import LARGEST, Tables
 from relayout.solve.problem import Problem
 
-__all__ = ["explain_infeasibility"]
-
 # A satisfiable set is extended one requirement at a time, for at most this many.
 MOST_WIDENED = 64
 

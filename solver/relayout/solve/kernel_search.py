@@ -18,8 +18,6 @@ from relayout.solve.primal_heuristics import complete_greedily, dive, narrow, re
 from relayout.solve.problem import Problem
 from relayout.solve.residual import Residual, States
 
-__all__ = ["minimise"]
-
 # Larger tables tighten the relaxation but cost more than they save.
 SMALL_CELLS = 32
 LARGEST_TABLE = 1 << 24

@@ -19,23 +19,6 @@ from msgspec import Struct, field
 from relayout.solve.copies import copies_between, members
 from relayout.solve.problem import Row
 
-__all__ = [
-    "FORBIDDEN",
-    "LARGEST",
-    "Conversion",
-    "Masks",
-    "Network",
-    "Scope",
-    "Table",
-    "Tables",
-    "WideTable",
-    "allowed",
-    "along",
-    "direct",
-    "priced",
-    "vector",
-]
-
 Table = npt.NDArray[np.int64]
 Scope = tuple[int, ...]
 Masks = tuple[int, ...]

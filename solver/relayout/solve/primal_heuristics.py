@@ -15,8 +15,6 @@ from relayout.solve.or_tools import relax
 from relayout.solve.reparametrize import restrict
 from relayout.solve.residual import Residual, States
 
-__all__ = ["complete_greedily", "dive", "narrow", "recombine", "round_values"]
-
 SMALL_CELLS = 32
 LARGE_CELLS = 1 << 16
 FEW_CELLS = 1 << 18

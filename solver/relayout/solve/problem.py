@@ -26,8 +26,6 @@ from msgspec.structs import replace
 from relayout.errors import InternalError
 from relayout.solve.copies import copies_between
 
-__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of", "leaves_copies_out"]
-
 Row = tuple[int | None, ...]
 
 

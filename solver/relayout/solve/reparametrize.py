@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table, along
 
-__all__ = ["Implications", "Relaxation", "apply_shifts", "assignment_cost", "implications", "restrict", "states_within"]
-
 Implications = list[tuple[int, list[int], list[int]]]
 
 

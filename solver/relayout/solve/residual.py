@@ -9,8 +9,6 @@ from relayout.solve.eliminate import Eliminated, Size, back_substitute, eliminat
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.reparametrize import Relaxation, apply_shifts, assignment_cost, restrict, states_within
 
-__all__ = ["Residual", "States"]
-
 States = dict[int, int]
 
 

@@ -19,8 +19,6 @@ from relayout.solve.engines import Answer, by_cpsat, by_reduction, free_choices
 from relayout.solve.infeasibility import explain_infeasibility
 from relayout.solve.problem import Problem, conversions_of, cost_of
 
-__all__ = ["ENGINES", "DroppedRequirement", "Requirement", "Solution", "solve"]
-
 ENGINES = ("auto", "cp-sat")
 
 

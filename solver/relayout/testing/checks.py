@@ -28,8 +28,6 @@ from relayout.report.schema import Report
 from relayout.testing.graphs import SampleGraph, sample_graphs
 from relayout.verification.verifier import verify
 
-__all__ = ["KINDS", "BackendReport", "Fault", "backend_faults", "check_backend", "check_graph"]
-
 KINDS: Mapping[str, str] = {
     "load": "the backend cannot be found, imported or made",
     "hook": "a method that relayout never calls, or one with other parameters than it is called with",

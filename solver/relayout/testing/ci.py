@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 import pytest
 
-__all__ = ["relayout_verify"]
-
 
 @pytest.fixture
 def relayout_verify() -> Callable[..., str]:

@@ -23,9 +23,6 @@ from relayout.testing.samples import operator_names, ranks_of, samples
 from relayout.verification.requirements import node_label
 from relayout.verification.verifier import verify
 
-__all__ = ["NodeRequirement", "conversion_lines", "first_line", "hook_lines", "model_requirements",
-           "operator_blocks", "rule_lines", "support_lines", "unsupported"]  # fmt: skip
-
 _WIDTH = 100
 _UNSUPPORTED = "not supported"
 _HOOKS = tuple(name for name in vars(Backend) if not name.startswith("_"))

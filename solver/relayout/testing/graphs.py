@@ -16,8 +16,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
-__all__ = ["SampleGraph", "generated_graphs", "sample_graphs", "shipped_graphs"]
-
 OPSET = 21
 _Shape = Sequence[int | str]
 _Constants = Mapping[str, np.ndarray[Any, Any]]

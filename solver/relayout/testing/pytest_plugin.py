@@ -11,8 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from relayout.testing.checks import BackendReport
 
-__all__ = ["check_relayout_backend", "pytest_generate_tests"]
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a graph for each test of a class with `graphs` that asks for a `relayout_graph`."""

@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from relayout.ops.operand_roles import DATA, KERNEL, OPERATORS, native_role
 
-__all__ = ["Sample", "operator_names", "ranks_of", "samples"]
-
 _SPATIAL = 8
 _QUANTIZED = ("ConvInteger", "QLinearConv")
 

@@ -18,8 +18,6 @@ from relayout.legalization import BackendSpec
 from relayout.testing.checks import backend_faults, check_graph
 from relayout.testing.graphs import SampleGraph, sample_graphs
 
-__all__ = ["BackendTests"]
-
 
 class BackendTests:
     """The tests of one backend. Name a subclass as pytest's classes are named; relayout's pytest plugin does the rest.

@@ -8,8 +8,6 @@ from pathlib import Path
 from relayout.backend.registry import find_backends
 from relayout.errors import UsageError
 
-__all__ = ["write_package"]
-
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _RESERVED = ("check", "new", "show")
 

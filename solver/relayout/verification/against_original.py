@@ -19,8 +19,6 @@ from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.operators_kept import check_operators
 from relayout.verification.order.check import check_element_order
 
-__all__ = ["check_against", "check_operators_unrun"]
-
 
 def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, in the axes that they

@@ -19,8 +19,6 @@ from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import OURS, AxisNames, with_whole_parts
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_annotations"]
-
 
 def check_annotations(index: ModelIndex, derivation: Derivation, common: CommonNames) -> Iterator[Finding]:
     """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""

@@ -17,8 +17,6 @@ from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import AxisNames, beside_reshaped
 from relayout.verification.subgraph_values import region_edges
 
-__all__ = ["CommonNames"]
-
 _NONE: frozenset[str] = frozenset()
 
 

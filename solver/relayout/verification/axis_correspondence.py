@@ -16,8 +16,6 @@ from relayout.verification.memory_format import MemoryFormat, memory_format_of, 
 from relayout.verification.operator_facts import OURS, AxisNames, constant_ints, small_constant
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_axes_read"]
-
 _NUMBERED = {"Pad": (1,), "Resize": (1, 2, 3)}
 """The operands with numbers of axes: begins and ends, a region, scales or sizes."""
 

@@ -12,8 +12,6 @@ import onnx_ir as ir
 from relayout.verification.operator_facts import CONTRIBUTED, FACTORS, AxisNames, axis_names, constant_ints, named
 from relayout.verification.resize_axes import placed_names
 
-__all__ = ["AxesRead", "Pair", "by_number", "numbered_axes", "relation", "summed_axes"]
-
 Pair = tuple[str, str]
 """The names of an axis by the producer of a value and by a reader."""
 

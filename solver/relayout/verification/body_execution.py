@@ -21,8 +21,6 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.verification.memory_format import Atom, MemoryFormat
 from relayout.verification.operator_facts import AxisNames
 
-__all__ = ["MOVES", "fault_in_body"]
-
 MOVES = frozenset(
     """
     Cast Concat Constant Div Gather Identity Mul Pad ReduceProd Reshape Shape Slice Squeeze Transpose Unsqueeze

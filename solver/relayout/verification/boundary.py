@@ -11,7 +11,8 @@ import onnx_ir as ir
 from relayout.errors import InputError
 from relayout.layout.terms import is_given
 from relayout.model.dims.output_dims import noted_extents
-from relayout.model.io import Declared, declared_extents, read_without_outputs
+from relayout.model.io import declared_extents, read_without_outputs
+from relayout.model.reading import Declared
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
 from relayout.verification.axis_names import declared_layout
@@ -19,8 +20,6 @@ from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
-
-__all__ = ["check_boundary", "check_declared", "check_inner_shapes", "check_side", "note_layouts"]
 
 
 def check_boundary(report: Report, model: ir.Model, *, is_fresh: bool = False) -> Iterator[Finding]:

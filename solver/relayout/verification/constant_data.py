@@ -26,8 +26,6 @@ from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
 
-__all__ = ["array_of", "check_constants", "data_of"]
-
 Array = np.ndarray[Any, Any]
 
 _Named = dict[str, dict[ir.Graph | None, ir.Value]]

@@ -11,8 +11,6 @@ import onnx_ir as ir
 from relayout.model.constants import known_result
 from relayout.verification.subgraph_values import Nesting, nesting_of, walk
 
-__all__ = ["RANDOM", "computed_ahead", "constants_of", "stored"]
-
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )

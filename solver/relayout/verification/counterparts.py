@@ -21,23 +21,6 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, enter_backend_operators, perm_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = [
-    "COPY",
-    "VIEWS",
-    "Counterparts",
-    "Original",
-    "OriginalIndex",
-    "ancestors",
-    "behind_transposes",
-    "behind_views",
-    "bodies_of",
-    "counterpart",
-    "first_result",
-    "moved_from",
-    "source_name",
-    "through_transposes",
-]
-
 COPY = re.compile(r"_laid(_\d+)?$")
 """The end of the name of a copy in another format."""
 

@@ -23,8 +23,6 @@ from relayout.verification.constants import constants_of
 from relayout.verification.operator_facts import perm_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["ExtentOf", "bytes_of", "count", "determined_sizes", "extent_counter", "moved_bytes", "moves_axes"]
-
 _UNKNOWN = 64
 _USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")

@@ -30,8 +30,6 @@ from relayout.verification.operator_facts import OURS, constant_ints, perm_of
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
 
-__all__ = ["check_dataflow"]
-
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
 _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
 

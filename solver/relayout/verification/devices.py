@@ -19,8 +19,6 @@ from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_placement", "check_shardings", "check_written", "transferred"]
-
 # They move data, and run where the conversion is made.
 _MOVES = VIEWS | {"Pad", "Slice"}
 

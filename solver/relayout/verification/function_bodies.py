@@ -24,8 +24,6 @@ from relayout.verification.operator_facts import (
 )
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_functions"]
-
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 

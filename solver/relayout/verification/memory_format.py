@@ -23,9 +23,6 @@ from msgspec import Struct
 
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 
-__all__ = ["Atom", "Extent", "MemoryFormat", "memory_format_of", "parse_atoms", "whole"]
-
-
 Extent = int | str | ir.SymbolicDim | None
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)

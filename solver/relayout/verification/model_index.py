@@ -31,8 +31,6 @@ from relayout.verification.operator_facts import (
 )
 from relayout.verification.subgraph_values import nesting_of, walk
 
-__all__ = ["ModelIndex", "OperatorClass", "checked_once"]
-
 MARKS = (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY, BOUNDARY_LAYOUT_KEY)
 """The annotations of values that checks read."""
 

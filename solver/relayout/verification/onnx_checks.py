@@ -32,8 +32,6 @@ from relayout.verification.requirements import node_label
 _UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
 Extents = tuple[int | None, ...]
 
-__all__ = ["check_channels", "checked_by_onnx"]
-
 
 def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     """The objections of onnx's checker and shape inference, and the bytes of the model that was checked, for the writer

@@ -19,33 +19,6 @@ from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import is_one_of
 from relayout.ops.node_reader import constant_tensor
 
-__all__ = [
-    "CHANNELS_ONLY",
-    "CONTRIBUTED",
-    "CONTRIBUTED_TO_STANDARD",
-    "FACTORS",
-    "OURS",
-    "AxisNames",
-    "Named",
-    "axis_names",
-    "axis_path",
-    "beside_reshaped",
-    "constant_ints",
-    "declared_facts",
-    "declared_layout_of",
-    "enter_backend_operators",
-    "is_contributed",
-    "is_elementwise",
-    "kernel_names",
-    "named",
-    "own_names",
-    "parsed_layout",
-    "perm_of",
-    "small_constant",
-    "standard_names",
-    "with_whole_parts",
-]
-
 AxisNames = tuple[str | None, ...]
 """One letter for each axis, None if it is not known."""
 

@@ -32,8 +32,6 @@ from relayout.verification.operator_facts import OURS, declared_facts
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["MOVES", "check_operators", "kind_of"]
-
 _OWN = ("", OURS)
 MOVES = VIEWS | {"Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Slice", "SpaceToDepth"}
 """Operators of ONNX that only move elements."""

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["is_relayout", "is_turned"]
-
 Array = np.ndarray[Any, Any]
 
 _MOST_TRIED = 200

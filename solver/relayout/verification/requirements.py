@@ -26,9 +26,6 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, parsed_layout
 from relayout.verification.resize_axes import may_be_cut, names_by_extents
 
-__all__ = ["Charges", "check_requirements", "node_label", "noted_order"]
-
-
 _kept: Kept[tuple[Implementation, ...]] = Kept()
 
 Charges = dict[ir.Node, tuple[int, int]]

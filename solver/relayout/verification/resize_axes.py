@@ -11,8 +11,6 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.operator_facts import AxisNames, standard_names
 
-__all__ = ["may_be_cut", "names_by_extents", "placed_names"]
-
 _RESIZES = ("Resize", "Upsample")
 
 Extents = tuple[int | ir.SymbolicDim, ...]

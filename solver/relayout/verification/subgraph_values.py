@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from relayout.ops import graphs_of
 
-__all__ = ["Nesting", "RegionEdge", "nesting_of", "region_edges", "walk"]
-
 Nesting = Mapping[ir.Node, Sequence[ir.Graph]]
 """The graphs inside each node that has any. To ask every node for its graphs takes as long as a check does."""
 

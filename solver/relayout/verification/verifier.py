@@ -50,8 +50,6 @@ from relayout.verification.requirements import Charges, check_requirements, node
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["check_statically", "verification_of", "verify"]
-
 _RANK = {"error": 0, "warning": 1, "note": 2}
 
 

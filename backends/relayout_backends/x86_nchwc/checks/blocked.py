@@ -27,8 +27,6 @@ from relayout_backends.x86_nchwc.checks.blocked_types import (
     types_of,
 )
 
-__all__ = ["check_blocked"]
-
 _GRAIN = 4
 """ReorderInput needs a multiple of four channels."""
 

@@ -15,19 +15,6 @@ from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout.verification.operator_facts import is_elementwise, named
 from relayout.verification.subgraph_values import walk
 
-__all__ = [
-    "BLOCKED_DOMAIN",
-    "PLAIN",
-    "POINTWISE",
-    "Type",
-    "extent",
-    "is_one_block",
-    "noted",
-    "reads_plain",
-    "sizes_of_blocks",
-    "types_of",
-]
-
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 
 # Elementwise on the first operand; any further operand is a parameter.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-__all__ = ["operator_body"]
-
 _NUMBERS_AS_INPUTS = 11
 """The opset since which Clip, Pad and Slice have their numbers as inputs, and Resize has the modes of today."""
 _WINDOW = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")

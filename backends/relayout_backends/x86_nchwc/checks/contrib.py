@@ -11,8 +11,6 @@ from relayout.layout.layout import Layout
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CONVERSIONS", "operator_layouts"]
-
 CONVERSIONS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
 
 _KERNEL = 3

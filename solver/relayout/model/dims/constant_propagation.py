@@ -37,8 +37,6 @@ from relayout.model.proto_graphs import (
 )
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["Infer", "Inferred", "infer_with_values"]
-
 LARGEST = 1024
 LARGEST_VIEW = 1 << 60
 ROUNDS = 16

@@ -19,8 +19,6 @@ from relayout.layout.terms import term_of
 from relayout.model.dims.forced_dims import RESHAPES
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, subgraphs_of
 
-__all__ = ["correct_declared_dims", "open_declared_scalars"]
-
 _UNNAMED = "relayout.open"
 
 

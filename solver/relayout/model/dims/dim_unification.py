@@ -17,8 +17,6 @@ import onnx
 from relayout.layout.terms import GENERATED, NAME
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, dims_in, graphs_inside
 
-__all__ = ["MadeUpNames", "number", "rename", "unify_names"]
-
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
 

@@ -23,17 +23,6 @@ from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import all_nodes, extents_of, graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = [
-    "RESHAPES",
-    "AskedSizes",
-    "asked_sizes",
-    "enter_sizes",
-    "fitting_sizes",
-    "forced_sizes",
-    "sized",
-    "sizes_of_all_runs",
-]
-
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ELEMENTWISE = frozenset({*UNARY, *BROADCAST})
 _BY_BATCH = frozenset(

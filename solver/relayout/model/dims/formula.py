@@ -19,8 +19,6 @@ import onnx_ir as ir
 
 from relayout.layout.terms import NAME
 
-__all__ = ["LONGEST_FORMULA", "evaluated", "formula_names", "formula_size", "symbols_of"]
-
 LONGEST_FORMULA = 160
 """A longer formula says nothing to a reader: a generated name stays."""
 

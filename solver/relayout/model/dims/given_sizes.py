@@ -14,8 +14,6 @@ from relayout.model.dims.formula import formula_names, formula_size
 from relayout.model.dims.output_dims import formulas_of_names
 from relayout.ops import all_nodes, extents_of
 
-__all__ = ["check_dims", "sizes_in"]
-
 
 def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
     """Raise UsageError if a size is given for a symbolic dim that none of the models has, or is no size, and where

@@ -24,18 +24,6 @@ from relayout.model.proto_graphs import (
 )
 from relayout.model.tensor_types import is_absent
 
-__all__ = [
-    "LARGEST_KEPT",
-    "blind_slices",
-    "carry_over",
-    "hide",
-    "hide_starts",
-    "insert_placeholders",
-    "lend",
-    "misread_operands",
-    "needs_placeholders",
-]
-
 LARGEST_KEPT = 1024
 PLACEHOLDER = "relayout.absent"
 

@@ -18,8 +18,6 @@ from relayout.model.dims.output_dims import open_output_dims
 from relayout.model.dims.rank_completion import complete_ranks, known_dims, name_completed, state_completed
 from relayout.model.proto_graphs import copied
 
-__all__ = ["infer_in_rounds"]
-
 ROUNDS = 16
 """At most so many times is the model inferred again with the ranks that rules have completed."""
 

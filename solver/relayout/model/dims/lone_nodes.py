@@ -10,8 +10,6 @@ from onnx import numpy_helper
 
 from relayout.model.proto_graphs import graphs_inside, opset_of, static_shape
 
-__all__ = ["evaluated_alone", "inferred_alone"]
-
 
 def evaluated_alone(
     nodes: Iterable[onnx.NodeProto],

@@ -15,8 +15,6 @@ from relayout.errors import InputError
 from relayout.layout.terms import GENERATED
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, graphs_inside
 
-__all__ = ["declare_results", "with_carried_states"]
-
 _Dims = list[onnx.TensorShapeProto.Dimension]
 
 

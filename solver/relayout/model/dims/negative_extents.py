@@ -17,8 +17,6 @@ from relayout.layout.terms import GENERATED
 from relayout.model.dims.inference_placeholders import carry_over, hide_starts
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, dims_by_name, graphs_in, subgraphs_of, tensor_of
 
-__all__ = ["has_negative_extents", "inferred_by_onnx"]
-
 PASSES = 32
 """At most so many Slices behind each other get their extents, each in a pass of its own."""
 

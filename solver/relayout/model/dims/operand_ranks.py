@@ -10,8 +10,6 @@ import onnx
 
 from relayout.model.proto_graphs import STANDARD_DOMAINS, declared_values, dims_by_name, graphs_inside
 
-__all__ = ["enter_ranks", "enter_scan_inputs"]
-
 _TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "Transpose"])
 
 

@@ -25,8 +25,6 @@ from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, 
 from relayout.model.tensor_types import is_absent
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
-__all__ = ["insert_operator_placeholders", "remove_operator_placeholders", "replaced_operator"]
-
 PREFIX = "relayout.operator."
 _STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
 """Those that onnxruntime has in ONNX's own domain, in every opset."""

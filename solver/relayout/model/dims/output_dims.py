@@ -22,16 +22,6 @@ from relayout.model.dims.formula import formula_names
 from relayout.model.proto_graphs import copied, subgraphs_of
 from relayout.ops.node_reader import extents_of
 
-__all__ = [
-    "carry_names",
-    "declare_names",
-    "formulas_of_names",
-    "note_names",
-    "noted_extents",
-    "noted_names",
-    "open_output_dims",
-]
-
 Declared = int | str | None
 
 _NAMES = "relayout.declared_names"

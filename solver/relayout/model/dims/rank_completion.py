@@ -20,8 +20,6 @@ from relayout.ops.elementwise import BROADCAST, UNARY
 from relayout.ops.node_reader import constant_tensor
 from relayout.ops.operand_roles import OTHER, input_role, is_transposed, kernel_input, result_role
 
-__all__ = ["complete_ranks", "drop_untyped_ranks", "known_dims", "name_completed", "state_completed"]
-
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _ELEMENTWISE = frozenset([*UNARY, *BROADCAST, "Clip"])
 

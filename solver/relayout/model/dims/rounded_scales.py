@@ -19,8 +19,6 @@ from relayout.layout.layout import Layout
 from relayout.model.proto_graphs import attributes_of
 from relayout.ops.operand_roles import OWN_DOMAIN, data_letters
 
-__all__ = ["Extents", "rounded_scales", "scales_that_infer"]
-
 Extents = Sequence[int | None]
 """The extents of a tensor; None where one is not known."""
 

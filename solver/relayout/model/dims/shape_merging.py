@@ -17,16 +17,6 @@ from relayout.layout.terms import GENERATED, NAME
 from relayout.model.dims.dim_unification import rename
 from relayout.model.proto_graphs import dims_in, graphs_inside, subgraphs_of, unused_name
 
-__all__ = [
-    "merge_shapes",
-    "name_generated_anew",
-    "name_input_dims",
-    "name_open_dims",
-    "names_in",
-    "share_input_shapes",
-    "unused_names",
-]
-
 _NUMBER, _GIVEN, _GENERATED, _NEW = range(4)
 _Dim = onnx.TensorShapeProto.Dimension
 

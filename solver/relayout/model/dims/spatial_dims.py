@@ -22,8 +22,6 @@ from relayout.model.dims.formula import LONGEST_FORMULA, formula_names
 from relayout.model.proto_graphs import STANDARD_DOMAINS, attributes_of, dims_by_name, tensor_of
 from relayout.ops.elementwise import BROADCAST
 
-__all__ = ["UNBOUNDED", "name_spatial_dims"]
-
 _WINDOWS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3}
 """The operators with windows, each with the index of its kernel."""
 _KERNELS = {**_WINDOWS, "ConvTranspose": 1}

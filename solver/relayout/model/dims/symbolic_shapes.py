@@ -14,19 +14,6 @@ from relayout.model.dims.spatial_dims import UNBOUNDED
 from relayout.model.dims.symbolic_vectors import ONE, Dims, Read, added, elements, in_parentheses, integers, whole
 from relayout.ops.elementwise import BROADCAST, UNARY
 
-__all__ = [
-    "MATCHED",
-    "PLAIN",
-    "SHAPED",
-    "TRANSPOSED",
-    "exact_quotients",
-    "is_generated",
-    "left_by_elements",
-    "matched",
-    "reshape",
-    "transposed",
-]
-
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger"})
 MATCHED = _PRODUCTS | frozenset([*BROADCAST, *UNARY, "Clip", "Dropout", "Einsum", "Identity"])
 """Operators whose result has the dims of its operands, where these turn out to be equal; a bound or a ratio is a

@@ -49,9 +49,6 @@ from relayout.model.proto_graphs import (
     value_names,
 )
 
-__all__ = ["Symbols"]
-
-
 _FOLLOWED = frozenset(SHAPED) | MATCHED | TRANSPOSED | {"Flatten", "Reshape", "Split"}
 
 

@@ -13,26 +13,6 @@ import onnx
 from relayout.layout.terms import GENERATED, Term, is_name, product, quotient, remainder_of, rounded_down
 from relayout.model.dims.formula import LONGEST_FORMULA
 
-__all__ = [
-    "INTEGERS",
-    "KIND",
-    "LONGEST",
-    "OF_FIRST",
-    "OF_MATRICES",
-    "ONE",
-    "RULES",
-    "Dims",
-    "Given",
-    "Read",
-    "Vector",
-    "added",
-    "constant",
-    "elements",
-    "in_parentheses",
-    "integers",
-    "whole",
-]
-
 LONGEST = 64
 """Vectors of more elements are no shapes."""
 

@@ -30,8 +30,6 @@ from relayout.model.graph_json.tensors import (
     type_proto,
 )
 
-__all__ = ["attribute_to_json", "attribute_to_proto"]
-
 GraphToJson = Callable[[ir.Graph], dict[str, Any]]
 GraphToProto = Callable[[object, str], onnx.GraphProto]
 

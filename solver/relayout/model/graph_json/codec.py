@@ -19,8 +19,6 @@ from relayout.model.operator_schema import attribute_type
 from relayout.model.proto_graphs import STANDARD_DOMAINS, nodes_inside
 from relayout.ops.node_reader import extents_of
 
-__all__ = ["json_to_proto", "model_to_json"]
-
 DEFAULT_IR_VERSION = 10
 """The first that keeps metadata of nodes and values, and overloads of functions."""
 SHORT = 64

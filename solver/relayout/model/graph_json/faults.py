@@ -10,8 +10,6 @@ from pydantic import BaseModel
 
 from relayout.errors import did_you_mean
 
-__all__ = ["Fault", "expectation", "first_fault", "json_kind"]
-
 _LONGEST = 80
 _KINDS = {
     "bool_parsing": "true or false",

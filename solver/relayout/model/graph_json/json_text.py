@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
-__all__ = ["parse_json"]
-
 
 def parse_json(text: str | bytes) -> Any:
     """The value that a text in JSON has. Raises ValueError, in one line that says what was found and where.

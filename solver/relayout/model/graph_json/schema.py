@@ -15,8 +15,6 @@ from relayout.errors import InputError
 from relayout.model.graph_json.faults import first_fault, json_kind
 from relayout.model.graph_json.json_text import parse_json
 
-__all__ = ["ConstantJson", "FunctionJson", "GraphBody", "GraphJson", "NodeJson", "ValueJson", "load_json", "validate"]
-
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Extent = Count | Name | None

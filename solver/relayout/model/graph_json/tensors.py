@@ -22,8 +22,6 @@ from relayout.layout.relaid_constant import AbsentTensor, check_steps, is_one_of
 from relayout.model.graph_json.schema import ConstantJson
 from relayout.model.tensor_types import dtype_of_name
 
-__all__ = ["bytes_of", "constant_to_proto", "number_of", "tensor_to_json", "text_of", "type_name", "type_proto"]
-
 MOST_VALUES = 64
 MOST_NESTED_TYPES = 8
 DEEPEST = 64

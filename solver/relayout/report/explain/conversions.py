@@ -34,9 +34,6 @@ from relayout.report.schema import (
     Transfer,
 )
 
-__all__ = ["Records", "boundary_of", "conversions_of", "name_of", "records_of", "required_layout", "transfers_of",
-           "with_nodes"]  # fmt: skip
-
 
 class Records(Struct, frozen=True):
     """A plan as fields of the report."""

@@ -11,9 +11,8 @@ from relayout.errors import InfeasibleError, option_text
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
 from relayout.layout.memory_format import MemoryFormat
-from relayout.solve.solver import DroppedRequirement, Requirement, Solution
-
-__all__ = ["refusal"]
+from relayout.solve.conflict import DroppedRequirement, Requirement
+from relayout.solve.solver import Solution
 
 
 def refusal(

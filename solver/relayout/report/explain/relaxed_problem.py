@@ -21,8 +21,6 @@ from relayout.layout.memory_format import MemoryFormat, source_order
 from relayout.solve.problem import Choice, Item, Problem, Use
 from relayout.solve.solver import solve
 
-__all__ = ["Relaxation", "Spent", "spent"]
-
 
 class Spent(Struct, frozen=True):
     """The conversions of a plan as (tensor, device, format), their bytes, and the cost. `proved`: it is optimal."""

@@ -17,8 +17,6 @@ from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.report.explain.relaxed_problem import Relaxation
 from relayout.report.schema import Part
 
-__all__ = ["Requirement", "requirements_behind"]
-
 NEAREST = 32
 """The maximum number of requirements traced on either side of a conversion."""
 

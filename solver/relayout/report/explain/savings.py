@@ -15,8 +15,6 @@ from relayout.report.explain.requirement_trace import Requirement, requirements_
 from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving, SharedReason
 from relayout.solve.deadline import Deadline
 
-__all__ = ["explained"]
-
 _Kind = tuple[str, Part, int | None, str]
 
 

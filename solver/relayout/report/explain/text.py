@@ -10,8 +10,6 @@ from relayout.report.conversion_list import charge_entries, factors_explained, o
 from relayout.report.schema import Account, Conversion, Reason, Report, Saving, SharedReason
 from relayout.report.text_table import aligned, how_many
 
-__all__ = ["explanation_text"]
-
 _MOST_REASONS = 8
 _MOST_NAMES = 4
 

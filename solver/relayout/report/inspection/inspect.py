@@ -27,8 +27,6 @@ from relayout.report.inspection.schema import (
 )
 from relayout.report.totals import is_transpose, moved_bytes, totals
 
-__all__ = ["difference", "inspected"]
-
 # The newer exporter of PyTorch writes the stack trace to the metadata, the older one to the documentation of the node.
 _TRACE_KEY = "pkg.torch.onnx.stack_trace"
 _TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)|^\s*(\S+\.py)\((\d+)\)', re.MULTILINE)

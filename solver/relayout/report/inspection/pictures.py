@@ -9,8 +9,6 @@ from html import escape
 
 from relayout.report.inspection.schema import Inspection
 
-__all__ = ["Picture", "neighbourhood", "to_dot", "to_svg"]
-
 MOST_NODES = 120
 _CHARACTER, _LINE, _PADDING, _GAP_X, _GAP_Y = 7, 16, 8, 24, 64
 

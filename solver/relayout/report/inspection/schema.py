@@ -5,8 +5,6 @@ from __future__ import annotations
 from relayout.report.record import Record
 from relayout.report.schema import Count, Totals
 
-__all__ = ["Difference", "Inspection", "LayoutChange", "NodeFacts", "OperatorCount", "TransposeFacts", "ValueFacts"]
-
 
 class OperatorCount(Record, frozen=True, kw_only=True):
     """An operator, with its domain if that is not ONNX's, and its number of nodes; `before`: in the first model."""

@@ -10,8 +10,6 @@ from relayout.report.grouping import Group, counted, grouped
 from relayout.report.inspection.schema import Difference, Inspection, TransposeFacts, ValueFacts
 from relayout.report.text_table import aligned, how_many
 
-__all__ = ["difference_text", "inspection_text"]
-
 
 def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
     """The operators, at most `top` conversions, and the layouts of at most `top` values; with `values` of all."""

@@ -21,8 +21,6 @@ from relayout.solve.reparametrize import implications
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-__all__ = ["Outcome", "solve_kernel", "solve_whole"]
-
 # CP-SAT refuses an objective whose coefficients add up to more than int64 holds, whatever the constraints allow.
 LARGEST_SUM = 1 << 61
 

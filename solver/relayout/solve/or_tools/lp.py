@@ -15,8 +15,6 @@ from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 from relayout.solve.reparametrize import Implications, Relaxation, implications
 
-__all__ = ["relax"]
-
 # With larger costs a double is too imprecise for a useful dual solution.
 LARGEST_RELAXED = 1 << 50
 LARGEST_DUAL = 1 << 52

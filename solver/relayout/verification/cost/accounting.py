@@ -11,8 +11,6 @@ from relayout.model.dims.formula import formula_size
 from relayout.report.schema import Finding, Report, Severity
 from relayout.verification.counting import count, determined_sizes
 
-__all__ = ["check_report", "check_sizes", "sizes_of"]
-
 _PART_OF_CHARGE = {"operator": "operators", "decomposition": "operators", "reorder": "reorders", "pad": "pads"}
 
 

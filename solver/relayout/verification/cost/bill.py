@@ -27,8 +27,6 @@ from relayout.verification.devices import transferred
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
 
-__all__ = ["Bill", "Part"]
-
 
 class Part(Struct, frozen=True):
     """One part of the account as the model has it. The cost may depend on the names of axes; `unpriced` says why it is

@@ -37,8 +37,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Verdict", "check"]
-
 Table = np.ndarray[Any, Any]
 Tables = dict[tuple[int, ...], Table]
 """Costs by the variables that they depend on, in ascending order, one axis each."""

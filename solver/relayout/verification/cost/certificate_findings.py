@@ -15,8 +15,6 @@ from relayout.model.graph_json.json_text import parse_json
 from relayout.report.schema import Finding, Report
 from relayout.verification.cost.certificate import Verdict, check
 
-__all__ = ["check_certificate", "read_certificate", "with_proof", "written_certificate"]
-
 _Number = Annotated[int, Meta(ge=0)]
 _Use = tuple[_Number, tuple[_Number, ...]]
 

@@ -14,8 +14,6 @@ from relayout.verification.counting import ExtentOf, bytes_of, moved_bytes, move
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import node_label
 
-__all__ = ["ConversionSearch", "FoundConversion", "converting_nodes"]
-
 _FILLERS = ("Concat", "Pad")
 
 

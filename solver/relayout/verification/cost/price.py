@@ -26,8 +26,6 @@ from relayout.verification.cost.bill import Bill
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
 
-__all__ = ["check_price", "check_recorded_price"]
-
 _OBJECTIVES = ("bytes", "transposes")
 _PARTS = ("transposes", "reorders", "pads", "transfers")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"

@@ -16,8 +16,6 @@ from relayout.report.schema import Conversion
 from relayout.verification.counting import ExtentOf
 from relayout.verification.operator_facts import parsed_layout, perm_of
 
-__all__ = ["charges_for_orders", "extended", "numbered_price", "prices_conversions", "stated_prices"]
-
 _ONNX_ORDER = "NOICDHW"
 
 Extents = tuple[int, ...]

@@ -22,8 +22,6 @@ from relayout.report.schema import Finding, OutputDifference
 from relayout.verification.numeric.baseline import Feeds, first_line, run
 from relayout.verification.numeric.tolerance import Arrays, difference
 
-__all__ = ["Unread", "check_as_given"]
-
 
 @dataclass(frozen=True)
 class Unread:

@@ -35,21 +35,6 @@ from relayout.verification.numeric.symbolic_sizes import (
 )
 from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers, is_still
 
-__all__ = [
-    "INNER_BYTES",
-    "Baseline",
-    "Feeds",
-    "Results",
-    "Trial",
-    "baseline_of",
-    "behind",
-    "drawn_anew",
-    "first_line",
-    "moved_by_inputs",
-    "run",
-    "variant",
-]
-
 Feeds = list[dict[str, Array]]
 Results = list[dict[str, Arrays]]
 """The outputs of a model by name, for each sample."""

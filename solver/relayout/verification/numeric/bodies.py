@@ -17,8 +17,6 @@ from relayout.verification.numeric.cut import Operators, lacking
 from relayout.verification.numeric.preparation import shown
 from relayout.verification.operator_facts import OURS
 
-__all__ = ["BodyOf", "bodies_of", "body_notes", "with_bodies"]
-
 BodyOf = Callable[[ir.Node, int], OperatorBody | None]
 """The body of a node, in ONNX's operators of an opset. None: it is not known, or the node is no backend's own."""
 

@@ -12,8 +12,6 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constants import constants_of
 from relayout.verification.counterparts import bodies_of
 
-__all__ = ["Forcing", "forced", "forcings"]
-
 _NAME = "relayout_forced"
 
 _ROUNDS = (1, 2)

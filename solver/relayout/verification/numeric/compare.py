@@ -30,8 +30,6 @@ from relayout.verification.numeric.runtimes import LARGEST_COPY, largest_model, 
 from relayout.verification.numeric.symbolic_sizes import Sampling
 from relayout.verification.numeric.tolerance import has_numbers, is_shape_shared
 
-__all__ = ["compare"]
-
 _KEPT_DIFFERS = "it differs where filters are made to keep elements, whose order rounding may decide"
 
 

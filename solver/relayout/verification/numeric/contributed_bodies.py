@@ -15,8 +15,6 @@ from onnx import TensorProto, helper
 from relayout.backend.interface import OperatorBody
 from relayout.verification.operator_facts import CONTRIBUTED
 
-__all__ = ["contributed_body"]
-
 _OLDEST_OPSET = 13
 _OLDEST_WITH_AXES_AS_OPERANDS = 18
 _OLDEST_WITH_COUNTED_PARTS = 18

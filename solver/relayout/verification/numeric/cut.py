@@ -18,8 +18,6 @@ from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constants import RANDOM
 from relayout.verification.operator_facts import OURS
 
-__all__ = ["Cut", "Operators", "cut", "draws_anew", "holding", "lacking", "nodes_run_by"]
-
 _HAS_KERNELS = (
     "",
     "ai.onnx",

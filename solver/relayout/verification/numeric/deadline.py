@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
 
-__all__ = ["Budget", "Deadline", "UndecidedError"]
-
 
 class UndecidedError(Exception):
     """The reason why models cannot be compared, in float64 or in the time for it."""

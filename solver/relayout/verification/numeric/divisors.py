@@ -22,8 +22,6 @@ from relayout.verification.numeric.inputs import divides
 from relayout.verification.numeric.symbolic_sizes import symbol_of
 from relayout.verification.operator_facts import constant_ints
 
-__all__ = ["check_divisors", "divided_by_zero", "doubtful_divisions"]
-
 # Operators whose results are numbers of their first operand, or products of their operands.
 _SELECTS = frozenset({"Cast", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 

@@ -14,8 +14,6 @@ import onnx_ir as ir
 from relayout.verification.constants import constants_of
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["has_filters", "keeping"]
-
 _NAME = "relayout_kept"
 _FIRST_OPSET, _ALLOWZERO = 10, 14
 """The first versions of ONNX with Mod, and with Reshape to the shape of a tensor without elements."""

@@ -16,8 +16,6 @@ from relayout.errors import InputError, UsageError
 from relayout.verification.axis_names import fed
 from relayout.verification.numeric.symbolic_sizes import symbol_of
 
-__all__ = ["Given", "checked_inputs", "extents_of_inputs", "read_arrays"]
-
 Given = Mapping[str, Any]
 """An array, or a sequence of numbers, for each input of the original, by name. One with a default may be missing."""
 

@@ -37,8 +37,6 @@ from relayout.verification.numeric.shapes_at_sizes import MOST_SIZES, is_as_decl
 from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims, plans
 from relayout.verification.numeric.tolerance import has_numbers
 
-__all__ = ["compare_in_pieces"]
-
 
 def compare_in_pieces(
     model: ir.Model, original: ir.Model, opaque: Set[str], sampling: Sampling, reason: str, body_of: BodyOf

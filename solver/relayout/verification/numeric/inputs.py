@@ -19,17 +19,6 @@ from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shap
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 
-__all__ = [
-    "Array",
-    "divides",
-    "draw_inputs",
-    "spread",
-    "with_noise",
-    "with_noise_in_constants",
-    "with_noisy_constants",
-    "with_weights",
-]
-
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, however small its share of the model."""
 

@@ -21,19 +21,6 @@ from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, i
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
 from relayout.verification.numeric.tolerance import GROSS, Arrays, difference, is_rounding_possible, quantizes
 
-__all__ = [
-    "UNDECIDED",
-    "Runs",
-    "findings_of",
-    "judged",
-    "left_out_findings",
-    "runs_of",
-    "undecided",
-    "undecided_behind_filters",
-    "vacuous",
-    "wider",
-]
-
 UNDECIDED = "it differs by no more than noise in the last bits of the inputs moves it"
 """Why a value is `undecided`."""
 _SHOWN = 5

@@ -17,8 +17,6 @@ from relayout.verification.counterparts import source_name
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.numeric.cut import Operators, draws_anew
 
-__all__ = ["kept_behind", "refused"]
-
 _ONNXRUNTIME = "com.microsoft"
 
 # onnxruntime's messages about a node that does not take its operands.

@@ -20,8 +20,6 @@ from relayout.verification.numeric.cut import Operators
 from relayout.verification.numeric.preparation import fits
 from relayout.verification.subgraph_values import nesting_of
 
-__all__ = ["Part", "Piece", "model_of", "pieces"]
-
 _MOST_NODES = 2000
 """A piece of more nodes is not made: values of unknown extents, or in a memory order of the backend's own, are no ends
 of a piece, and a large model may have nothing else."""

@@ -20,8 +20,6 @@ from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.kept_results import kept_behind, refused
 from relayout.verification.numeric.symbolic_sizes import Sampling
 
-__all__ = ["RANDOM_RESULT", "Prepared", "cut_notes", "fits", "in_format", "prepare", "shown", "values_of"]
-
 RANDOM_RESULT = "it depends on numbers drawn without a seed"
 
 _MOST_CUTS = 4

@@ -26,8 +26,6 @@ from relayout.model.serialization import proto_of
 from relayout.verification.numeric.divisors import check_divisors, divided_by_zero, doubtful_divisions
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["LARGEST_COPY", "Session", "largest_model", "runtimes_for", "weights_size"]
-
 _OLD_IR_VERSION, _OLD_OPSET = 10, 13
 """Versions that every onnxruntime of the last years knows."""
 

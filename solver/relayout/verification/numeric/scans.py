@@ -8,8 +8,6 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_scan
 
-__all__ = ["Scan"]
-
 _CHOICES = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
 
 

@@ -25,8 +25,6 @@ from relayout.verification.numeric.preparation import in_format
 from relayout.verification.numeric.symbolic_sizes import Plan, open_dims, other_plans, plans, symbol_of
 from relayout.verification.subgraph_values import walk
 
-__all__ = ["MOST_SIZES", "check_shapes_at_sizes", "is_as_declared", "sized_reader"]
-
 _SHAPED = frozenset({"ConstantOfShape", "Expand", "Pad", "Reshape", "Tile"})
 """The operators that legalization gives a shape, or numbers for each axis. A model without them has no shape of its
 making."""

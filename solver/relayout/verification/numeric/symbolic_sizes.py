@@ -19,8 +19,6 @@ from relayout.verification.axis_names import fed
 from relayout.verification.numeric.deadline import Budget
 from relayout.verification.subgraph_values import region_edges
 
-__all__ = ["Plan", "Sampling", "contradiction", "light_plan", "open_dims", "other_plans", "plans", "symbol_of"]
-
 MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
 

@@ -18,18 +18,6 @@ import onnx_ir as ir
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.inputs import Array
 
-__all__ = [
-    "GROSS",
-    "Arrays",
-    "arrays",
-    "difference",
-    "has_numbers",
-    "is_rounding_possible",
-    "is_shape_shared",
-    "is_still",
-    "quantizes",
-]
-
 Arrays = list[Array]
 """One output: one array for a tensor, several for a sequence, none for an empty optional."""
 

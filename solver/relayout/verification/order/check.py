@@ -32,8 +32,6 @@ from relayout.verification.order.digits import (
 from relayout.verification.order.elements import ModelElements, Operand, ReadElements, is_view
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_element_order"]
-
 # Attributes with an entry for each spatial axis, or two.
 _BY_AXIS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 _SPATIAL = "DHW"

@@ -13,22 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Array",
-    "Digit",
-    "Digits",
-    "composed",
-    "elements_at",
-    "extent_of",
-    "grouped",
-    "normal",
-    "passed_on",
-    "places_in",
-    "reordered",
-    "row_major",
-    "text_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -27,8 +27,6 @@ from relayout.verification.order.digits import (
     row_major,
 )
 
-__all__ = ["Elements", "Operand", "ReadElements", "is_view"]
-
 # Sizes for open dims: no two alike, with many divisors, for formulas divide them.
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 _DIVISORS = 240

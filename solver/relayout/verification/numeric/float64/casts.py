@@ -11,8 +11,6 @@ from onnx import TensorProto
 
 from relayout.model.proto_graphs import STANDARD_DOMAINS
 
-__all__ = ["FLOATS", "TYPES", "Casts", "casts_of", "round_alike"]
-
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 """The types that are widened to float64."""
 TYPES = ("to", "dtype", "output_dtype", "output_datatype")

@@ -15,8 +15,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from relayout.model.proto_graphs import attributes_of
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["average", "convolve", "convolve_transposed", "is_plain"]
-
 # Elements of the windows that one product of matrices reads: 32 MiB.
 _AT_ONCE = 1 << 22
 

@@ -25,8 +25,6 @@ from relayout.verification.numeric.float64.steps import Body, Step, Steps, narro
 from relayout.verification.numeric.inputs import Array
 from relayout.verification.numeric.tolerance import quantizes
 
-__all__ = ["run_wide"]
-
 # Constants up to so many elements are initializers: some kernels read them on creation, such as a scale or an axis.
 _SMALL = 256
 # A thread takes longer to start than one operator runs on so many elements.

@@ -37,8 +37,6 @@ from relayout.verification.numeric.deadline import UndecidedError
 from relayout.verification.numeric.float64.casts import FLOATS, TYPES, Casts, casts_of
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Body", "Step", "Steps", "narrow", "steps_of", "wide"]
-
 # Attributes that are an element type are float32 by default where no operand has a type.
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
 

@@ -22,8 +22,6 @@ from relayout.verification.numeric.inputs import Array, with_noise, with_noise_i
 from relayout.verification.numeric.runtimes import weights_size
 from relayout.verification.numeric.tolerance import Arrays
 
-__all__ = ["Judge", "Pairs", "Samples", "Side", "Verdict", "in_float64"]
-
 _LARGEST = 1 << 29
 """Bytes of weights above which no model is run in float64, which takes at least twice as many."""
 SECONDS = 120.0
