@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -117,8 +118,7 @@ def backends() -> dict[str, Backend]:
 
 def wrapped(case: Case) -> Case:
     """The same case, each input and output of two axes or more led through two Transposes that cancel each other."""
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
+    model = deepcopy(case.model)
     graph = model.graph
     before, after = [], []
     feeds = dict(case.feeds)
@@ -206,8 +206,7 @@ def _differing(case: Case, model: onnx.ModelProto, runtime: str) -> list[str] | 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Any], runtime: str) -> list[Any]:
     if runtime == "onnxruntime":
-        known = onnx.ModelProto()
-        known.CopyFrom(model)
+        known = deepcopy(model)
         known.ir_version = min(model.ir_version, _IR_VERSION)
         with patch.dict(os.environ, ALLOW_RELEASED_ONNX_OPSET_ONLY="0"):
             return run(known, feeds)

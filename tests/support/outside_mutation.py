@@ -384,8 +384,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _session(model: ModelProto, forced: bool | None) -> Any:
     """The model in onnxruntime with the branch of its Ifs `forced`; None where it does not run."""
-    runnable = ModelProto()
-    runnable.CopyFrom(model)
+    runnable = deepcopy(model)
     if forced is not None:
         runnable.graph.initializer.append(numpy_helper.from_array(np.array(forced), "odd_forced"))
         for graph in _graphs(runnable.graph):

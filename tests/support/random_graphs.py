@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -400,8 +401,7 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """The outputs with inferred shapes; dims that inference does not know are unknown."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     known = {value.name: value for value in onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output}

@@ -57,8 +57,6 @@ def ask_once(
 
     Those about None are never kept, and those with a `rewrite` neither: it may hold its node.
     """
-    return ask() if key is None else kept.of(backend, key, ask, _hold_no_node)
-
-
-def _hold_no_node(implementations: tuple[Implementation, ...]) -> bool:
-    return all(each.rewrite is None for each in implementations)
+    if key is None:
+        return ask()
+    return kept.of(backend, key, ask, lambda found: all(each.rewrite is None for each in found))

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
-from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
+from relayout.model.dims.constant_propagation import Inferred, infer_with_values
 from relayout.model.dims.declared_dims import correct_declared_dims, open_declared_scalars
 from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.dims.output_dims import note_names
@@ -128,7 +128,8 @@ def model_from(light: Light) -> ir.Model:
     """The model with the types of all values and with its constants."""
     structure = light.structure
     infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
-    notes = [*light.notes, *open_declared_scalars(light.proto, partial(_with_values, infer=infer, structure=structure))]
+    with_values = partial(infer_with_values, infer=infer, has_graphs=structure.has_graphs)
+    notes = [*light.notes, *open_declared_scalars(light.proto, lambda proto: with_values(proto).proto)]
     declared = {
         side: {value.name: _declared(value.type) for value in values}
         for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))
@@ -145,10 +146,6 @@ def model_from(light: Light) -> ir.Model:
     model.meta[DECLARED_KEY] = declared
     note_names(model, declared["output"])
     return model
-
-
-def _with_values(proto: onnx.ModelProto, *, infer: Infer, structure: Structure) -> onnx.ModelProto:
-    return infer_with_values(proto, infer, has_graphs=structure.has_graphs).proto
 
 
 def _declared(kind: onnx.TypeProto) -> tuple[Declared, ...] | None:

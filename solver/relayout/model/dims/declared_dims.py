@@ -74,7 +74,8 @@ def open_declared_scalars(
 ) -> tuple[str, ...]:
     """Remove the shape of each output that is declared as a scalar, where the operators give dims. `infer` fills shapes
     in. Returns a note about each."""
-    scalars = {value.name for value in _results(proto, outputs_alone=True) if _is_scalar(value)}
+    outputs = _results(proto, outputs_alone=True)
+    scalars = {v.name for v in outputs if v.type.tensor_type.HasField("shape") and not _dims(v)}
     if not scalars:
         return ()
     probe = copied(proto)
@@ -94,10 +95,6 @@ def open_declared_scalars(
         f"output '{name}' is declared without dims, and the {ranks[name]} that follow from the operators are used"
         for name in sorted(wrong)
     )
-
-
-def _is_scalar(value: onnx.ValueInfoProto) -> bool:
-    return value.type.tensor_type.HasField("shape") and not _dims(value)
 
 
 def _undeclared(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:

@@ -184,15 +184,6 @@ def _tile(source: Dims, given: Read) -> Dims | None:
     return tuple(product(pair) for pair in zip(source, repeats, strict=True))
 
 
-def _resized(source: Dims, given: Read) -> Dims | None:
-    """The shape of a Resize that has sizes."""
-    return elements(given[3]) if len(given) > 3 else None
-
-
-def _filled(source: Dims, given: Read) -> Dims | None:
-    return elements(given[-1])
-
-
 def _range(source: Dims, given: Read) -> Dims | None:
     start, limit, delta = map(elements, given) if len(given) == 3 else (None, None, None)
     return limit if start == (Term(Fraction(0)),) and delta == (ONE,) else None
@@ -277,11 +268,11 @@ _TO_MULTIPLE = re.compile(r"\((?P<to>\d+) - (?P<of>.+) % (?P=to)\) % (?P=to)", r
 
 
 SHAPED: dict[str, Callable[[Dims, Read], Dims | None]] = {
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": lambda source, given: elements(given[-1]),
     "Expand": _expand,
     "Pad": _padded,
     "Range": _range,
-    "Resize": _resized,
+    "Resize": lambda source, given: elements(given[3]) if len(given) > 3 else None,
     "Slice": _sliced,
     "Tile": _tile,
 }

@@ -81,14 +81,6 @@ def _shape(operands: _Operands, given: Given) -> Vector | None:
     return Vector(operands[0].terms[slice(given.get("start", 0), given.get("end"))])
 
 
-def _size(operands: _Operands, given: Given) -> Vector | None:
-    return Vector((product(operands[0].terms),), is_scalar=True)
-
-
-def _same(operands: _Operands, given: Given) -> Vector | None:
-    return operands[0]
-
-
 def _cast(operands: _Operands, given: Given) -> Vector | None:
     own = operands[0]
     if given.get("to") not in INTEGERS | _FLOATS:
@@ -233,14 +225,6 @@ def added(one: Term | None, other: Term | None) -> Term | None:
     return Term(one.factor + other.factor, kept.names)
 
 
-def _product_of(one: Term | None, other: Term | None) -> Term | None:
-    return product((one, other))
-
-
-def _negated(operands: _Operands, given: Given) -> Vector | None:
-    return _each(_product_of)([operands[0], Vector((Term(Fraction(-1)),), is_scalar=True)], given)
-
-
 def _subtracted(one: Term | None, other: Term | None) -> Term | None:
     if one is not None and other is not None and not one.names and (found := remainder_of(str(other))) is not None:
         # The number of elements up to the next multiple; the divisor itself where the remainder is 0.
@@ -290,12 +274,8 @@ def _equal(one: Term | None, other: Term | None) -> Term | None:
     return None
 
 
-def _where(operands: _Operands, given: Given) -> Vector | None:
-    """Elements of the second and the third operand."""
-    return _elementwise(operands, _picked)
-
-
 def _picked(mask: Term | None, one: Term | None, other: Term | None) -> Term | None:
+    """An element of the second or the third operand of a Where."""
     if one == other:
         return one
     return None if mask is None or mask.names else one if mask.factor else other
@@ -316,6 +296,9 @@ def whole(term: Term | None) -> Term | None:
     return None if GENERATED in str(found) or len(str(found)) > LONGEST_FORMULA else found
 
 
+_times = _each(lambda *pair: product(pair))
+_MINUS_ONE = Vector((Term(Fraction(-1)),), is_scalar=True)
+
 RULES: dict[str, _Rule] = {
     "Add": _each(added),
     "Cast": _cast,
@@ -326,21 +309,21 @@ RULES: dict[str, _Rule] = {
     "Equal": _each(_equal),
     "Floor": _floor,
     "Gather": _gather,
-    "Identity": _same,
+    "Identity": lambda operands, given: operands[0],
     "Max": lambda operands, given: _elementwise(operands, _extreme(max)),
     "Min": lambda operands, given: _elementwise(operands, _extreme(min)),
     "Mod": _modulo,
-    "Mul": _each(_product_of),
+    "Mul": _times,
     "ReduceProd": _reduced,
-    "Neg": _negated,
+    "Neg": lambda operands, given: _times([operands[0], _MINUS_ONE], given),
     "OneHot": _one_hot,
     "Reshape": _flat,
     "Shape": _shape,
-    "Size": _size,
+    "Size": lambda operands, given: Vector((product(operands[0].terms),), is_scalar=True),
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _each(_subtracted),
     "Transpose": _turned,
     "Unsqueeze": _unsqueeze,
-    "Where": _where,
+    "Where": lambda operands, given: _elementwise(operands, _picked),
 }

@@ -153,10 +153,6 @@ def _with_skip(body: _Body, is_last: bool) -> str:
     return body.total(body.inputs[0], summand, body.reshaped(bias, *ends) if bias else "")
 
 
-def _bias_add(body: _Body) -> list[str]:
-    return [body.total(*body.inputs)]
-
-
 def _gate(body: _Body) -> list[str]:
     total = body.total(*body.inputs)
     counted = {"num_outputs": 2} if body.opset >= _OLDEST_WITH_COUNTED_PARTS else {}
@@ -197,7 +193,7 @@ def _attention(body: _Body) -> list[str]:
 
 
 _WRITTEN = {
-    "BiasAdd": _bias_add,
+    "BiasAdd": lambda body: [body.total(*body.inputs)],
     "BiasGelu": _gelu,
     "BiasSplitGelu": _gate,
     "FastGelu": _fast_gelu,
