@@ -113,10 +113,6 @@ class _Case:
     def all_shapes_known(self) -> bool:
         return all(shape is not None and shape.is_static() for shape in (*self.source_shapes, *self.legal_shapes))
 
-    @property
-    def all_ranks_known(self) -> bool:
-        return all(shape is not None for shape in (*self.source_shapes, *self.legal_shapes))
-
 
 def _legalized(model: onnx.ModelProto, settings: Settings) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
     """Legalize; respell boundary layouts that do not fit by the tensor's axis names, or drop them."""
@@ -225,18 +221,15 @@ def _idempotence(case: _Case) -> list[Failure]:
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
     if not case.all_shapes_known and (second.cost, second.after.bytes) != (report.cost, report.after.bytes):
         return []  # unknown dims are estimated from neighbours, and these differ
-    if not case.all_ranks_known:
+    if any(shape is None for shape in (*case.source_shapes, *case.legal_shapes)):
         return []  # onnx may infer more of the legal model than of the source
     if node_texts(twice) == node_texts(case.legal):
         return []
-    if second.cost < report.cost and _has_two_names(case.source_read):
+    read = case.source_read
+    if second.cost < report.cost and AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting:
         # If operators name one axis differently, the name that an operator between them uses depends on their order.
         return _numbers(case, twice, "numbers, again")
     return [Failure("again, nodes", first_difference(case.legal, twice))]
-
-
-def _has_two_names(read: ir.Model) -> bool:
-    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 
 def _second_backend(case: _Case) -> list[Failure]:

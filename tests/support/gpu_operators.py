@@ -9,8 +9,6 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-__all__ = ["GPU_OPERATORS", "evaluator"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -185,15 +185,13 @@ class Builder:
 
     def pick(self, fits: Callable[[Val], bool]) -> Val | None:
         """A value that fits; later ones are more likely."""
-        found = [v for v in self.values.values() if v.name not in self.unlisted and self._is_drawn(v) and fits(v)]
+        listed = (v for v in self.values.values() if v.name not in self.unlisted)
+        found = [v for v in listed if (v.constant or not self.is_constant) and fits(v)]
         if not found:
             return None
         if self.chance(0.6):
             return found[-1 - min(int(self.draw.expovariate(0.8)), len(found) - 1)]
         return self.draw.choice(found)
-
-    def _is_drawn(self, value: Val) -> bool:
-        return value.constant or not self.is_constant
 
     @property
     def moving(self) -> int:

@@ -192,7 +192,7 @@ def layout_of(order: MemoryFormat, letters: str, extents: tuple[Extent, ...] | N
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]
-        whole = atom.inner == 1 and atom.outer != 1 and not _has_outer(order, atom)
+        whole = atom.inner == 1 and atom.outer != 1 and _outer_stride(order, atom) < max(atom.outer, 2)
         if whole or (atom.inner > 1 and not letter.islower()):
             names.append(letter + _pad_box(order, atom.axis, extents))
         elif not letter.islower():
@@ -219,10 +219,6 @@ def _pad_box(order: MemoryFormat, axis: int, extents: Sequence[Extent] | None) -
         return ""
     extent, padded = extents[axis], padded_extent(order, axis, extents)
     return f"[pad:{padded - extent}]" if isinstance(extent, int) and isinstance(padded, int) and padded > extent else ""
-
-
-def _has_outer(order: MemoryFormat, atom: Atom) -> bool:
-    return _outer_stride(order, atom) >= max(atom.outer, 2)
 
 
 def _outer_stride(order: MemoryFormat, atom: Atom) -> int:

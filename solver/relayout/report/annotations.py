@@ -32,7 +32,7 @@ def render_markdown(results: Results) -> str:
 
 def _command(command: str, result: ModelResult, title: str, text: str) -> str:
     facts = {"file": result.model, "line": "1", "title": f"relayout: {title}"}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in facts.items())
+    properties = ",".join(f"{n}={_data(value).replace(':', '%3A').replace(',', '%2C')}" for n, value in facts.items())
     return f"::{command} {properties}::{_data(text)}"
 
 
@@ -47,10 +47,6 @@ _WORDS = {"passed": "passed", "failed": "failed", "error": "without an answer"}
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _cell(text: str) -> str:

@@ -419,7 +419,8 @@ def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
         return None
     before = [axis for axis, extent in enumerate(source.shape) if extent != 1]
     after = [axis for axis, extent in enumerate(result.shape) if extent != 1]
-    if any(_is_nameless(source.shape[axis]) for axis in before):
+    # An unknown extent without a name may be any other one.
+    if any(isinstance(dim := source.shape[axis], ir.SymbolicDim) and dim.value is None for axis in before):
         return None
     sources: list[int | None] = [None] * len(result.shape)
     for olds, news in ((before, after), (before[::-1], after[::-1])):
@@ -428,11 +429,6 @@ def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
                 break
             sources[new] = old
     return tuple(sources)
-
-
-def _is_nameless(extent: int | ir.SymbolicDim) -> bool:
-    """Whether an extent is unknown and has no name that it could share with another."""
-    return isinstance(extent, ir.SymbolicDim) and extent.value is None
 
 
 def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...] | None:

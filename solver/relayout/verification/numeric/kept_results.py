@@ -58,7 +58,8 @@ def kept_behind(
             pending.append((_behind_identity(mine), _behind_identity(theirs)))
             continue
         if node is None or other is None:
-            if node is not other or not (_are_one_input(mine, theirs) or _are_same_data(mine, theirs)):
+            are_one_input = mine.is_graph_input() and theirs.is_graph_input() and mine.name == theirs.name
+            if node is not other or not (are_one_input or _are_same_data(mine, theirs)):
                 return None
         elif mine.index() != theirs.index() or not _are_alike(node, other) or node.op_identifier() in functions:
             return None
@@ -126,10 +127,6 @@ def _are_equal(attribute: ir.Attr, other: ir.Attr) -> bool:
     if attribute.type == ir.AttributeType.TENSOR:
         return _are_same_tensors(attribute.as_tensor(), other.as_tensor())
     return bool(attribute.value == other.value)
-
-
-def _are_one_input(value: ir.Value, other: ir.Value) -> bool:
-    return value.is_graph_input() and other.is_graph_input() and value.name == other.name
 
 
 def _are_same_data(value: ir.Value, other: ir.Value) -> bool:

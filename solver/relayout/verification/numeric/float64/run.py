@@ -108,15 +108,12 @@ def _results(
             if not isinstance(array, np.ndarray):
                 raise UndecidedError(f"{name} is not a tensor")
             if name in model.overflowing and array.dtype == np.float64:
-                each[name] = _overflown(array, model.overflowing[name])
+                # Infinity from here on, as in the narrower float: masks overflow so.
+                is_overflown = np.abs(array) >= model.overflowing[name]
+                each[name] = np.where(is_overflown, np.copysign(np.inf, array), array)
             elif _is_beyond(model.largest, array):
                 raise UndecidedError(f"{name} has values beyond the range of the model's floats, {model.largest:.5g}")
     return results
-
-
-def _overflown(array: Array, least: float) -> Array:
-    """The numbers with infinity in place of those from `least` on, as in the narrower float: masks overflow so."""
-    return np.where(np.abs(array) >= least, np.copysign(np.inf, array), array)
 
 
 def _by_branch(model: Steps, step: Step, operands: Operands, constants: Operands, deadline: Deadline) -> Operands:
