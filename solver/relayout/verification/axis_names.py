@@ -17,7 +17,6 @@ from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, parsed_layout, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
-
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
 _MOST_READINGS = 8
 _NONE: frozenset[AxisNames] = frozenset()
