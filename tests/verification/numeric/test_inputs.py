@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -32,3 +33,24 @@ def test_sizes_for_some_axes_are_drawn_for_these() -> None:
     _, report = legalize(net.model(), "nhwc", check=True)
     assert report.verification is not None
     assert report.verification.passed
+
+
+@pytest.mark.parametrize("is_sliced", [True, False])
+def test_floats_that_become_the_size_of_an_image_are_whole_numbers(is_sliced: bool) -> None:
+    """A decoder of masks takes the size of the image in floats, scales it, and brings the masks to it."""
+    net = Net(18)
+    image = net.conv(net.input("x", ("n", 8, 64, 64)), 8, 8, 1)
+    size = net.node("Floor", net.node("Mul", net.input("size", (2,)), net.constant(np.float32([1.0]))))
+    size = net.node("Cast", size, to=TensorProto.INT64)
+    if is_sliced:
+        image = net.node("Slice", image, net.constant([0, 0]), size, net.constant([2, 3]))
+    image = net.node("Resize", image, "", "", size, mode="nearest", axes=[-2, -1])
+    net.output(image)
+    _, report = legalize(net.model(), "nhwc", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert [finding.rule for finding in report.verification.findings] == []
+    numeric = report.verification.numeric
+    assert numeric is not None
+    assert (numeric.runtime, numeric.not_compared) == ("onnxruntime", ())
+    assert all(output.sensitivity > 0.1 for output in numeric.outputs)

@@ -22,7 +22,7 @@ from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.deadline import UndecidedError
 from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.given_inputs import extents_of_inputs
-from relayout.verification.numeric.inputs import Array, draw_inputs, spread
+from relayout.verification.numeric.inputs import Array, draw_inputs, draw_sizes, gives_sizes, spread
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import (
     Plan,
@@ -172,9 +172,12 @@ def _draws(original: ir.Model, sampling: Sampling) -> Iterator[tuple[Plan, Calla
     indices that have to fit each other. Where inputs are given, these alone."""
     inputs = fed(original)
 
-    def draw(plan: Plan, shift: int) -> Feeds:
+    sizes = [value for value in inputs if gives_sizes(value)]
+
+    def draw(plan: Plan, shift: int, sizes: Sequence[ir.Value] = ()) -> Feeds:
         seeds = [sampling.seed + shift + 7919 * sample for sample in range(sampling.samples)]
-        return [draw_inputs(inputs, plan, seed) for seed in seeds]
+        # The same sizes in all samples: only results of one shape show that they depend on the inputs.
+        return [{**draw_inputs(inputs, plan, seed), **draw_sizes(sizes, sampling.seed)} for seed in seeds]
 
     if sampling.given:
         plan = Plan(extents_of_inputs(original, sampling.given[0]), _FEW_INTEGERS)
@@ -183,6 +186,8 @@ def _draws(original: ir.Model, sampling: Sampling) -> Iterator[tuple[Plan, Calla
         return
     tried = list(plans(original, sampling.dims))
     yield from ((plan, partial(draw, plan, 0)) for plan in tried)
+    if sizes:
+        yield from ((plan, partial(draw, plan, 0, sizes)) for plan in tried)
     if any(map(_is_integer, inputs)):
         extents = light_plan(original, tried).extents
         every = ((Plan(extents, 2 + n % 4), 104729 * n) for n in range(1, _DRAWS))
@@ -221,11 +226,18 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
                 return True
         return False
 
+    def sized(draw: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        return {**draw(), **draw_sizes(sizes, seed)}
+
     names = open_dims(original, sampling.dims)
-    others = list(other_plans(original, sampling.dims, plan))
-    if names and not add(partial(draw_inputs, inputs, other, seed + 1) for other in others):
-        sizes = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
-        yield f"the original takes one size of its open dims alone: {sizes}"
+    others = other_plans(original, sampling.dims, plan)
+    sizes = [value for value in inputs if gives_sizes(value)]
+    draws = [partial(draw_inputs, inputs, other, seed + 1) for other in others]
+    # A model that refuses the usual floats as sizes refuses them whatever its dims.
+    draws += [partial(sized, draw) for draw in draws if sizes]
+    if names and not add(draws):
+        tried = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
+        yield f"the original takes one size of its open dims alone: {tried}"
     defaults = [value for value in original.graph.inputs if value.is_initializer() and value.dtype is not None]
     floats = [value for value in defaults if value.dtype is not None and value.dtype.is_floating_point()]
     if floats and not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
@@ -243,6 +255,9 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
         usual, wide = trial.feeds[0], Plan(plan.extents, _WIDE)
         many = [value for value in inputs if usual[str(value.name)].size > _FEW]
         integers = [value for value in many if _is_integer(value)]
+        # Two samples of one size show whether the other inputs change what has it.
+        for draw in (partial(draw_inputs, inputs, plan, seed + 6 + n) for n in range(2 if sizes else 0)):
+            add([partial(sized, draw)])
         add([lambda: {**usual, **draw_inputs(integers, wide, seed + 4)}] if integers else [])
         add([lambda: {**usual, **spread(draw_inputs(many, plan, seed + 5))}] if many else [])
 

@@ -71,6 +71,41 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     return drawn
 
 
+_MOST_SIZES, _SIZES_FROM = 8, 16
+
+
+def gives_sizes(value: ir.Value) -> bool:
+    """Whether an input is a few floats of which operators make a few integers, such as the sizes of an image."""
+    found, floats = {value}, [value]
+    while floats:
+        read = floats.pop()
+        if read.dtype is None or not read.dtype.is_floating_point() or not _is_few(read):
+            continue
+        results = [(node, result) for node, _ in read.uses() for result in node.outputs]
+        for node, result in results:
+            if node.op_type == "Cast" and result.dtype in (ir.DataType.INT32, ir.DataType.INT64):
+                return True
+        floats += {result for _, result in results} - found
+        found.update(floats)
+    return False
+
+
+def _is_few(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static() and 0 < math.prod(value.shape.numpy()) <= _MOST_SIZES
+
+
+def draw_sizes(inputs: Sequence[ir.Value], seed: int) -> dict[str, Array]:
+    """Return whole numbers, all different, for each of these inputs. An image of the usual floats has no elements."""
+    drawn = {}
+    for value in inputs:
+        assert value.dtype is not None
+        assert value.shape is not None
+        generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
+        numbers = _SIZES_FROM + generator.permutation(2 * _MOST_SIZES)[: math.prod(value.shape.numpy())]
+        drawn[str(value.name)] = np.asarray(numbers.reshape(value.shape.numpy()).astype(value.dtype.numpy()))
+    return drawn
+
+
 def divides(node: ir.Node, operand: int) -> bool:
     """Whether an operator divides by this operand; onnxruntime ends the process where an integer is divided by 0."""
     return operand == 1 and node.op_type in ("Div", "Mod") and node.domain == ""
