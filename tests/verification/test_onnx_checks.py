@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from relayout.model.io import read_model
 from relayout.verification.onnx_checks import checked_by_onnx
 
 MODEL = """
@@ -107,3 +108,22 @@ def test_large_constants_in_branches_may_be_results_and_have_equal_names() -> No
 
 def large_constant(*shape: int, name: str = "") -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name)
+
+
+def test_values_of_known_shapes_and_unknown_types_are_sound(caplog: pytest.LogCaptureFixture) -> None:
+    """Reshapes behind a custom operator: the element type is unknown, but the shape is known in part."""
+    text = """
+        <ir_version: 9, opset_import: ["" : 17, "acme" : 1]>
+        g (float[2, 8, 6] x) => (float[2, 6, 8] y) <int64[4] a = {0, -1, 3, 2}, int64[3] b = {0, -1, 3}> {
+          p = acme.Pack (x)
+          q = Reshape (p, a)
+          r = Reshape (q, b)
+          y = acme.Unpack (r) }"""
+    model = read_model(onnx.parser.parse_model(text))
+    shapes = {value.name: value.shape for node in model.graph for value in node.outputs if value.type is None}
+    assert shapes["q"] is not None
+    assert checked_by_onnx(model)[0] == []
+    # A legal model has metadata for such a value.
+    next(value for node in model.graph for value in node.outputs if value.name == "r").metadata_props["key"] = "text"
+    assert checked_by_onnx(model)[0] == []
+    assert caplog.text == ""

@@ -103,7 +103,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
     serde.serialize_model_into(proto, rest)
     written, known = proto.graph, _Known({}, {}, {})
     for value in graph.inputs:
-        serde.serialize_value_into(written.input.add(), value)
+        _write_value(written.input.add(), value)
     for value in graph.initializers.values():
         if not value.is_graph_input():
             _declare(value, written, known)
@@ -117,7 +117,7 @@ def proto_of(model: ir.Model, is_stored: Callable[[ir.Value], bool]) -> onnx.Mod
     for value in inner:
         _declare(value, written, known)
     for value in graph.outputs:
-        serde.serialize_value_into(written.output.add(), value)
+        _write_value(written.output.add(), value)
     inputs = [value for value in graph.inputs if not value.is_initializer()]
     for value in (*inputs, *graph.initializers.values(), *inner, *graph.outputs):
         if tensors := value.meta.get(QUANTIZATION):
@@ -161,13 +161,21 @@ def _write_node(node: ir.Node, graph: onnx.GraphProto, known: _Known, ir_version
     )
 
 
+def _write_value(info: onnx.ValueInfoProto, value: ir.Value) -> None:
+    """Write a value. A protobuf has no place for the shape of one without a type, as a Reshape behind a custom operator
+    gives it: onnx_ir leaves it out with a warning."""
+    if value.type is None and value.shape is not None:
+        value = ir.Value(name=value.name, doc_string=value.doc_string, metadata_props=dict(value.metadata_props))
+    serde.serialize_value_into(info, value)
+
+
 def _declare(value: ir.Value, graph: onnx.GraphProto, known: _Known) -> None:
     """Add the type of a value to a graph, as far as it is known."""
     type_, shape, metadata = value.type, value.shape, value.metadata_props
-    if not value.name or (type_ is None and shape is None and not metadata and not value.doc_string):
+    if not value.name or (type_ is None and not metadata and not value.doc_string):
         return
     if type(type_) is not ir.TensorType or type_.denotation or shape is None or value.doc_string:
-        serde.serialize_value_into(graph.value_info.add(), value)
+        _write_value(graph.value_info.add(), value)
         return
     extents = known.shapes.get(id(shape))
     if extents is None:

@@ -268,8 +268,12 @@ def _absent_in_nodes(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
 
 
 def _taken_off(graph: onnx.GraphProto) -> dict[str, bytes]:
-    """The declared types of the graph's values, encoded, which the graph loses: of its outputs the shapes alone."""
-    declared = {info.name: info.type.SerializeToString() for info in (*graph.value_info, *graph.output)}
+    """The declared types of the graph's values, encoded, which the graph loses: of its outputs the shapes alone.
+
+    A value with metadata may be listed without a type, to which onnx's strict inference objects.
+    """
+    infos = [info for info in (*graph.value_info, *graph.output) if info.type.WhichOneof("value")]
+    declared = {info.name: info.type.SerializeToString() for info in infos}
     del graph.value_info[:]
     for info in graph.output:
         if info.type.HasField("tensor_type"):

@@ -226,7 +226,7 @@ def _not_compared(numeric: Numeric, severity: Severity, open_: Sequence[str]) ->
     package = "" if find_spec("onnxruntime") else '; onnxruntime is not installed: pip install "relayout[check]"'
     ways = [f"--dim (options.dims) sets the sizes of {', '.join(open_)}"] if open_ and not package else []
     if not package:
-        ways.append("--inputs (the argument inputs) gives inputs that it takes")
+        ways.append("--inputs (the argument inputs) gives others where it refuses random inputs")
     ways.append("with --static (options.static) the other checks are enough")
     yield Finding(
         rule="not-compared",
