@@ -250,3 +250,22 @@ def test_an_input_in_a_black_box_of_the_backend_is_named() -> None:
     model.graph.input[0].metadata_props.add(key="relayout.boundary_layout", value="NC[acme:swizzled]HW")
     found = [each for each in verify(model, "onnx", against=original).findings if each.rule == "boundary"]
     assert [(each.severity, each.node, each.found) for each in found] == [("note", "x", "NC[acme:swizzled]HW")]
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "onnx"])
+@pytest.mark.parametrize("name", ["boxes", "Mulonnx::Slice_164_dim_0", "Mul/boxes_dim_0", "two words", "boxes + 1"])
+def test_an_output_keeps_its_name_of_a_dim_whatever_text_is_the_name_inside(name: str, backend: str) -> None:
+    """PyTorch names the dim of an output by the operator and the value, and so one extent by two texts."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 16]>
+        g (float[1,8,16,16] x, float[q,4] given, bool[q] kept) => (float[r,4] rois, float[Gemm188_dim_0,3,3,8] y)
+        <int64[1] zero = {0}> {
+            p = NonZero (kept)  i = Squeeze (p, zero)  rois = Gather (given, i)
+            s = Shape <end = 1> (rois)  images = ConstantOfShape <value = int64[1] {0}> (s)
+            c = RoiAlign <output_height = 3, output_width = 3> (x, rois, images)
+            y = Transpose <perm = [0,2,3,1]> (c) }""")
+    source.graph.output[0].type.tensor_type.shape.dim[0].dim_param = name
+    legal, report = legalize(source, backend)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert legal.graph.output[1].type.tensor_type.shape.dim[0].dim_param == "Gemm188_dim_0"
+    assert verify(legal, backend, against=source, run=False).passed

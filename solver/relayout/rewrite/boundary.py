@@ -11,7 +11,7 @@ from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import relaid
-from relayout.layout.terms import GENERATED, is_given
+from relayout.layout.terms import GENERATED
 from relayout.model.dims.output_dims import carry_names
 from relayout.ops import extents_of
 from relayout.rewrite.annotations import keep_notes
@@ -67,7 +67,7 @@ def keep_extents(result: ir.Value, declared: Sequence[Extent], own: Dims) -> Non
         known = declared[group[0].axis] if len(group) == 1 and group[0].is_whole and declared else None
         if isinstance(known, int):
             dims[place] = known
-        elif known is not None and is_given(known) and is_given(str(dims[place])):
+        elif known is not None and not any(text.startswith(GENERATED) for text in (known, str(dims[place]))):
             dims[place] = ir.SymbolicDim(known)
     result.shape = ir.Shape(dims)
 
