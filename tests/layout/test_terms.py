@@ -18,6 +18,7 @@ from relayout.layout.terms import Term, product, quotient, term_of
         ("8*batch", 8, ("batch",)),
         ("2*b*a*2", 4, ("a", "b")),
         ("2 * ids.45", 2, ("ids.45",)),
+        ("2*batch-size", 2, ("batch-size",)),
         ("batch*((h - 1)//2 + 1)", 1, ("batch", "(h - 1)//2 + 1")),
         ("(h + 1)*(w + 1)", 1, ("h + 1", "w + 1")),
         # No products.

@@ -18,8 +18,9 @@ from typing import NamedTuple
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
 
-NAME = re.compile(r"[^\W\d][\w.]*")
-"""A name may have dots: `ids.45_dim_1`."""
+NAME = re.compile(r"[^\W\d](?:[\w.:]|-(?=[^\W\d]))*")
+"""A name may have dots, colons, and hyphens before letters: `ids.45_dim_1`, `onnx::Gather_7_dim_0`, `batch-size`. In a
+formula there are spaces around a minus, or a number follows."""
 
 
 class Term(NamedTuple):

@@ -27,6 +27,18 @@ def by_us(text: str, size: int) -> tuple[frozenset[str], int | None]:
     return symbols_of(dim), evaluated(dim, {name: size + len(name) for name in symbols_of(dim)})
 
 
+def test_a_name_may_have_colons_and_hyphens_that_a_letter_follows() -> None:
+    """Not so in onnx_ir. A formula that exporters write has spaces around a minus, or a number behind it."""
+    for text, sizes, number in (
+        ("2*batch-size", {"batch-size": 7}, 14),
+        ("onnx::Gather_7_dim_0 + 1", {"onnx::Gather_7_dim_0": 7}, 8),
+        ("h-1", {"h": 7}, 6),
+        ("h - w", {"h": 7, "w": 4}, 3),
+    ):
+        assert symbols_of(ir.SymbolicDim(text)) == {*sizes}
+        assert evaluated(ir.SymbolicDim(text), sizes) == number
+
+
 @pytest.mark.parametrize(
     "text",
     [
