@@ -18,9 +18,9 @@ from typing import NamedTuple
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
 
-NAME = re.compile(r"[^\W\d](?:[\w.:]|-(?=[^\W\d]))*")
-"""A name may have dots, colons, and hyphens before letters: `ids.45_dim_1`, `onnx::Gather_7_dim_0`, `batch-size`. In a
-formula there are spaces around a minus, or a number follows."""
+NAME = re.compile(r"[^\W\d](?:[\w.:]|[-/](?=[^\W\d]))*")
+"""A name may have dots, colons, and hyphens and slashes before letters: `ids.45_dim_1`, `onnx::Gather_7_dim_0`,
+`batch-size`, `Add/m/Add_output_0_dim_0`. A formula has spaces around a minus, or a number behind it or the slash."""
 
 
 class Term(NamedTuple):

@@ -27,12 +27,15 @@ def by_us(text: str, size: int) -> tuple[frozenset[str], int | None]:
     return symbols_of(dim), evaluated(dim, {name: size + len(name) for name in symbols_of(dim)})
 
 
-def test_a_name_may_have_colons_and_hyphens_that_a_letter_follows() -> None:
-    """Not so in onnx_ir. A formula that exporters write has spaces around a minus, or a number behind it."""
+def test_a_name_may_have_colons_and_hyphens_and_slashes_that_a_letter_follows() -> None:
+    """Not so in onnx_ir. Exporters write a minus between spaces, and a number behind a slash."""
     for text, sizes, number in (
         ("2*batch-size", {"batch-size": 7}, 14),
         ("onnx::Gather_7_dim_0 + 1", {"onnx::Gather_7_dim_0": 7}, 8),
+        ("Add/m/Add_output_0_dim_0", {"Add/m/Add_output_0_dim_0": 7}, 7),
         ("h-1", {"h": 7}, 6),
+        ("h/2", {"h": 8}, 4),
+        ("h//w", {"h": 7, "w": 2}, 3),
         ("h - w", {"h": 7, "w": 4}, 3),
     ):
         assert symbols_of(ir.SymbolicDim(text)) == {*sizes}
