@@ -45,6 +45,27 @@ def test_a_long_chain_of_layers_that_pad_by_what_they_compute_is_known_to_its_en
     assert list(shape or ()) == [1, 3, 8 + 24 + 23]
 
 
+def test_such_a_chain_whose_open_dims_have_a_name_a_layer_is_known_to_its_end() -> None:
+    """As onnxslim writes a codec of sound. No value is computed, but each layer has the batch of the one before."""
+    net = Net()
+    x = net.input("x", (1, 3, "t"))
+    padded = []
+    for _ in range(24):
+        extent = net.node("Gather", net.node("Shape", x), net.constant([2]))
+        odd = net.node("Mod", extent, net.constant([2]))
+        x = net.node("Pad", x, net.node("Concat", net.constant([0, 0, 1, 0, 0]), odd, axis=0))
+        padded.append(x)
+        x = net.node("Relu", x)
+    net.output(x)
+    model = net.model()
+    for name in padded:
+        dims = [f"{name}_d{axis}" for axis in range(3)]
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    read = read_model(model)
+    assert {tuple(v.shape or ())[:2] for node in read.graph for v in node.outputs if node.op_type == "Pad"} == {(1, 3)}
+
+
 @pytest.mark.parametrize("stop", [1, np.iinfo(np.int64).max])
 def test_a_slice_from_an_unknown_start_has_an_unknown_length(stop: int) -> None:
     """onnx's inference takes 0 for the start."""

@@ -20,6 +20,7 @@ from relayout.layout.terms import GENERATED, term_of
 from relayout.model.dims.dim_unification import MadeUpNames, number, rename, unify_names
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
+from relayout.model.dims.rank_completion import known_dims
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
 from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
@@ -93,9 +94,9 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     name_open_dims(inferred.graph)
     hints: dict[str, onnx.ValueInfoProto] = {}
     learned: dict[str, onnx.ValueInfoProto] = {}
-    rounds_without_values = 0
+    rounds_in_vain, most = 0, known_dims(inferred.graph)
     # Each of a chain of layers that pad by what they compute from extents may take a round, however many they are.
-    while rounds_without_values < ROUNDS:
+    while rounds_in_vain < ROUNDS:
         # Symbols start from constants, and lead to further ones.
         shapes = _asked_shapes(inferred.graph, computing, known)
         found = _compute(computing, shapes, known, proto.opset_import)
@@ -105,7 +106,6 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
-        rounds_without_values += not found
         hints |= fresh
         if not is_better and not _adds_shapes(_shapes(inferred.graph), inferred.graph, found):
             continue
@@ -113,6 +113,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         _enter_constants(probe.graph, {n: v for n, v in known.items() if n not in stored}, hints)
         shared = names_in(probe.graph)
         learned = merge_shapes(infer(probe).graph, inferred.graph, shared)
+        before, most = most, max(most, known_dims(inferred.graph))
+        rounds_in_vain += not found and most == before
     enter_scan_inputs(inferred.graph, {})
     if has_graphs:
         _infer_inside(proto, inferred, infer, {n: v for n, v in known.items() if n not in stored}, hints)
