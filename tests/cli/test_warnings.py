@@ -83,6 +83,17 @@ def test_what_fits_nothing_is_a_warning(verb: str, backend: tuple[str, ...], tex
 
 
 @pytest.mark.usefixtures("files")
+def test_an_operator_of_onnx_that_the_model_lacks_is_no_misspelt_one(tmp_path: Path, run: Run) -> None:
+    path = saved(
+        tmp_path / "concat.onnx",
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[1,4] x) => (float[2,4] y) { y = Concat <axis = 0> (x, x) }',
+    )
+    said = run("legalize", path, "--backend", "free.toml", "--quiet")
+    (line,) = [line for line in (said.out + said.err).splitlines() if "device npu: no node of the model fits" in line]
+    assert line.endswith("no node of the model fits")
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("verb", ["legalize", "verify"])
 @pytest.mark.parametrize(("backend", "text"), REFUSED.values(), ids=REFUSED)
 def test_what_has_no_meaning_is_an_error(verb: str, backend: tuple[str, ...], text: str, model: Path, run: Run) -> None:

@@ -274,8 +274,11 @@ class Composite(Backend):
 
 
 def _nearest(takes: Callable[[ir.Node], bool], operators: Collection[str]) -> str:
-    """The operators of a model that are spelled much like those of a selection, for the end of a message."""
-    patterns = takes.operators if isinstance(takes, Nodes) else ()
+    """The operators of a model that are spelled much like those of a selection, for the end of a message. An operator
+    that ONNX has is not misspelt: a model without Conv may have Concat."""
+    from onnx import defs
+
+    patterns = [each for each in takes.operators if not defs.has(each)] if isinstance(takes, Nodes) else []
     found = [near for pattern in patterns for near in get_close_matches(pattern, operators, n=1) if near != pattern]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
