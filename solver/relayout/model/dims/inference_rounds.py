@@ -7,6 +7,7 @@ The fixpoint is that of the legal model, which declares both: read again, it has
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -33,7 +34,6 @@ def infer_in_rounds(
     value, without which its rank cannot be declared; or while results have dims that are forced to one size. `proto` is
     used up.
     """
-    is_open = any(not dim.HasField("dim_value") for v in proto.graph.input for dim in v.type.tensor_type.shape.dim)
 
     def with_values(model: onnx.ModelProto) -> Inferred:
         return infer_with_values(model, infer, has_graphs=has_graphs)
@@ -41,7 +41,7 @@ def infer_in_rounds(
     first = open_output_dims(proto, lambda model: _inferred(model, with_values))
     for _ in range(ROUNDS):
         inferred, first = first or _inferred(proto, with_values), None
-        known = None if inferred.is_ranked and not is_open else copied(inferred.proto)
+        known = None if inferred.is_ranked and not _is_open(inferred.proto.graph) else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
         if known is not None and enter_sizes(known.graph, sizes_of_all_runs(model)):
@@ -57,6 +57,12 @@ def infer_in_rounds(
         proto = known
     name_completed(model)
     return model
+
+
+def _is_open(graph: onnx.GraphProto) -> bool:
+    """Whether a value has an extent that is not known. A result may have one though no input has: a Loop's."""
+    values = chain(graph.input, graph.value_info, graph.output)
+    return any(not dim.HasField("dim_value") for value in values for dim in value.type.tensor_type.shape.dim)
 
 
 def _inferred(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], Inferred]) -> Inferred:
