@@ -116,7 +116,7 @@ def by_number(node: ir.Node) -> ByNumber | None:
     if axes is None or any(not -rank <= axis < rank for axis in axes):
         return None
     places = {axis % rank for axis in axes}
-    if kind in _FLATTENING and _opset(node) < 13:
+    if flattens(node):
         places = set(range(min(places), rank))
     return ByNumber(first, frozenset(places), kind in _IN_BLOCKS)
 
@@ -158,6 +158,12 @@ def summed_axes(node: ir.Node) -> dict[int, int]:
         if rank:
             found[n] = max(rank - 2, 0) + (axis ^ node.attributes.get_int(transposed, 0) if rank > 1 else 0)
     return found if len(found) == 2 else {}
+
+
+def flattens(node: ir.Node) -> bool:
+    """Whether an operator works on an axis and all that follow it as one, as a softmax did before opset 13."""
+    kind = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))[0] if node.domain == CONTRIBUTED else node.op_type
+    return kind in _FLATTENING and node.domain in ("", CONTRIBUTED) and _opset(node) < 13
 
 
 def _opset(node: ir.Node) -> int:

@@ -21,6 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
+from relayout.verification.axis_reads import flattens
 from relayout.verification.counterparts import COPY, Counterparts, moved_from
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
@@ -208,6 +209,8 @@ def _computed(value: ir.Value) -> Array | None:
             leaves[str(read.name)] = tensor.numpy()
         elif node is None:
             return None
+        elif flattens(node):
+            return None  # the evaluator reads it as the operator of a later opset
         elif node not in nodes:
             nodes[node] = None
             pending += [each for each in node.inputs if each is not None]

@@ -151,3 +151,14 @@ def test_views_of_constants_are_compared_by_data(perm: str) -> None:
     # Of equal elements, any order is the same.
     same = parsed(text.format("1,1,1,1,1,1,1,1", "Transpose <perm = [0,2,1]> (c)"))
     assert unrun(parsed(text.format("1,1,1,1,1,1,1,1", "Identity (c)")), same).passed
+
+
+def test_an_old_softmax_of_a_constant_is_not_computed() -> None:
+    """Before opset 13 it takes all axes from its own on as one: onnx's reference evaluator does not."""
+    text = """<ir_version: 8, opset_import: ["" : 8]>
+        net (float[2,3,2] x) => (y) <float[3,2,2] c = {{1,2,3,4,5,6,7,8,9,8,7,6}}> {{
+            {}
+            y = Add (x, t) }}"""
+    original = parsed(text.format("s = LogSoftmax <axis = 0> (c)  t = Transpose <perm = [1,0,2]> (s)"))
+    model = parsed(text.format("u = Transpose <perm = [1,0,2]> (c)  t = LogSoftmax <axis = 0> (u)"))
+    assert verify(model, "onnx", against=original).passed
