@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relayout.backend.calls import conversion_operators_of
+from relayout.backend.calls import conversion_operators_of, opaque_values_of
 from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import SOURCE_HASH_KEY
 from relayout.report.schema import Finding
@@ -36,7 +36,7 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
     yield from check_axes_read(pairs)
     operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
     yield from check_dataflow(pairs, fuses=fuses)
-    yield from check_element_order(pairs)
+    yield from check_element_order(pairs, opaque_values_of(backend, model) | opaque_values_of(backend, source))
     yield from check_operators(pairs, operators, fuses=fuses, run=run)
     yield from check_constants(pairs)
     yield from check_shardings(pairs)

@@ -303,7 +303,7 @@ def _axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | Non
 
 def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
     kind = node.op_type
-    if kind in _ELEMENTWISE:
+    if kind in _ELEMENTWISE and not (kind == "Expand" and n):
         return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
     if kind == "Concat" or kind in _BY_ELEMENTS:
         return tuple(range(inner))

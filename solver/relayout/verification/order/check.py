@@ -6,7 +6,7 @@ of a value is a list of digits, each a stride in a row-major value of the origin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from math import prod
 
@@ -39,14 +39,15 @@ _SPATIAL = "DHW"
 _ORDERED = frozenset({"DepthToSpace", "GroupNorm", "GroupNormalization", "LRN", "SkipGroupNorm", "SpaceToDepth"})
 
 
-def check_element_order(pairs: Counterparts) -> Iterator[Finding]:
+def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each view whose annotated order is another than it makes, and for each operand of which an
     operator reads, or passes on, other elements along an axis than its counterpart.
 
-    Values whose extents are not known, and those with padding, are left out. Extents that are open have sizes that the
-    formulas of a network divide; where one of the models knows such an extent, the two are not compared.
+    Values whose extents are not known, those with padding, and the `opaque` ones, whose memory is in another order than
+    their shape, are left out. Extents that are open have sizes that the formulas of a network divide; where one of the
+    models knows such an extent, the two are not compared.
     """
-    known = ReadElements(pairs)
+    known = ReadElements(pairs, opaque)
     for node in pairs.model.nodes:
         if is_view(node):
             yield from _check_view(node.outputs[0], known.mine)

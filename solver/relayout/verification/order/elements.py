@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from math import prod
 from typing import NamedTuple
@@ -65,13 +65,13 @@ class Operand(NamedTuple):
 class ReadElements:
     """What is known of the elements that two models read and make."""
 
-    def __init__(self, pairs: Counterparts) -> None:
+    def __init__(self, pairs: Counterparts, opaque: Set[ir.Value]) -> None:
         self.pairs = pairs
         source = pairs.original.model
         sizes = _sizes(source.graph.inputs) | sizes_of_all_runs(source)
-        self.theirs = OriginalElements(sizes)
-        self.mine = ModelElements(sizes, self.theirs, pairs)
-        self._constants = OriginalElements(sizes)
+        self.theirs = OriginalElements(sizes, opaque)
+        self.mine = ModelElements(sizes, opaque, self.theirs, pairs)
+        self._constants = OriginalElements(sizes, opaque)
         self._arrays: dict[ir.Value, Array | None] = {}
 
     def operands(self, node: ir.Node, other: ir.Node) -> Iterator[Operand]:
@@ -108,10 +108,11 @@ class ReadElements:
 
 
 class OriginalElements(dict[ir.Value, Elements | None]):
-    """The elements of the original's values: those of a view in the value that it views."""
+    """The elements of the original's values: those of a view in the value that it views. Those of `opaque` values are
+    not known: their memory is in another order than their shape."""
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: Mapping[str, int], opaque: Set[ir.Value]) -> None:
+        self._sizes, self._opaque = sizes, opaque
 
     def __missing__(self, value: ir.Value) -> Elements | None:
         path = []
@@ -129,13 +130,14 @@ class OriginalElements(dict[ir.Value, Elements | None]):
         return None if shape is None else Elements(value, tuple([normal([each]) for each in row_major(shape)]))
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """The shape at the sizes; None where it is not known."""
+        """The shape at the sizes; None where it, or the order of elements in it, is not known."""
         extents = [
             each if isinstance(each, int) else formula_size(str(each), self._sizes) if each.value else None
             for each in value.shape or ()
         ]
         # An empty value has no elements to compare.
-        return None if value.shape is None or not all(extents) else tuple(map(int, extents))  # type: ignore[arg-type]
+        is_unknown = value.shape is None or value in self._opaque or not all(extents)
+        return None if is_unknown else tuple(map(int, extents))  # type: ignore[arg-type]
 
     def _view(self, value: ir.Value, found: Elements) -> Elements | None:
         node, shape = value.producer(), self.shape(value)
@@ -151,8 +153,10 @@ class OriginalElements(dict[ir.Value, Elements | None]):
 class ModelElements(OriginalElements):
     """The elements of the model's values in those of the original: those before a view lie as is stated."""
 
-    def __init__(self, sizes: Mapping[str, int], theirs: OriginalElements, pairs: Counterparts) -> None:
-        super().__init__(sizes)
+    def __init__(
+        self, sizes: Mapping[str, int], opaque: Set[ir.Value], theirs: OriginalElements, pairs: Counterparts
+    ) -> None:
+        super().__init__(sizes, opaque)
         self.theirs, self._pairs = theirs, pairs
 
     def at_root(self, value: ir.Value) -> Elements | None:
