@@ -136,7 +136,7 @@ class OriginalElements(dict[ir.Value, Elements | None]):
             for each in value.shape or ()
         ]
         # An empty value has no elements to compare.
-        is_unknown = value.shape is None or value in self._opaque or not all(extents)
+        is_unknown = value.shape is None or value in self._opaque or any(not each or each < 0 for each in extents)
         return None if is_unknown else tuple(map(int, extents))  # type: ignore[arg-type]
 
     def _view(self, value: ir.Value, found: Elements) -> Elements | None:
