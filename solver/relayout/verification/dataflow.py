@@ -8,15 +8,14 @@ permutation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from itertools import zip_longest
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ATOMS_KEY, OPERAND_ORDERS_KEY, ORDER_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, WRITTEN_FOR_KEY
 from relayout.report.schema import Finding
 from relayout.verification.counterparts import (
-    COPY,
     VIEWS,
     Counterparts,
     behind_transposes,
@@ -26,7 +25,7 @@ from relayout.verification.counterparts import (
     through_transposes,
 )
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.operator_facts import OURS, constant_ints, perm_of
+from relayout.verification.operator_facts import OURS, constant_ints
 from relayout.verification.operators_kept import MOVES
 from relayout.verification.requirements import node_label, noted_order
 
@@ -60,7 +59,6 @@ def check_dataflow(pairs: Counterparts, *, fuses: bool) -> Iterator[Finding]:
             if read is not None:
                 yield _another(node, n, str(theirs.name), read)
     for graph, source in pairs.graphs.items():
-        yield from _check_copies(graph, scopes[source])
         for mine, theirs in zip(graph.outputs, source.outputs, strict=False):
             read = _other_read(mine, theirs, scopes[source], kept, added, constants)
             if read is not None:
@@ -184,43 +182,6 @@ def _attributes(node: ir.Node) -> dict[str, str]:
     return {each.name: str(each) for each in ir.serde.serialize_node(node).attribute}
 
 
-def _check_copies(graph: ir.Graph, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
-    """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
-    for node in graph:
-        if node.op_type != "Transpose" or node.domain != "" or node.inputs[0] is None:
-            continue
-        before, after = node.inputs[0], node.outputs[0]
-        stated = memory_format_of(after)
-        if stated is None and after.is_graph_output():
-            stated = whole(range(len(after.shape or ())))
-        if stated is None or before.shape is None or source_name(before) not in sources:
-            continue
-        if source_name(after) != source_name(before) and source_name(after) in sources:
-            continue  # a Transpose of the original's own: its result is annotated against another value
-        read = sources[source_name(before)]
-        stands_for = sources.get(COPY.sub("", source_name(after)), read)
-        frames = behind_transposes(read), behind_transposes(stands_for)
-        if frames[0][0] is not frames[1][0]:
-            continue  # their axes are counted in different values
-        rank = len(before.shape)
-        had = _counted_in(read, memory_format_of(before) or whole(range(rank)))
-        stated = _counted_in(stands_for, stated)
-        perm = perm_of(node, rank)
-        if had is None or stated is None or sorted(perm) != list(range(len(had.dims))):
-            continue
-        made = MemoryFormat(tuple(had.dims[axis] for axis in perm))
-        made, stated = _renamed(made, frames[0][1]), _renamed(stated, frames[1][1])
-        if _moving(made, after) != _moving(stated, after):
-            key = ATOMS_KEY if ATOMS_KEY in after.metadata_props else ORDER_KEY
-            yield Finding(
-                rule="layout-annotation",
-                node=after.name,
-                expected=f"{key} {made}",
-                found=str(stated),
-                message=f"the annotated order is not the one that the Transpose makes ({after.name})",
-            )
-
-
 def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value]) -> Iterator[Finding]:
     """Yield a finding for each operand whose order, as the node notes it, is not the one that it has. The data of a
     constant shows its order (see `relayout.verification.constant_data`)."""
@@ -248,27 +209,6 @@ def _check_noted_orders(node: ir.Node, other: ir.Node, constants: Set[ir.Value])
                 found=str(stated),
                 message=f"the noted order of this operand ({mine.name}) is not the one that it has",
             )
-
-
-def _renamed(format_: MemoryFormat, axes: Sequence[int]) -> MemoryFormat:
-    """The format with its axes counted in another value."""
-    return MemoryFormat(
-        tuple(
-            tuple(atom._replace(axis=axes[atom.axis] if atom.axis < len(axes) else atom.axis) for atom in group)
-            for group in format_.dims
-        )
-    )
-
-
-def _counted_in(source: ir.Value, format_: MemoryFormat) -> MemoryFormat | None:
-    """The annotated format with its axes counted as they lie in the original's value. If the original is itself a legal
-    model, annotations are relative to that one's source. None where the order of the value's axes is not known."""
-    earlier = memory_format_of(source)
-    if earlier is None:
-        return format_
-    places = {axis: place for place, axis in enumerate(earlier.permutation or ())}
-    axes = {atom.axis for group in format_.dims for atom in group}
-    return _renamed(format_, [places[axis] for axis in range(len(places))]) if axes <= places.keys() else None
 
 
 def _moving(format_: MemoryFormat, value: ir.Value) -> list[object]:

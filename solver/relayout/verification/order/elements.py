@@ -12,8 +12,8 @@ import onnx_ir as ir
 from relayout.model.dims.forced_dims import sizes_of_all_runs
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.verification.constant_data import array_of, data_of
-from relayout.verification.counterparts import VIEWS, Counterparts, counterpart
-from relayout.verification.memory_format import MemoryFormat, memory_format_of
+from relayout.verification.counterparts import COPY, VIEWS, Counterparts, counterpart, source_name
+from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import perm_of
 from relayout.verification.order.digits import (
     Array,
@@ -160,20 +160,20 @@ class ModelElements(OriginalElements):
         self.theirs, self._pairs = theirs, pairs
 
     def at_root(self, value: ir.Value) -> Elements | None:
-        return self.stated(value)
+        found, shape = self.stated(value), self.shape(value)
+        return found if found is not None and shape == tuple(map(extent_of, found.dims)) else None
 
     def stated(self, value: ir.Value) -> Elements | None:
-        """The elements of a value by its annotation; None where they are not known."""
+        """The elements of a value by its annotation, which its shape may not fit; None where they are not known."""
         graph = self._pairs.graphs.get(value.graph) if value.graph is not None else None
-        source = counterpart(value, self._pairs.scopes[graph]) if graph is not None else None
+        scope = self._pairs.scopes[graph] if graph is not None else {}
+        source = counterpart(value, scope) or scope.get(COPY.sub("", source_name(value)))
         shape, elements = (self.theirs.shape(source), self.theirs[source]) if source is not None else (None, None)
-        if source is None or shape is None or elements is None or memory_format_of(source) is not None:
+        if source is None or shape is None or elements is None:
             return None
-        format_ = memory_format_of(value)
-        dims = tuple([(digit,) for digit in row_major(shape)]) if format_ is None else _in_format(format_, shape)
-        if dims is None or self.shape(value) != tuple([extent_of(dim) for dim in dims]):
-            return None
-        found = composed(dims, elements.dims)
+        format_ = _counted_in(source, memory_format_of(value) or whole(range(len(shape))))
+        dims = None if format_ is None else _in_format(format_, shape)
+        found = None if dims is None else composed(dims, elements.dims)
         return None if found is None else Elements(elements.root, found)
 
 
@@ -210,3 +210,16 @@ def _in_format(format_: MemoryFormat, shape: Sequence[int]) -> tuple[Digits, ...
             for group in format_.dims
         ]
     )
+
+
+def _counted_in(source: ir.Value, format_: MemoryFormat) -> MemoryFormat | None:
+    """The annotated format with its axes counted as they lie in the original's value. If the original is itself a legal
+    model, annotations are relative to that one's source. None where the order of the value's axes is not known."""
+    earlier = memory_format_of(source)
+    if earlier is None:
+        return format_
+    places = {axis: place for place, axis in enumerate(earlier.permutation or ())}
+    if not {atom.axis for group in format_.dims for atom in group} <= places.keys():
+        return None
+    dims = [tuple([atom._replace(axis=places[atom.axis]) for atom in group]) for group in format_.dims]
+    return MemoryFormat(tuple(dims))
