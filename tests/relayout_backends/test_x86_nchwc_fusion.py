@@ -12,7 +12,7 @@ import pytest
 from graphs import Net, assert_same_numbers, session
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 from relayout_backends.x86_nchwc.fusion import fuse
@@ -373,3 +373,17 @@ def test_what_follows_one_block_of_open_images_is_done_by_the_convolution() -> N
     others = {node.op_type for node in legal.graph.node} - {"Conv", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
     assert others <= {"ReorderInput", "ReorderOutput"}
     assert_same_numbers(net.model(), legal, {"x": np.random.default_rng(0).random((2, 3, 6, 9), np.float32)})
+
+
+def test_a_convolution_in_place_of_a_gate_is_accepted_without_a_run() -> None:
+    """A gate of squeeze and excitation: each channel of a sum is multiplied by a number of its own."""
+    net = Net(17)
+    value = net.node("Relu", net.conv(net.input("x", (1, 3, 8, 8)), 3, 2 * BLOCK))
+    gate = net.node("Sigmoid", net.conv(net.node("GlobalAveragePool", value), 2 * BLOCK, 2 * BLOCK, kernel=1))
+    net.output(net.conv(net.node("Mul", value, gate), 2 * BLOCK, BLOCK))
+    original = net.model()
+    legal, _ = legalize(original, "x86-nchwc")
+    (made,) = (node for node in legal.graph.node if node.name.endswith("_scale"))
+    assert (made.domain, made.op_type) == (DOMAIN, "Conv")
+    found = verify(legal, "x86-nchwc", against=original, run=False)
+    assert {each.severity for each in found.findings} <= {"note"}

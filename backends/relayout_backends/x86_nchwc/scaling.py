@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY, WRITTEN_FOR_KEY
 from relayout_backends.x86_nchwc.absorbing import Channels, affine_of
 from relayout_backends.x86_nchwc.blocks import DOMAIN, block_of
 from relayout_backends.x86_nchwc.editing import Editing, sources
@@ -47,7 +47,7 @@ def _replace(editing: Editing, node: ir.Node, block: int) -> None:
     convolution = ir.Node(
         DOMAIN, "Conv", [source, *operands], [ir.AttrInt64("group", count)], name=f"{node.name or result.name}_scale"
     )
-    convolution.metadata_props[BLOCK_KEY] = str(block)
+    convolution.metadata_props.update({BLOCK_KEY: str(block), WRITTEN_FOR_KEY: node.op_type})
     used = _channels_in_use(data)
     if used is not None:
         convolution.metadata_props[CHANNELS_KEY] = used
