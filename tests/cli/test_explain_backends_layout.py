@@ -8,6 +8,7 @@ import pytest
 from command_line import Run, saved
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from installed_packages import install
 
 from relayout.cli import main
 from relayout.report.schema import Report
@@ -74,6 +75,22 @@ def test_backends_lists_each_with_its_distribution_and_summary(run: Run) -> None
     assert [row[0] for row in rows] == sorted(row[0] for row in rows)
     assert {"canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"} <= {row[0] for row in rows}
     assert all(len(row) == 4 and row[1] for row in rows)
+
+
+def test_backends_lists_the_others_beside_two_of_one_name(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "their-layouts", "nhwc = theirs:B")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = run("backends")
+    assert said.status == 0, said.err
+    rows = {line.split()[0]: line for line in said.out.splitlines()}
+    assert "broken: several backends are named 'nhwc' (relayout 0.1.0 (relayout_backends" in rows["nhwc"]
+    assert "and their-layouts 1.0 (theirs:B)" in rows["nhwc"]
+    assert "broken" not in rows["nchw"]
+    refused = run("backends", "nhwc")
+    assert refused.status == 2
+    assert "their-layouts 1.0 (theirs:B)" in refused.err
 
 
 @pytest.mark.parametrize("name", ["canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"])

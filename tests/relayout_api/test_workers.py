@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ import pytest
 from anyio import to_thread
 from http_bodies import onnx_bytes
 from http_server import WORKERS, Server, children, replaced, wait_for, workers_of
+from installed_packages import install
 
 from relayout.backend import Backend, load_backend
 from relayout_api.examples import GRAPH
@@ -32,6 +34,7 @@ from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Metrics
 from relayout_api.workers import work, worker
 from relayout_api.workers.fair_queue import FairQueue
+from relayout_api.workers.installed import installed_backends
 from relayout_api.workers.messages import Answer, Content, Task, receive
 from relayout_api.workers.pool import Pool, WorkerDiedError, death
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
@@ -387,6 +390,17 @@ def test_a_task_is_given_up_where_all_workers_end_at_their_start(
             assert pool.queue.used == 0
 
     run(main)
+
+
+def test_the_list_has_the_others_beside_two_backends_of_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "their-layouts", "nhwc = theirs:B")
+    monkeypatch.syspath_prepend(tmp_path)
+    listed = {each["name"]: each for each in json.loads(installed_backends())["backends"]}
+    assert listed["nhwc"]["summary"].startswith("several backends are named 'nhwc': relayout 0.1.0 (relayout_backends")
+    assert listed["nhwc"]["summary"].endswith("their-layouts 1.0 (theirs:B)")
+    assert listed["nchw"]["summary"].startswith("Channels")
 
 
 @pytest.mark.parametrize("is_pure", [True, False])

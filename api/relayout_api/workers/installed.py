@@ -7,17 +7,13 @@ from typing import Any
 
 from relayout.backend.options import options_of
 from relayout.backend.registry import Plugin, find_backends
-from relayout.errors import BackendError, InternalError
+from relayout.errors import BackendError
 from relayout_api.schemas import BackendInfo, BackendList, OptionInfo
 
 
 def installed_backends() -> bytes:
-    """The answer about the installed backends, in JSON. Raises InternalError."""
-    try:
-        plugins = find_backends().values()
-    except BackendError as error:
-        raise InternalError("the installed backends clash", found=str(error)) from error
-    return BackendList(backends=[_info(each) for each in plugins]).model_dump_json().encode()
+    """The answer about the installed backends, in JSON. One that cannot be loaded has the reason as its summary."""
+    return BackendList(backends=[_info(each) for each in find_backends().values()]).model_dump_json().encode()
 
 
 def _info(plugin: Plugin) -> BackendInfo:
@@ -26,7 +22,8 @@ def _info(plugin: Plugin) -> BackendInfo:
         backend = plugin.load()
         options = options_of(backend)
     except BackendError as error:
-        return BackendInfo(**known, summary=error.problem)
+        # Of a broken module, the text of its error may have a path in it. Of a clash, it names the distributions.
+        return BackendInfo(**known, summary=f"{error.problem}: {error.found}" if plugin.others else error.problem)
     text = inspect.getdoc(backend) or ""
     infos = [
         OptionInfo(

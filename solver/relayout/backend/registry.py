@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.backend.failures import failure_text
 from relayout.backend.interface import Backend, is_backend
@@ -27,11 +28,15 @@ GROUP = "relayout.backends"
 
 
 class Plugin(Struct, frozen=True):
-    """A backend that is installed but not yet imported: its name, its import path, and where it comes from."""
+    """A backend that is installed but not yet imported: its name, its import path, and where it comes from.
+
+    `others` are the other installed backends of this name: none of them can be loaded.
+    """
 
     name: str
     value: str
     source: metadata.Distribution | None
+    others: tuple[Plugin, ...] = ()
 
     # A distribution reads and parses a file to tell its name, which most runs do not need.
     @property
@@ -48,7 +53,15 @@ class Plugin(Struct, frozen=True):
         return f"{self.distribution} {self.version}"
 
     def load(self) -> type[Backend] | Backend:
-        """Import the backend. Raises BackendError that names the distribution."""
+        """Import the backend. Raises BackendError that names the distribution, or all that have a backend of this
+        name."""
+        if self.others:
+            raise BackendError(
+                f"several backends are named {self.name!r}",
+                expected="one backend a name",
+                found=" and ".join(sorted(f"{each.owner} ({each.value})" for each in (self, *self.others))),
+                hint="uninstall one of them",
+            )
         try:
             found = metadata.EntryPoint(self.name, self.value, GROUP).load()
         except (Exception, SystemExit) as error:
@@ -69,9 +82,8 @@ class Plugin(Struct, frozen=True):
 
 
 def find_backends() -> dict[str, Plugin]:
-    """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
-    claims = _claims(tuple(sys.path))
-    return {name: _only(name, claims[name]) for name in sorted(claims)}
+    """The installed backends by name, sorted; none is imported."""
+    return dict(sorted(_plugins(tuple(sys.path)).items()))
 
 
 def instantiate(
@@ -119,15 +131,14 @@ def _is_empty(value: Any) -> bool:
 
 
 @cache
-def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
-    """The entry points by name. `path` is sys.path: its folders are read once. An entry that is found twice counts
-    once."""
+def _plugins(path: tuple[str, ...]) -> dict[str, Plugin]:
+    """The plugins by name. `path` is sys.path: its folders are read once. An entry that is found twice counts once."""
     claims: dict[str, list[Plugin]] = {}
     for entry in metadata.entry_points(group=GROUP):
         plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])
         if all((plugin.value, plugin.owner) != (other.value, other.owner) for other in others):
             others.append(plugin)
-    return claims
+    return {name: replace(first, others=tuple(others)) for name, (first, *others) in claims.items()}
 
 
 def find_plugin(name: str, files: Sequence[str] = ()) -> Plugin:
@@ -135,25 +146,13 @@ def find_plugin(name: str, files: Sequence[str] = ()) -> Plugin:
 
     Raises BackendError.
     """
-    claims = _claims(tuple(sys.path))
-    if name not in claims:
+    plugins = _plugins(tuple(sys.path))
+    if name not in plugins:
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(
             f"there is no backend {name!r}{file}",
-            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; none is installed",
+            expected=f"one of {', '.join(sorted(plugins))}" if plugins else "an installed backend; none is installed",
             found=repr(name),
-            hint=f"did you mean the file {' or '.join(files)}?" if files else did_you_mean(name, claims, 3, 0.5),
+            hint=f"did you mean the file {' or '.join(files)}?" if files else did_you_mean(name, plugins, 3, 0.5),
         )
-    return _only(name, claims[name])
-
-
-def _only(name: str, plugins: list[Plugin]) -> Plugin:
-    if len(plugins) > 1:
-        owners = " and ".join(sorted(f"{plugin.owner} ({plugin.value})" for plugin in plugins))
-        raise BackendError(
-            f"several backends are named {name!r}",
-            expected="one backend a name",
-            found=owners,
-            hint="uninstall one of them",
-        )
-    return plugins[0]
+    return plugins[name]

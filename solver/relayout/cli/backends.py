@@ -74,7 +74,10 @@ def list_backends(context: typer.Context) -> int:
         return DONE
     from relayout.backend.registry import find_backends
 
-    rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
+    rows = [
+        (plugin.name, ", ".join(each.owner for each in (plugin, *plugin.others)), _about(plugin))
+        for plugin in find_backends().values()
+    ]
     print_result("\n".join(aligned(rows)) or "no backend is installed")
     return DONE
 

@@ -95,7 +95,8 @@ def _versions() -> list[tuple[str, str]]:
 
     from relayout.backend.registry import find_backends
 
-    owners = {(each.distribution, each.version) for each in find_backends().values()}
+    plugins = [one for each in find_backends().values() for one in (each, *each.others)]
+    owners = {(each.distribution, each.version) for each in plugins}
     return sorted({("relayout", version("relayout")), *owners})
 
 
