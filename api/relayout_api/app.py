@@ -20,7 +20,7 @@ from starlette.routing import Match, Route
 
 from relayout.errors import InternalError, RelayoutError, did_you_mean
 from relayout_api import openapi, page
-from relayout_api.access.guard import Finder, Guard
+from relayout_api.access.guard import Finder, Guard, TokenFinder
 from relayout_api.access.same_origin import SameOrigin
 from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
@@ -102,7 +102,8 @@ def _add_middleware(app: FastAPI, settings: Settings, service: Service, only_loc
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, ONNX),
     )
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Guard, **_finders(settings), required=settings.auth == "required")
+    key, token = _finders(settings)
+    app.add_middleware(Guard, key=key, token=token, required=settings.auth == "required")
     if only_local:
         app.add_middleware(SameOrigin, allowed=settings.cors_origins)
     if settings.cors_origins:
@@ -120,18 +121,19 @@ def _add_middleware(app: FastAPI, settings: Settings, service: Service, only_loc
     trace(app)
 
 
-def _finders(settings: Settings) -> dict[str, Finder | None]:
-    """The arguments of `Guard` that find callers. A service without keys imports no database and no cryptography."""
-    found: dict[str, Finder | None] = {"key": None, "token": None}
+def _finders(settings: Settings) -> tuple[Finder | None, TokenFinder | None]:
+    """Find callers by keys and by tokens. A service without keys imports no database and no cryptography."""
+    key: Finder | None = None
+    token: TokenFinder | None = None
     if settings.auth == "required":
         from relayout_api.access.keys import Keys
 
-        found["key"] = Keys(settings.keys_url).find
+        key = Keys(settings.keys_url).find
     if settings.oidc_issuer is not None:
         from relayout_api.access.tokens import Tokens
 
-        found["token"] = Tokens(settings.oidc_issuer, settings.oidc_audience, settings.oidc_claim).find
-    return found
+        token = Tokens(settings.oidc_issuer, settings.oidc_audience, settings.oidc_claim).find
+    return key, token
 
 
 @asynccontextmanager

@@ -49,3 +49,11 @@ def needed_scope(method: str, path: str) -> str | None:
     if _OPEN.fullmatch(path):
         return None
     return "legalize" if _WORK.fullmatch(path) and method not in ("GET", "HEAD", "OPTIONS") else "read"
+
+
+class TooSoonError(Exception):
+    """A token names a key that the issuer may have published since it was asked, and it may be asked in `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the issuer may be asked in {seconds:g} s")
+        self.seconds = seconds

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from relayout.errors import RelayoutError, UsageError
-from relayout_api.access.callers import PREFIX, Caller, needed_scope
+from relayout_api.access.callers import PREFIX, Caller, TooSoonError, needed_scope
 from relayout_api.access.limits import Limits
 from relayout_api.problems import RefusedError, response_of
 
@@ -27,7 +27,9 @@ _TOKEN_THREADS = 4
 
 
 Finder = Callable[[str], Caller | None]
-"""Finds the caller whom a key or token names."""
+"""Finds the caller whom a key names."""
+TokenFinder = Callable[[str, float], Caller | None]
+"""Finds the caller whom a token names that arrived at a time of `time.monotonic`."""
 
 
 class Guard:
@@ -36,7 +38,7 @@ class Guard:
     Where `required` is false, a request needs no key; one that has a key is still counted as that key's.
     """
 
-    def __init__(self, app: ASGIApp, *, key: Finder | None, token: Finder | None, required: bool) -> None:
+    def __init__(self, app: ASGIApp, *, key: Finder | None, token: TokenFinder | None, required: bool) -> None:
         self._app, self._key, self._token, self._required = app, key, token, required
         self._limits = Limits()
         self._token_threads = anyio.CapacityLimiter(_TOKEN_THREADS)
@@ -85,9 +87,6 @@ class Guard:
         return _by_address(scope)
 
     async def _named(self, text: str) -> Caller | None:
-        find = self._key if text.startswith(PREFIX) else self._token
-        if find is None:
-            return None
         # A hash: callers may send as many long texts as they like, and memory holds no secrets.
         name = hashlib.sha256(text.encode()).digest()
         known = self._found.get(name)
@@ -95,8 +94,7 @@ class Guard:
         if known is not None and known[1] > now:
             return known[0]
         try:
-            threads = self._token_threads if find is self._token else None
-            caller = await anyio.to_thread.run_sync(find, text, limiter=threads)
+            caller = await self._asked(text, now)
         except UsageError as error:
             # The database of keys, or the issuer of tokens; the caller is not told where it is.
             _log.error("%s", error)
@@ -105,6 +103,19 @@ class Guard:
             self._found.clear()
         self._found[name] = caller, now + _REMEMBERED_SECONDS
         return caller
+
+    async def _asked(self, text: str, now: float) -> Caller | None:
+        """The caller whom a key or token names that arrived now. Raises UsageError where that cannot be checked."""
+        if text.startswith(PREFIX):
+            return None if self._key is None else await anyio.to_thread.run_sync(self._key, text)
+        if self._token is None:
+            return None
+        while True:
+            try:
+                return await anyio.to_thread.run_sync(self._token, text, now, limiter=self._token_threads)
+            except TooSoonError as error:
+                # No thread waits: there are few.
+                await anyio.sleep(error.seconds)
 
 
 def _by_address(scope: Scope) -> Caller:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -11,7 +13,7 @@ import httpx
 import jwt
 
 from relayout.errors import UsageError
-from relayout_api.access.callers import SCOPES, Caller
+from relayout_api.access.callers import SCOPES, Caller, TooSoonError
 
 _log = logging.getLogger("relayout_api")
 
@@ -21,9 +23,11 @@ _LEEWAY_SECONDS = 30
 _KEYS_LIFETIME_SECONDS = 600
 _WAIT_SECONDS = 5
 _LONGEST_SUBJECT = 255
-# An issuer that did not answer, or did not know a key, is not asked again before: callers need not wait for it one
-# after the other, and those who make up keys do not load it.
+# An issuer that did not answer is not asked again before: callers need not wait for it one after the other.
 _SILENCE_SECONDS = 5.0
+# An issuer that answered is not asked for another key before: those who make up keys do not load it.
+_REFRESH_SECONDS = 1.0
+_LONGEST_NAME_IN_LOG = 80
 
 
 class Tokens:
@@ -36,17 +40,23 @@ class Tokens:
     def __init__(self, issuer: str, audience: str, claim: str = "scope") -> None:
         self._issuer, self._audience, self._claim = issuer, audience, claim
         self._keys: jwt.PyJWKClient | None = None
+        self._asked_at = -math.inf
+        self._asking = Lock()
         self._silence: tuple[float, str] | None = None
 
-    def find(self, token: str) -> Caller | None:
+    def find(self, token: str, arrived: float) -> Caller | None:
         """The caller whom a token names, or None if it is not valid or has no scope of this service, as the log says.
 
-        Asks the issuer for its keys when it has none, or the token names a new one. Raises UsageError if the issuer
-        does not answer then, or did not a few seconds ago.
+        A token is refused for its key only where the issuer was asked for its keys after the time `arrived` of
+        `time.monotonic`. So nobody can make a token of a new key invalid by naming a key that does not exist before.
+        Raises UsageError if the issuer does not answer, or did not a few seconds ago, and TooSoonError if it was asked
+        a moment before the token arrived.
         """
         try:
             name = jwt.get_unverified_header(token).get("kid")
-            key = self._known(name) or self._asked(name)
+            if name is None:
+                raise jwt.InvalidTokenError("it names no key")
+            key = self._known(name) or self._asked(name, arrived)
             claims = jwt.decode(
                 token,
                 key,
@@ -56,9 +66,6 @@ class Tokens:
                 leeway=_LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except (jwt.PyJWKClientConnectionError, ValueError) as error:
-            # The issuer's keys are no JSON. A fault of the token is another error.
-            raise self._silent(error) from error
         except jwt.PyJWTError as error:
             # The caller is told no more than that it is not valid. Whoever runs the service may have named another
             # audience than the issuer.
@@ -77,20 +84,36 @@ class Tokens:
             return None
         return Caller(f"token:{subject}", scopes[-1])
 
-    def _known(self, name: str | None) -> jwt.PyJWK | None:
+    def _known(self, name: str) -> jwt.PyJWK | None:
         """The key of this name among those that the issuer published lately; it need not answer now."""
         cache = None if self._keys is None else self._keys.jwk_set_cache
         known = None if cache is None else cache.get()
         signing = [] if known is None else [key for key in known.keys if key.public_key_use in ("sig", None)]
-        return next((key for key in signing if key.key_id is not None and key.key_id == name), None)
+        return next((key for key in signing if key.key_id == name), None)
 
-    def _asked(self, name: str | None) -> jwt.PyJWK:
-        """The key of this name, for which the issuer is asked. Raises as `find`, and PyJWTError where there is none."""
-        if self._silence is not None and monotonic() < self._silence[0] + _SILENCE_SECONDS:
-            raise self._unanswered(self._silence[1])
-        if name is None:
-            raise jwt.InvalidTokenError("it names no key")
-        return self._published().get_signing_key(name)
+    def _asked(self, name: str, arrived: float) -> jwt.PyJWK:
+        """The key of this name, for which the issuer is asked unless it was since the token arrived.
+
+        Raises as `find`, and PyJWTError where there is none.
+        """
+        with self._asking:
+            now = monotonic()
+            if self._silence is not None and now < self._silence[0] + _SILENCE_SECONDS:
+                raise self._unanswered(self._silence[1])
+            if self._asked_at < arrived:
+                if now < self._asked_at + _REFRESH_SECONDS:
+                    raise TooSoonError(self._asked_at + _REFRESH_SECONDS - now)
+                client = self._published()
+                self._asked_at = now
+                try:
+                    client.get_jwk_set(refresh=True)
+                except (jwt.PyJWKClientConnectionError, ValueError) as error:
+                    # It does not answer, or its keys are no JSON.
+                    raise self._silent(error) from error
+        found = self._known(name)
+        if found is None:
+            raise jwt.InvalidTokenError(f"the issuer publishes no key {name[:_LONGEST_NAME_IN_LOG]!r}")
+        return found
 
     def check(self) -> str:
         """The address of the issuer's keys. Raises UsageError if the issuer does not answer."""
@@ -111,9 +134,7 @@ class Tokens:
                     expected=str(issuer),
                     found=self._issuer,
                 )
-            self._keys = jwt.PyJWKClient(
-                uri, lifespan=_KEYS_LIFETIME_SECONDS, timeout=_WAIT_SECONDS, cooldown_duration=_SILENCE_SECONDS
-            )
+            self._keys = jwt.PyJWKClient(uri, lifespan=_KEYS_LIFETIME_SECONDS, timeout=_WAIT_SECONDS)
         return self._keys
 
     def _silent(self, error: Exception) -> UsageError:

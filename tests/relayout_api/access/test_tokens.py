@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from relayout.errors import UsageError
-from relayout_api.access.callers import PREFIX, Caller
+from relayout_api.access.callers import PREFIX, Caller, TooSoonError
 from relayout_api.access.guard import Guard
 from relayout_api.access.tokens import Tokens
 
@@ -66,16 +66,16 @@ def signed(issuer: str) -> Callable[..., str]:
 
 def test_a_valid_token_names_its_subject_and_highest_scope(issuer: str, signed: Callable[..., str]) -> None:
     tokens = Tokens(issuer, "relayout")
-    caller = tokens.find(signed())
+    caller = tokens.find(signed(), time.monotonic())
     assert caller is not None
     assert (caller.name, caller.scope) == ("token:ana", "legalize")
-    both = tokens.find(signed(scope="openid read relayout:admin"))
+    both = tokens.find(signed(scope="openid read relayout:admin"), time.monotonic())
     assert both is not None
     assert both.scope == "admin"
 
 
 def test_scopes_may_be_a_list_under_another_claim(issuer: str, signed: Callable[..., str]) -> None:
-    caller = Tokens(issuer, "relayout", "roles").find(signed(scope=None, roles=["read", 7]))
+    caller = Tokens(issuer, "relayout", "roles").find(signed(scope=None, roles=["read", 7]), time.monotonic())
     assert caller is not None
     assert caller.scope == "read"
 
@@ -112,7 +112,7 @@ def test_scopes_may_be_a_list_under_another_claim(issuer: str, signed: Callable[
     ],
 )
 def test_any_other_token_is_nobody(issuer: str, signed: Callable[..., str], changes: dict[str, Any]) -> None:
-    assert Tokens(issuer, "relayout").find(signed(**changes)) is None
+    assert Tokens(issuer, "relayout").find(signed(**changes), time.monotonic()) is None
 
 
 def test_a_token_without_a_public_key_signature_is_nobody(issuer: str, signed: Callable[..., str]) -> None:
@@ -123,22 +123,66 @@ def test_a_token_without_a_public_key_signature_is_nobody(issuer: str, signed: C
         jwt.encode(claims, "x" * 32, "HS256", headers={"kid": "1"}),
         "not a token",
     ):
-        assert tokens.find(forged) is None
+        assert tokens.find(forged, time.monotonic()) is None
 
 
 def test_keys_may_be_rotated(issuer: str, signed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relayout_api.access.tokens._SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("relayout_api.access.tokens._REFRESH_SECONDS", 0.0)
     tokens = Tokens(issuer, "relayout")
-    assert tokens.find(signed()) is not None
+    assert tokens.find(signed(), time.monotonic()) is not None
     monkeypatch.setitem(PUBLISHED, "2", OTHER)
     monkeypatch.delitem(PUBLISHED, "1")
-    assert tokens.find(signed(OTHER, kid="2")) is not None
-    assert tokens.find(signed()) is None
+    assert tokens.find(signed(OTHER, kid="2"), time.monotonic()) is not None
+    assert tokens.find(signed(), time.monotonic()) is None
+
+
+def test_a_token_of_a_new_key_is_valid_though_a_stranger_made_up_a_key_just_before(
+    issuer: str, signed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service has asked the issuer for the stranger's key when the issuer publishes a new one."""
+    tokens = Tokens(issuer, "relayout")
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("served")(scope, receive, send)
+
+    guard = Guard(served, key=None, token=tokens.find, required=True)
+
+    async def ask(*texts: str) -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
+            headers = [{"Authorization": f"Bearer {text}"} for text in texts]
+            return [(await client.get("/v1/backends", headers=each)).status_code for each in headers]
+
+    assert anyio.run(ask, signed(), signed(kid="made up")) == [200, 401]
+    monkeypatch.setitem(PUBLISHED, "2", OTHER)
+    assert anyio.run(ask, signed(OTHER, kid="2")) == [200]
+
+
+def test_callers_who_make_up_keys_do_not_load_the_issuer(signed: Callable[..., str]) -> None:
+    """Of two tokens that arrived before the issuer was asked, it is asked once; one that arrives later has to wait."""
+    asked = []
+
+    class Counting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            key = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
+            body = json.dumps({"issuer": address, "jwks_uri": f"{address}/keys", "keys": [key]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with answering(Counting) as address:
+        tokens, arrived = Tokens(address, "relayout"), time.monotonic()
+        assert [tokens.find(signed(kid=kid), arrived) for kid in ("2", "3")] == [None, None]
+        with pytest.raises(TooSoonError) as caught:
+            tokens.find(signed(kid="4"), time.monotonic())
+    assert 0 < caught.value.seconds <= 1
+    assert asked == ["/.well-known/openid-configuration", "/keys"]
 
 
 def test_an_issuer_that_is_silent_or_another_is_an_error(issuer: str, signed: Callable[..., str]) -> None:
     with pytest.raises(UsageError, match="does not answer"):
-        Tokens("http://127.0.0.1:1", "relayout").find(signed())
+        Tokens("http://127.0.0.1:1", "relayout").find(signed(), time.monotonic())
     with pytest.raises(UsageError, match="another name"):
         Tokens(issuer + "/", "relayout").check()
 
@@ -163,7 +207,7 @@ def test_an_issuer_that_did_not_answer_is_not_asked_again_at_once(signed: Callab
         tokens = Tokens(address, "relayout")
         for _ in range(3):
             with pytest.raises(UsageError, match="does not answer"):
-                tokens.find(signed())
+                tokens.find(signed(), time.monotonic())
     assert len(asked) == 1 + has_keys
 
 
@@ -171,21 +215,21 @@ def test_tokens_of_known_keys_are_valid_while_the_issuer_does_not_answer(
     issuer: str, signed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = Tokens(issuer, "relayout")
-    assert tokens.find(signed()) is not None
+    assert tokens.find(signed(), time.monotonic()) is not None
     # It is asked for the key of each token that names another, which anybody can send.
     monkeypatch.setattr(tokens._keys, "uri", "http://127.0.0.1:1")
-    monkeypatch.setattr(tokens._keys, "cooldown_duration", 0.0)
+    monkeypatch.setattr("relayout_api.access.tokens._REFRESH_SECONDS", 0.0)
     for _ in range(2):
         with pytest.raises(UsageError, match="does not answer"):
-            tokens.find(signed(kid="2"))
-        assert tokens.find(signed()) is not None
+            tokens.find(signed(kid="2"), time.monotonic())
+        assert tokens.find(signed(), time.monotonic()) is not None
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"aud": "another"}, "a token is not valid: Audience doesn't match"),
-        ({"kid": "2"}, "a token is not valid: Unable to find a signing key"),
+        ({"kid": "2"}, "a token is not valid: the issuer publishes no key '2'"),
         ({"scope": "openid"}, "a token has no scope of this service in its claim scope"),
     ],
     ids=["audience", "key", "scope"],
@@ -198,14 +242,14 @@ def test_the_log_says_why_a_token_is_refused(
     reason: str,
 ) -> None:
     caplog.set_level("INFO")
-    assert Tokens(issuer, "relayout").find(signed(**changes)) is None
+    assert Tokens(issuer, "relayout").find(signed(**changes), time.monotonic()) is None
     assert [message.startswith(reason) for message in caplog.messages if "token" in message] == [True]
 
 
 def test_callers_with_keys_do_not_wait_for_an_issuer_that_hangs() -> None:
     hung = threading.Event()
 
-    def token(text: str) -> Caller | None:
+    def token(text: str, arrived: float) -> Caller | None:
         hung.wait(20)
         return None
 
@@ -237,7 +281,7 @@ def test_tokens_that_are_nobodys_take_no_memory() -> None:
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("nobody may come here")
 
-    guard = Guard(served, key=lambda text: None, token=lambda text: None, required=True)
+    guard = Guard(served, key=lambda text: None, token=lambda text, arrived: None, required=True)
 
     async def ask(first: int) -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
