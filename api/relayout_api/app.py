@@ -26,7 +26,7 @@ from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
 from relayout_api.http_headers import Gzip, HeadAsGet, SecurityHeaders
 from relayout_api.job_routes import router as jobs_router
-from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
+from relayout_api.problems import SEE_LOG, AnsweredError, RefusedError, answer_of, response_of
 from relayout_api.query import check_query
 from relayout_api.routes import router
 from relayout_api.service import Service
@@ -156,8 +156,8 @@ async def _on_system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if isinstance(error, AwayError):
         _log.error("%s %s: the store cannot be used: %s", request.method, request.url.path, error)
-        found = error.strerror or ""
-        return _respond(request, RefusedError("starting", "the store cannot be used", found=found, retry_after=10))
+        problem, found = "the store cannot be used", error.strerror or ""
+        return _respond(request, RefusedError("starting", problem, found=found, hint=SEE_LOG, retry_after=10))
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         # The server itself logs the traceback of other exceptions only.
         _log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)

@@ -71,6 +71,9 @@ KINDS = {
     "out-of-time": Kind(504, "Out of time", "No solution was found within the time limit."),
 }
 
+SEE_LOG = "retry later; the log of the server has the reason"
+"""The hint of an error whose reason may have a path or an address in it."""
+
 _NAMES: dict[type[RelayoutError], str] = {
     LayoutSyntaxError: "invalid-layout",
     InputError: "invalid-input",

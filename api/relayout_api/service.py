@@ -16,7 +16,7 @@ from anyio import to_thread
 from relayout.errors import RelayoutError
 from relayout_api.bodies import Bodies
 from relayout_api.jobs.jobs import Jobs
-from relayout_api.problems import AnsweredError, RefusedError
+from relayout_api.problems import SEE_LOG, AnsweredError, RefusedError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.store import store_of
@@ -54,6 +54,7 @@ class Service:
         self._backends: bytes | None = None
         self._listing = anyio.Lock()
         self._checked = -math.inf
+        self._store_fault = ""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
@@ -149,5 +150,13 @@ class Service:
         try:
             await to_thread.run_sync(self.results.check)
         except OSError as error:
-            raise RefusedError("starting", "the store cannot be used", found=str(error), retry_after=10) from error
+            # Everybody may ask, and the whole error has a path or an address in it. It is logged once.
+            if str(error) != self._store_fault:
+                _log.error("the store cannot be used: %s", error)
+            self._store_fault = str(error)
+            problem, found = "the store cannot be used", error.strerror or ""
+            raise RefusedError("starting", problem, found=found, hint=SEE_LOG, retry_after=10) from error
+        if self._store_fault:
+            _log.info("the store can be used again")
+        self._store_fault = ""
         self._checked = monotonic()

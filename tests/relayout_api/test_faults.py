@@ -103,7 +103,10 @@ def test_a_database_that_is_none_is_told_and_the_server_goes_on_when_it_is_mende
     (data / "jobs.sqlite").write_text("garbage" * 100)
     with serving(tmp_path, until="/healthz", impatient=True) as server, client_of(server) as client:
         wait_for(lambda: client.get("/readyz").json()["detail"] == "the job database cannot be opened")
-        assert "jobs.sqlite: file is not a database" in client.get("/readyz").json()["found"]
+        # Anybody may ask; the path is in the log.
+        assert client.get("/readyz").json()["hint"] == "retry later; the log of the server has the reason"
+        assert str(tmp_path) not in client.get("/readyz").text
+        assert f"{data}/jobs.sqlite: file is not a database" in server.log()
         refused = client.get("/v1/jobs")
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
         # It is tried again, and said once.
@@ -121,9 +124,25 @@ def test_a_data_folder_that_is_gone_accepts_no_job(tmp_path: Path) -> None:
         (tmp_path / "data").rename(tmp_path / "moved")
         refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "lost"}})
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting")
-        assert "jobs.sqlite was moved or deleted" in refused.json()["found"]
+        assert str(tmp_path) not in refused.text
+        assert "jobs.sqlite was moved or deleted" in server.log()
         # The finding stands for a second.
         wait_for(lambda: client.get("/readyz").status_code == 503)
+
+
+def test_a_store_that_cannot_be_written_is_told_without_its_path_and_logged_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, client_of(server) as client:
+        store = tmp_path / "data" / "store"
+        store.rename(tmp_path / "moved")
+        store.write_text("no folder")
+        wait_for(lambda: client.get("/readyz").status_code == 503)
+        told = client.get("/readyz")
+        assert (told.json()["detail"], told.json()["found"]) == ("the store cannot be used", "File exists")
+        assert str(tmp_path) not in told.text
+        assert server.log().count(f"the store cannot be used: [Errno 17] File exists: '{store}") == 1
+        store.unlink()
+        wait_for(lambda: client.get("/readyz").status_code == 200)
+        assert "the store can be used again" in server.log()
 
 
 def test_a_store_that_is_away_slows_requests_and_refuses_jobs(tmp_path: Path) -> None:
@@ -149,7 +168,7 @@ def test_a_store_that_never_answers_holds_neither_probes_nor_requests(tmp_path: 
         ):
             client.timeout = httpx.Timeout(20)
             wait_for(lambda: client.get("/readyz").json().get("detail") == "the store cannot be used")
-            assert client.get("/readyz").json()["found"] == "the service of the store does not answer"
+            assert "the store cannot be used: the service of the store does not answer" in server.log()
             assert client.post("/v1/legalize", json=BODY).status_code == 200
             assert client.post("/v1/jobs", params={"kind": "legalize"}, json=BODY).status_code == 503
 

@@ -28,7 +28,7 @@ from relayout.errors import RelayoutError, UsageError
 from relayout_api.bodies import Body
 from relayout_api.jobs.backlog import Backlog, Unfinished, waiting
 from relayout_api.jobs.schema import Job, JobLinks, JobList, State
-from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
+from relayout_api.problems import SEE_LOG, AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import PARTS, Results
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges
@@ -515,12 +515,7 @@ class Jobs:
     def _not_open(self) -> RefusedError:
         if self._fault is None:
             return RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
-        found = self._shown(self._fault)
-        return RefusedError("starting", "the job database cannot be opened", found=found, retry_after=5)
-
-    def _shown(self, cause: str) -> str:
-        """The cause, where a caller may see it: that of a database at a URL may have the address in it."""
-        return cause if self._settings.database_url is None else ""
+        return RefusedError("starting", "the job database cannot be opened", hint=SEE_LOG, retry_after=5)
 
     async def _call(self, function: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
         """Call a blocking function of the engine. Raises RefusedError where the database cannot be used, or does not
@@ -545,8 +540,8 @@ class Jobs:
                     "no-space", "the server's disk is full", hint="retry later", retry_after=60
                 ) from error
             self._log_away(error)
-            problem, found = "the job database cannot be used", self._shown(error.cause)
-            raise RefusedError("starting", problem, found=found, hint="retry later", retry_after=5) from error
+            problem = "the job database cannot be used"
+            raise RefusedError("starting", problem, hint=SEE_LOG, retry_after=5) from error
 
 
 def _log_job(job: str, state: str, arguments: dict[str, Any], **facts: object) -> None:
