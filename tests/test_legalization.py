@@ -156,6 +156,24 @@ def test_a_certificate_that_cannot_be_written_is_an_error_with_the_file(tmp_path
         legalize(open_model("batch"), certificate=tmp_path / "nowhere" / "proof.json")
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "given"),
+    [
+        *[(call, "progress", 3) for call in (legalize, explain)],
+        *[(call, "certificate", given) for call in (legalize, verify) for given in (3, b"file")],
+        *[(verify, name, 3) for name in ("dims", "backend_options")],
+        *[(verify, name, given) for name in ("seed", "max_transposes", "max_bytes") for given in ("3", 2.5, True)],
+    ],
+)
+def test_an_argument_of_another_type_is_an_error_with_its_name(
+    call: Callable[..., object], name: str, given: Any
+) -> None:
+    source = onnx.parser.parse_model(CHANNELS_LAST)
+    with pytest.raises(UsageError, match="a value of another type") as caught:
+        call(source, "onnx", **{name: given})
+    assert (caught.value.where, caught.value.found) == (name, repr(given))
+
+
 def test_a_size_may_be_for_a_dim_that_an_inlined_model_lacks() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20]>

@@ -20,6 +20,8 @@ the command replaces them by its flags when it prints an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 MOST_NAMED, MOST_LETTERS = 5, 110
 """A message has so many of a list, each of at most so many letters."""
@@ -177,3 +179,10 @@ def check_known(option: str, names: Iterable[str], known: Iterable[str], what: s
                 found=name,
                 hint=did_you_mean(name, there, 3),
             )
+
+
+def check_argument(name: str, value: object, kinds: Any, expected: str) -> None:
+    """Raise UsageError for an argument of another type; None stands for no argument, and a truth value is no number."""
+    is_truth_value = kinds is Integral and isinstance(value, bool)
+    if value is not None and (is_truth_value or not isinstance(value, kinds)):
+        raise UsageError("a value of another type", where=name, expected=expected, found=repr(value)[:200])

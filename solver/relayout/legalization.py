@@ -18,7 +18,7 @@ from relayout.backend.calls import conversion_operators_of, finished_by, prepare
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
-from relayout.errors import InfeasibleError
+from relayout.errors import InfeasibleError, check_argument
 from relayout.layout.metadata_keys import (
     BACKEND_KEY,
     BOUND_KEY,
@@ -123,6 +123,8 @@ def legalize(
     """
     implied = {**({"certify": True} if certificate is not None else {}), **({"check": True} if inputs else {})}
     asked = given_options("legalize", {**options, **implied})
+    check_argument("progress", progress, Callable, "a function of the name of a stage")
+    check_argument("certificate", certificate, (str, os.PathLike), "the path of a file")
     chosen = load_backend(backend, options=asked.backend_options)
     outcome = legalize_model(read_model(model), chosen, asked, progress=progress)
     outcome = finish(outcome, chosen, asked, model, inputs=inputs, progress=progress)
@@ -150,6 +152,7 @@ def explain(
     the others. The errors are those of `legalize`. The argument is never changed.
     """
     asked = given_options("explain", options)
+    check_argument("progress", progress, Callable, "a function of the name of a stage")
     chosen = load_backend(backend, options=asked.backend_options)
     return legalize_model(read_model(model), chosen, asked, progress=progress).report
 

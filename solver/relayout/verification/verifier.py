@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -18,7 +19,7 @@ from relayout.backend.calls import conversion_operators_of, opaque_values_of, vi
 from relayout.backend.failures import guarded
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
-from relayout.errors import InputError, RelayoutError, UsageError
+from relayout.errors import InputError, RelayoutError, UsageError, check_argument
 from relayout.layout.metadata_keys import COST_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.constants import remembering_constants
@@ -89,6 +90,12 @@ def verify(
     """
     from relayout.verification.against_original import check_against, check_operators_unrun
 
+    limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
+    for name, number in {"seed": seed, **limits}.items():
+        check_argument(name, number, Integral, "a whole number")
+    for name, mapping in {"dims": dims, "backend_options": backend_options}.items():
+        check_argument(name, mapping, Mapping, "a mapping of names to values")
+    check_argument("certificate", certificate, (str, os.PathLike), "the path of a file")
     if not isinstance(samples, int) or samples < 1:
         raise UsageError("too few samples", where="samples", expected="a whole number, at least 1", found=repr(samples))
     if inputs and (against is None or not run):
@@ -137,7 +144,6 @@ def verify(
             findings += found
     if certificate is not None:
         findings += _proof(subject, report, certificate)
-    limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
     with _as_far_as_it_goes(faults):
         if any(limit is not None for limit in limits.values()):
             findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))

@@ -179,6 +179,11 @@ SCHEMA_FAULTS: dict[str, tuple[Json, str, str]] = {
         "inputs[0].shape[0]",
         "",
     ),
+    "a list of elements as data": (
+        {"constants": [{"name": "k", "dtype": "float", "shape": [2], "data": [1, 2]}]},
+        "constants[0].data",
+        "base64 of the elements; a list of elements goes into the field values",
+    ),
     "an unknown step": (
         {"constants": [{"name": "k", "dtype": "float", "shape": [1], "transform": [{"op": "flip"}]}]},
         "constants[0].transform[0]",

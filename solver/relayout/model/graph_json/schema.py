@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic_core import PydanticCustomError
 
 from relayout.errors import InputError
 from relayout.model.graph_json.faults import first_fault, json_kind
@@ -117,6 +118,14 @@ class ConstantJson(_Strict):
     source: str = Field("", description="whose data that is, where it is not the source's constant of this name")
     metadata: Texts = _empty(dict)
     doc: str = ""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _is_no_list(cls, data: object) -> object:
+        if isinstance(data, list):
+            message = "base64 of the elements; a list of elements goes into the field values"
+            raise PydanticCustomError("list_of_elements", message)
+        return data
 
 
 class NodeJson(_Strict):
