@@ -160,9 +160,20 @@ def test_an_interrupt_during_the_imports_is_one() -> None:
     assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "interrupted\n"
 
 
-@pytest.mark.parametrize("begun", [".relayout-batch.jsonl", "*.onnx"], ids=["before the workers", "while they work"])
-def test_an_interrupt_of_all_processes_is_one_line(begun: str, folder: Path, tmp_path: Path) -> None:
-    """A terminal sends it to the command, to the process that workers are forked from, and to the workers."""
+@pytest.mark.parametrize(
+    ("begun", "sent", "ends"),
+    [
+        (".relayout-batch.jsonl", signal.SIGINT, (130, "relayout: interrupted\n")),
+        ("*.onnx", signal.SIGINT, (130, "relayout: interrupted\n")),
+        ("*.onnx", signal.SIGTERM, (143, "")),
+    ],
+    ids=["Ctrl-C before the workers", "Ctrl-C while they work", "SIGTERM while they work"],
+)
+def test_an_interrupt_of_all_processes_is_one_line(
+    begun: str, sent: signal.Signals, ends: tuple[int, str], folder: Path, tmp_path: Path
+) -> None:
+    """A terminal sends it to the command, to the process that workers are forked from, and to the workers. After
+    SIGTERM, Python reports no semaphores that nobody has removed."""
     for number in range(4, 40):
         saved(folder / f"{number}.onnx", CHANNELS_LAST)
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import relayout.cli as c; c.run()"
@@ -170,9 +181,9 @@ def test_an_interrupt_of_all_processes_is_one_line(begun: str, folder: Path, tmp
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while process.poll() is None and not [*(tmp_path / "legal").glob(begun)]:
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, sent)
         _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "relayout: interrupted\n")
+    assert (process.returncode, said) == ends
 
 
 def test_the_default_is_a_process_for_each_processor_of_the_quota(

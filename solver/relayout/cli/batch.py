@@ -113,7 +113,10 @@ def _legalized(items: list[Item], count: int, scheduler: str | None, bar: Bar) -
     """The models, as they are done, from `count` processes at most."""
     if scheduler is not None:
         return on_cluster(items, scheduler, table_of(items[0].request) if items else b"")
-    return processes(items, count) if min(count, len(items)) > 1 else one_by_one(items, bar.within)
+    if min(count, len(items)) <= 1:
+        return one_by_one(items, bar.within)
+    bar.catch_termination()
+    return processes(items, count)
 
 
 def _models(folder: Path) -> list[Path]:

@@ -123,19 +123,23 @@ def _wait_for(first: BaseProcess) -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Within the context Ctrl-C does nothing; at its end it raises KeyboardInterrupt. So what began ends: imports, and
-    the start of workers, each of which is then known to the pool, which can end it."""
+    """Within the context Ctrl-C and SIGTERM do nothing; at its end they raise KeyboardInterrupt and SystemExit. So what
+    began ends: imports, and the start of workers, each of which is then known to the pool, which can end it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    if signal.SIGINT in came:
         raise KeyboardInterrupt
+    if came:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def on_cluster(items: Sequence[Item], address: str, table: bytes) -> Iterator[Done]:

@@ -87,6 +87,10 @@ class Bar:
                 progress, task = self._shown
                 progress.update(task, description=step, completed=self._done)
 
+    def catch_termination(self) -> None:
+        """From now on SIGTERM raises SystemExit, so that the other processes of this work are ended."""
+        self._interrupts.catch_termination()
+
     def within(self, step: str) -> None:
         """Begin a part of the current step, which is shown behind it."""
         self._interrupts.at_once = self._stop is not None or step in TRACELESS
