@@ -167,13 +167,19 @@ class InternalError(RelayoutError):
     """An invariant of relayout does not hold: please report it."""
 
 
-def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
+def check_known(
+    option: str,
+    names: Iterable[str],
+    known: Iterable[str],
+    what: str,
+    problem: str = "the model has no {} of this name",
+) -> None:
     """Raise UsageError for a name that is not in the model; `option` is where the name `{}` is."""
     there = sorted(set(known))
     for name in names:
         if name not in there:
             raise UsageError(
-                f"the model has no {what} of this name",
+                problem.format(what),
                 where=option.format(name),
                 expected=", ".join(there[:8]) + (", ..." if len(there) > 8 else "") or f"a model with {what}s",
                 found=name,

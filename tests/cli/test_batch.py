@@ -288,6 +288,10 @@ def test_a_size_of_a_dim_that_no_model_of_a_folder_has_is_an_error(verb: str, tm
     said = run(verb, folder, "--backend", "onnx", "--dim", "N=3", "--dim", "M=3", "--report", report, *output)
     assert said.status == 2
     assert "error: --dim M: no model has a symbolic dim of this name" in said.err
+    assert "  expected: N\n" in said.err
+    assert "hint" not in said.err
+    said = run(verb, folder, "--backend", "onnx", "--dim", "n=3", "--report", report, *output)
+    assert "  hint:     did you mean N?" in said.err
     assert [record["exit_status"] for record in json.loads(report.read_text())] == [0]
     # A model that cannot be read may have it.
     (folder / "broken.onnx").write_bytes(b"no model")

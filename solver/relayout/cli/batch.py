@@ -105,7 +105,7 @@ def batch(
             print_status(f"relayout: error: {each.name}: {each.message}")
     if all(each.report is not None for each in ordered):
         # A model without an answer may have the dim.
-        check_dims_of_folder(request.options.dims, {name for each in ordered for name in each.dims})
+        check_dims_of_folder(request.options.dims, frozenset().union(*(each.dims for each in ordered)))
     return max(each.status for each in ordered)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import backend_of, legalize_file, read_file, save
+from relayout.cli.job import backend_of, legalize_file_of_folder, read_file, save
 from relayout.cli.options import Request
 from relayout.cli.terminal import results_alone
 from relayout.errors import InputError
@@ -38,7 +38,7 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class Done:
     """One model that is done: its exit status, its report or the error, its key, empty if it could not be read, and the
-    dims with a given size that it has."""
+    symbolic dims that it has, if sizes of dims are given."""
 
     name: str
     status: int
@@ -102,9 +102,8 @@ def _versions() -> list[tuple[str, str]]:
 
 @results_alone()
 def _legalized(item: Item, progress: Callable[[str], None]) -> Done:
-    dims: set[str] = set()
     try:
-        outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, dims_found=dims)
+        outcome, dims = legalize_file_of_folder(item.source, item.request, backend_of(item.request), progress)
         if outcome.report.ok:
             progress("write")
             save(outcome, item.source, item.target)

@@ -92,7 +92,6 @@ def legalize_file(
     backend: Backend,
     progress: Callable[[str], None],
     *,
-    dims_found: set[str] | None = None,
     source: Source | None = None,
     time_for_search: Callable[[], float | None] = lambda: None,
     improved: Callable[[int, int], None] | None = None,
@@ -102,47 +101,53 @@ def legalize_file(
 
     `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
     read. `improved` is called with cost and bound of each better solution. `inputs` are those of the comparison. A name
-    in the options that is not in the model is a UsageError; for one model of a folder, which has a set in `dims_found`,
-    it is left out, and the set gets the other dims.
+    in the options that is not in the model is a UsageError.
     """
     from relayout.legalization import finish, legalize_model
-    from relayout.model.dims.given_sizes import sizes_in
 
     progress("read")
     source = source_at(path) if source is None else source
     model = read_file(path, source, convert_opset=request.convert_opset)
-    if dims_found is None:
-        # A number is TVM's count of convolutions, which the backend resolves.
-        names = [name for name in request.skipped if not name.isdecimal()]
-        known = {node.name for node in model.graph.all_nodes() if node.name} if names else set()
-        if names and not known:
-            raise UsageError(
-                "the model's nodes have no names",
-                where=f"--skip {names[0]}",
-                expected="named nodes, or TVM's count of a convolution, such as 0",
-                found="no name",
-            )
-        check_known("--skip {}", names, known, "node")
-    else:
-        dims = sizes_in(request.options.dims, model)
-        dims_found.update(dims)
-        request = replace(request, options=replace(request.options, dims=dims))
+    # A number is TVM's count of convolutions, which the backend resolves.
+    names = [name for name in request.skipped if not name.isdecimal()]
+    known = {node.name for node in model.graph.all_nodes() if node.name} if names else set()
+    if names and not known:
+        raise UsageError(
+            "the model's nodes have no names",
+            where=f"--skip {names[0]}",
+            expected="named nodes, or TVM's count of a convolution, such as 0",
+            found="no name",
+        )
+    check_known("--skip {}", names, known, "node")
     left = time_for_search()
     options = request.options if left is None else replace(request.options, time_limit=left)
     outcome = legalize_model(model, backend, options, progress=progress, improved=improved)
     return finish(outcome, backend, request.options, source, inputs=inputs, progress=progress)
 
 
-def check_dims_of_folder(dims: Mapping[str, int] | None, found: Collection[str]) -> None:
-    """Raise UsageError for a size of a dim that is not among those `found` in the models of a folder."""
-    for name in dims or {}:
-        if name not in found:
-            raise UsageError(
-                "no model has a symbolic dim of this name",
-                where=f"--dim {name}",
-                expected="a dim of at least one of the models",
-                found=name,
-            )
+def legalize_file_of_folder(
+    path: Path, request: Request, backend: Backend, progress: Callable[[str], None]
+) -> tuple[Outcome, frozenset[str]]:
+    """The legal model of a file of a folder, with its report, and its symbolic dims if sizes of dims are given.
+
+    A name in the options that is not in the model is left out: another model may have it. Raises the errors of
+    `relayout.legalize`.
+    """
+    from relayout.legalization import finish, legalize_model
+    from relayout.model.dims.given_sizes import dim_names, sizes_in
+
+    progress("read")
+    source = source_at(path)
+    model = read_file(path, source, convert_opset=request.convert_opset)
+    dims = dim_names(model) if request.options.dims else frozenset()
+    options = replace(request.options, dims=sizes_in(request.options.dims, model))
+    outcome = legalize_model(model, backend, options, progress=progress)
+    return finish(outcome, backend, options, source, progress=progress), dims
+
+
+def check_dims_of_folder(dims: Mapping[str, int] | None, known: Collection[str]) -> None:
+    """Raise UsageError for a size of a dim that is not among the known ones of the models of a folder."""
+    check_known("--dim {}", dims or {}, known, "symbolic dim", "no model has a {} of this name")
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:

@@ -111,11 +111,13 @@ def verify(
 
     is_list = len(models) > 1 or models[0].is_dir()
     done = []
-    dims_found: set[str] | None = set() if is_list else None
+    known_dims: set[str] = set()
     with Bar(STEPS * len(files)) as bar:
         for model, original in zip(files, originals, strict=True):
-            task = _Task(model, original, request, backend, limits, earlier, certificate, given, dims_found)
-            done.append(_result(task, bar, is_list=is_list))
+            task = _Task(model, original, request, backend, limits, earlier, certificate, given, is_list)
+            result, dims = _result(task, bar)
+            done.append(result)
+            known_dims |= dims
     results = Results(tuple(done), is_list)
     write_reports(reports, results)
     # A model without an answer has no table, and text on stdout has it already.
@@ -127,16 +129,16 @@ def verify(
             show("\n".join(f"{each.model}: {line}" if is_list else line for line in finding_lines(each.report)))
         if each.error:
             print_status(f"relayout: error: {each.error}")
-    if dims_found is not None and all(each.report is not None for each in done):
+    if is_list and all(each.report is not None for each in done):
         # A model without an answer may have the dim.
-        check_dims_of_folder(request.options.dims, dims_found)
+        check_dims_of_folder(request.options.dims, known_dims)
     return max(each.status for each in done)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     """One model to verify. Without a backend, the recorded one applies. A size for a dim that the model lacks is an
-    error; for one model of a list, it is left out, and `dims_found` gets the other dims."""
+    error; for one model of a list, it is left out."""
 
     model: Path
     original: Path | None
@@ -146,28 +148,29 @@ class _Task:
     earlier: Mapping[Path, Report] | None
     certificate: Path | None
     inputs: Sequence[Mapping[str, Any]]
-    dims_found: set[str] | None
+    is_of_list: bool
 
 
-def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
-    """The report of one model, or the error, which does not stop the others."""
+def _result(task: _Task, bar: Bar) -> tuple[ModelResult, frozenset[str]]:
+    """The report of one model, or the error, which does not stop the others; and its symbolic dims, if sizes of dims
+    are given for a list of models."""
     from relayout.report.results import ModelResult
 
     name, start = task.model.as_posix(), perf_counter()
     try:
-        report = _verified(task, bar)
+        report, dims = _verified(task, bar)
     except Exception as error:
         show_traceback(error)
         status, message = describe(error)
         # Most errors already name the file.
-        named = f"{name}: {message}" if is_list and name not in message else message
-        return ModelResult(name, status, perf_counter() - start, error=named)
-    return ModelResult(name, DONE if report.ok else FINDINGS, perf_counter() - start, report)
+        named = f"{name}: {message}" if task.is_of_list and name not in message else message
+        return ModelResult(name, status, perf_counter() - start, error=named), frozenset()
+    return ModelResult(name, DONE if report.ok else FINDINGS, perf_counter() - start, report), dims
 
 
-def _verified(task: _Task, bar: Bar) -> Report:
+def _verified(task: _Task, bar: Bar) -> tuple[Report, frozenset[str]]:
     from relayout.backend.calls import conversion_operators_of
-    from relayout.model.dims.given_sizes import sizes_in
+    from relayout.model.dims.given_sizes import dim_names, sizes_in
     from relayout.report.baseline import against_baseline
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
@@ -183,10 +186,8 @@ def _verified(task: _Task, bar: Bar) -> Report:
     original = source_at(task.original) if task.original is not None else None
     operators = conversion_operators_of(backend)
     models = [subject] if task.original is None else [subject, read_file(task.original, original)]
-    dims = options.dims or {}
-    if task.dims_found is not None:
-        dims = sizes_in(dims, *models)
-        task.dims_found.update(dims)
+    dims = sizes_in(options.dims, *models) if task.is_of_list else options.dims or {}
+    known_dims = dim_names(*models) if task.is_of_list and options.dims else frozenset[str]()
     after, before = totals(subject, dims, operators), totals(models[-1], dims, operators)
     bar("verify")
     verification = verify(
@@ -204,7 +205,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
         report = against_baseline(report, task.earlier.get(task.model))
     report = within_budget(report, task.limits)
     passed = report.verification is not None and report.verification.passed
-    return report.model_copy(update={"status": "verified" if passed else "failed"})
+    return report.model_copy(update={"status": "verified" if passed else "failed"}), known_dims
 
 
 def _originals(below: Sequence[Path], against: Path | None) -> list[Path | None]:

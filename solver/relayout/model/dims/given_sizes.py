@@ -24,7 +24,7 @@ def check_dims(dims: Mapping[str, int] | None, *models: ir.Model) -> None:
             raise UsageError("not a size", where=option_text("dims", name), expected="1 or more", found=repr(size))
     if dims:
         declared = {name: text for model in models for name, text in formulas_of_names(model).items()}
-        known = set[str]().union(*map(_dim_names, models))
+        known = dim_names(*models)
         check_known(option_text("dims", "{}"), dims, known | declared.keys(), "symbolic dim")
         for name in sorted(dims.keys() & declared.keys() - known):
             _check_formula(name, declared[name], dims)
@@ -65,11 +65,15 @@ def _check_formula(name: str, formula: str, dims: Mapping[str, int]) -> None:
 
 def sizes_in(dims: Mapping[str, int] | None, *models: ir.Model) -> dict[str, int]:
     """The sizes that are given for dims of the models."""
-    known = set[str]().union(*map(_dim_names, models)) if dims else set[str]()
+    known = dim_names(*models) if dims else frozenset()
     return {name: size for name, size in (dims or {}).items() if name in known}
 
 
-def _dim_names(model: ir.Model) -> set[str]:
-    """The symbolic dims of the graph's inputs and of all values computed from them."""
-    values = [*model.graph.inputs, *(value for node in all_nodes(model.graph) for value in node.outputs)]
-    return {extent for value in values for extent in extents_of(value) or () if isinstance(extent, str)}
+def dim_names(*models: ir.Model) -> frozenset[str]:
+    """The symbolic dims of the models' graph inputs and of all values computed from them."""
+    graphs = [model.graph for model in models]
+    inputs = (value for graph in graphs for value in graph.inputs)
+    outputs = (value for graph in graphs for node in all_nodes(graph) for value in node.outputs)
+    return frozenset(
+        extent for value in (*inputs, *outputs) for extent in extents_of(value) or () if isinstance(extent, str)
+    )
