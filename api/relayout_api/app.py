@@ -198,6 +198,8 @@ def _allowed(request: Request) -> str:
     for route in _routes():
         if route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
+    if "GET" in methods:
+        methods.add("HEAD")
     return ", ".join(sorted(methods))
 
 

@@ -338,7 +338,8 @@ def test_the_place_of_a_layouts_fault_is_a_number_too(client: httpx.Client) -> N
 
 
 def test_the_methods_that_are_allowed_are_named(client: httpx.Client) -> None:
-    for path, allowed in {"/v1/legalize": "POST", "/v1/graph": "POST", "/v1/jobs": "GET, POST"}.items():
+    methods = {"/v1/legalize": "POST", "/v1/graph": "POST", "/v1/jobs": "GET, HEAD, POST", "/healthz": "GET, HEAD"}
+    for path, allowed in methods.items():
         assert client.put(path).headers["allow"] == allowed
 
 
