@@ -130,19 +130,29 @@ async def _form_in(request: Request, body: Body) -> FormData:
         parser = _Form(request.headers, chunks(), max_files=_MOST_FILES, max_fields=0)
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
+        if str(error).startswith("Too many files"):
+            raise _too_many(f"more than {_MOST_FILES} files") from None
         # Starlette's words are of its own settings.
         is_field = str(error).startswith("Too many fields")
         found = "a field that is no file; options go into the query" if is_field else str(error)[:200]
         raise MalformedBodyError(expected, found) from None
     names = sorted(name for name, _ in form.multi_items())
     others = [name for name in names if name != "inputs"]
-    if parser.is_whole and others in (["model"], ["against", "model"]):
+    samples = len(names) - len(others)
+    if parser.is_whole and others in (["model"], ["against", "model"]) and samples <= MOST_SAMPLES:
         return form
     await form.close()
     if not parser.is_whole:
         raise MalformedBodyError(expected, "a form without its last boundary")
+    if samples > MOST_SAMPLES:
+        raise _too_many(f"{samples} files `inputs`")
     found = ", ".join(names) or "none"
     raise UsageError("the form has other files", where="body", expected=expected, found=found)
+
+
+def _too_many(found: str) -> UsageError:
+    expected = f"`model`, `against` and at most {MOST_SAMPLES} `inputs`"
+    return UsageError("the form has too many files", where="body", expected=expected, found=found)
 
 
 class Bodies:

@@ -155,6 +155,18 @@ def test_a_form_with_the_same_file_twice_is_refused(client: httpx.Client, model:
     assert (answer.status_code, answer.json()["found"]) == (422, "model, model")
 
 
+@pytest.mark.parametrize(("samples", "found"), [(17, "17 files `inputs`"), (100, "more than 18 files")])
+def test_a_form_with_more_samples_than_a_request_may_have_is_refused(
+    client: httpx.Client, model: bytes, samples: int, found: str
+) -> None:
+    files = [("model", model), *[("inputs", b"sample")] * samples]
+    for path in ("/v1/legalize", "/v1/jobs"):
+        answer = client.post(path, files=files)
+        problem = answer.json()
+        assert (answer.status_code, problem["detail"]) == (422, "the form has too many files")
+        assert (problem["expected"], problem["found"]) == ("`model`, `against` and at most 16 `inputs`", found)
+
+
 def test_inputs_that_are_no_arrays_are_refused(client: httpx.Client, model: bytes) -> None:
     packed = BytesIO()
     np.savez_compressed(packed, image=np.ones((1, 8, 8, 4), np.float32))

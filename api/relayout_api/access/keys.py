@@ -67,7 +67,9 @@ class Keys:
         if scope not in SCOPES:
             raise UsageError("no such scope", where="--scope", expected=" or ".join(SCOPES), found=scope)
         if not name or len(name) > 64 or not name.isprintable():
-            raise UsageError("not a name of a key", where="name", expected="1 to 64 printable characters", found=name)
+            raise UsageError(
+                "not a name of a key", where="name", expected="1 to 64 printable characters", found=repr(name)
+            )
         key = PREFIX + secrets.token_urlsafe(32)
         row = {"name": name, "sha256": _hash(key), "scope": scope, "rate": rate, "concurrency": concurrency}
         try:
