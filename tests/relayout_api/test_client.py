@@ -195,6 +195,29 @@ def test_errors_are_those_of_the_library(
     assert "None" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "given", "words"),
+    [
+        (onnx.ModelProto(), {}, "not a model.*ModelProto.*SerializeToString"),
+        (3, {}, "not a model"),
+        (None, {"backend": Path}, "backend: a value of another type"),
+        (None, {"progress": 3}, "progress: a value of another type"),
+        (None, {"inputs": 3}, "inputs: no list of samples"),
+        (None, {"inputs": [3]}, "inputs: no list of samples"),
+        ({"nodes": object()}, {}, "the request is no JSON"),
+        ("nowhere.onnx", {}, "the file cannot be read.*found:    No such file or directory$"),
+    ],
+)
+def test_an_argument_that_is_none_is_an_error_before_anything_is_sent(
+    model: Path, source: Any, given: dict[str, Any], words: str
+) -> None:
+    with (
+        Client("http://127.0.0.1:1") as client,
+        pytest.raises((UsageError, InputError), match=re.compile(words, re.DOTALL)),
+    ):
+        client.legalize(source or model, **given)
+
+
 @pytest.mark.parametrize("source", [b"no model", {}], ids=["onnx", "graph"])
 @pytest.mark.parametrize(
     ("verb", "option"),

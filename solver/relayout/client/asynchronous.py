@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, Self
 
@@ -31,7 +31,7 @@ from relayout.client.protocol import (
     result_of,
     unreachable,
 )
-from relayout.errors import RelayoutError
+from relayout.errors import RelayoutError, check_argument
 from relayout.options import check_names
 
 
@@ -274,6 +274,8 @@ class AsyncClient:
     ) -> Result:
         # Here, because `submit` has arguments of its own beside the options.
         check_names(kind, options)
+        # Before the job runs.
+        check_argument("progress", progress, Callable, "a function of an event")
         job = await self.submit(kind, model, backend, against=against, inputs=inputs, weights=weights, **options)
         try:
             await self.wait(job.id, progress)

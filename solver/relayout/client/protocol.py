@@ -23,6 +23,7 @@ from relayout.errors import (
     OutOfTimeError,
     RelayoutError,
     UsageError,
+    check_argument,
     shortened,
 )
 from relayout.options import check_names, options_of
@@ -166,6 +167,10 @@ def body_of(
         check_names(kind, ["against"])
     if inputs and kind not in ("legalize", "verify"):
         check_names(kind, ["inputs"])
+    check_argument("backend", backend, (str, Mapping), "the name of a backend of the server, or a table")
+    if not isinstance(inputs, Sequence) or not all(isinstance(sample, Mapping) for sample in inputs):
+        expected = "a list with a mapping of names to arrays for each sample"
+        raise UsageError("no list of samples", where="inputs", expected=expected, found=type(inputs).__name__)
     content, original = _content(model), None if against is None else _content(against)
     if original is not None and isinstance(content, bytes) != isinstance(original, bytes):
         expected, found = "two ONNX models, or graph JSON twice", "one of each"
@@ -182,7 +187,12 @@ def body_of(
     if inputs:
         others["inputs"] = [{name: _listed(data) for name, data in sample.items()} for sample in inputs]
     whole = {"graph": content, **{name: each for name, each in others.items() if each is not None}, "options": given}
-    return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
+    try:
+        text = json.dumps(whole, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        expected = "graph JSON, a backend and options of what JSON has"
+        raise UsageError("the request is no JSON", expected=expected, found=str(error)) from error
+    return Body(text.encode(), "application/json")
 
 
 def headers_of(key: str | None) -> dict[str, str]:
@@ -335,15 +345,26 @@ def url_of(address: str) -> httpx.URL:
 
 
 def _content(model: Model) -> bytes | Mapping[str, Any]:
-    """The ONNX bytes or graph JSON to send. Raises InputError for a file that cannot be read."""
-    if not isinstance(model, str | os.PathLike):
+    """The ONNX bytes or graph JSON to send. Raises UsageError for no model, InputError for an unreadable file."""
+    if isinstance(model, bytes | Mapping):
         return model
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(
+            "not a model",
+            expected="a path, ONNX bytes or a graph-JSON dict",
+            found=type(model).__name__,
+            hint="the bytes of a ModelProto are model.SerializeToString()"
+            if hasattr(model, "SerializeToString")
+            else "",
+        )
     path = Path(model)
     try:
         content = path.read_bytes()
     except OSError as error:
         problem = "the file cannot be read"
-        raise InputError(problem, where=f"file {path}", expected="a model", found=str(error)) from error
+        raise InputError(
+            problem, where=f"file {path}", expected="a model", found=error.strerror or str(error)
+        ) from error
     if path.suffix != ".json":
         return content
     # Its schema is slow to import, and most models are ONNX files.
