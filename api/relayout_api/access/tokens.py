@@ -27,6 +27,8 @@ _LONGEST_SUBJECT = 255
 _SILENCE_SECONDS = 5.0
 # An issuer that answered is not asked for another key before: those who make up keys do not load it.
 _REFRESH_SECONDS = 1.0
+# While it is asked, the tokens of other unknown keys are looked at again so often.
+_ASKING_SECONDS = 0.25
 _LONGEST_NAME_IN_LOG = 80
 
 
@@ -49,8 +51,8 @@ class Tokens:
 
         A token is refused for its key only where the issuer was asked for its keys after the time `arrived` of
         `time.monotonic`. So nobody can make a token of a new key invalid by naming a key that does not exist before.
-        Raises UsageError if the issuer does not answer, or did not a few seconds ago, and TooSoonError if it was asked
-        a moment before the token arrived.
+        Raises UsageError if the issuer does not answer, or did not a few seconds ago, and TooSoonError if it is being
+        asked, or was a moment before the token arrived.
         """
         try:
             name = jwt.get_unverified_header(token).get("kid")
@@ -96,24 +98,34 @@ class Tokens:
 
         Raises as `find`, and PyJWTError where there is none.
         """
-        with self._asking:
-            now = monotonic()
-            if self._silence is not None and now < self._silence[0] + _SILENCE_SECONDS:
-                raise self._unanswered(self._silence[1])
-            if self._asked_at < arrived:
-                if now < self._asked_at + _REFRESH_SECONDS:
-                    raise TooSoonError(self._asked_at + _REFRESH_SECONDS - now)
-                client = self._published()
-                self._asked_at = now
-                try:
-                    client.get_jwk_set(refresh=True)
-                except (jwt.PyJWKClientConnectionError, ValueError) as error:
-                    # It does not answer, or its keys are no JSON.
-                    raise self._silent(error) from error
+        if not self._asking.acquire(blocking=False):
+            # Those who make up keys cannot have all threads wait for an issuer that is slow.
+            raise TooSoonError(_ASKING_SECONDS)
+        try:
+            self._refresh(arrived)
+        finally:
+            self._asking.release()
         found = self._known(name)
         if found is None:
             raise jwt.InvalidTokenError(f"the issuer publishes no key {name[:_LONGEST_NAME_IN_LOG]!r}")
         return found
+
+    def _refresh(self, arrived: float) -> None:
+        """Ask the issuer for its keys, unless it was asked since `arrived`. Raises as `find`, and PyJWTError."""
+        now = monotonic()
+        if self._silence is not None and now < self._silence[0] + _SILENCE_SECONDS:
+            raise self._unanswered(self._silence[1])
+        if self._asked_at >= arrived:
+            return
+        if now < self._asked_at + _REFRESH_SECONDS:
+            raise TooSoonError(self._asked_at + _REFRESH_SECONDS - now)
+        client = self._published()
+        self._asked_at = now
+        try:
+            client.get_jwk_set(refresh=True)
+        except (jwt.PyJWKClientConnectionError, ValueError) as error:
+            # It does not answer, or its keys are no JSON.
+            raise self._silent(error) from error
 
     def check(self) -> str:
         """The address of the issuer's keys. Raises UsageError if the issuer does not answer."""

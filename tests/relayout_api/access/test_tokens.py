@@ -157,6 +157,54 @@ def test_a_token_of_a_new_key_is_valid_though_a_stranger_made_up_a_key_just_befo
     assert anyio.run(ask, signed(OTHER, kid="2")) == [200]
 
 
+def test_callers_with_known_keys_do_not_wait_while_the_issuer_is_asked_for_keys_that_are_made_up(
+    signed: Callable[..., str],
+) -> None:
+    hangs, answers = threading.Event(), threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if hangs.is_set():
+                answers.wait(20)
+            key = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
+            body = json.dumps({"issuer": address, "jwks_uri": f"{address}/keys", "keys": [key]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("served")(scope, receive, send)
+
+    async def ask() -> tuple[int, set[int]]:
+        made_up: list[int] = []
+
+        async def get(**changes: Any) -> int:
+            answer = await client.get("/v1/backends", headers={"X-API-Key": signed(iss=address, **changes)})
+            return answer.status_code
+
+        async def make_up(number: int) -> None:
+            made_up.append(await get(kid=f"made up {number}"))
+
+        guard = Guard(served, key=None, token=Tokens(address, "relayout").find, required=True)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
+            assert await get() == 200
+            hangs.set()
+            async with anyio.create_task_group() as tasks:
+                for number in range(20):
+                    tasks.start_soon(make_up, number)
+                await anyio.sleep(1.5)
+                try:
+                    with anyio.fail_after(2):
+                        known = await get(sub="bob")
+                finally:
+                    answers.set()
+        return known, set(made_up)
+
+    with answering(Slow) as address:
+        assert anyio.run(ask) == (200, {401})
+
+
 def test_callers_who_make_up_keys_do_not_load_the_issuer(signed: Callable[..., str]) -> None:
     """Of two tokens that arrived before the issuer was asked, it is asked once; one that arrives later has to wait."""
     asked = []
