@@ -23,7 +23,7 @@ import onnx
 import pytest
 from anyio import to_thread
 from http_bodies import onnx_bytes
-from http_server import WORKERS, Server, children, replaced, wait_for, workers_of
+from http_server import WORKERS, Server, children, client_of, replaced, serving, wait_for, workers_of
 from installed_packages import install
 
 from relayout.backend import Backend, load_backend
@@ -401,6 +401,19 @@ def test_the_list_has_the_others_beside_two_backends_of_one_name(
     assert listed["nhwc"]["summary"].startswith("several backends are named 'nhwc': relayout 0.1.0 (relayout_backends")
     assert listed["nhwc"]["summary"].endswith("their-layouts 1.0 (theirs:B)")
     assert listed["nchw"]["summary"].startswith("Channels")
+
+
+def test_two_backends_of_one_name_keep_no_other_from_being_served(tmp_path: Path) -> None:
+    """The workers answer an example with this backend before they serve."""
+    install(tmp_path, "their-layouts", "nhwc = theirs:B")
+    with serving(tmp_path, ["env"], PYTHONPATH=str(tmp_path)) as server, client_of(server) as client:
+        listed = {each["name"]: each["summary"] for each in client.get("/v1/backends").json()["backends"]}
+        assert listed["nhwc"].startswith("several backends are named 'nhwc'")
+        assert client.post("/v1/legalize", json={**BODY, "backend": "nchw"}).status_code == 200
+        refused = client.post("/v1/legalize", json=BODY)
+        assert (refused.status_code, refused.json()["type"]) == (422, "/problems/invalid-backend")
+        assert "their-layouts 1.0 (theirs:B)" in refused.json()["found"]
+        assert "Traceback" not in server.log(), server.log()
 
 
 @pytest.mark.parametrize("is_pure", [True, False])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import traceback
+from contextlib import suppress
 from typing import get_args
 
-from relayout.errors import InternalError, RelayoutError
+from relayout.errors import BackendError, InternalError, RelayoutError
 from relayout_api.problems import RefusedError
 from relayout_api.workers.limits import limit_memory
 from relayout_api.workers.messages import Answer, Events, Parts, Task
@@ -41,7 +42,9 @@ def warm() -> None:
 
     for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
-            WORK[verb](Task(verb, None, 60.0, 0), [json.dumps(example).encode()], lambda event: None)
+            # A backend that another package claims too, or that is broken, keeps no other from being served.
+            with suppress(BackendError):
+                WORK[verb](Task(verb, None, 60.0, 0), [json.dumps(example).encode()], lambda event: None)
     for schema in (BackendTable, *get_args(Parameters)):
         # It is built when it is first used.
         schema.model_rebuild()
