@@ -162,3 +162,22 @@ def test_an_old_softmax_of_a_constant_is_not_computed() -> None:
     original = parsed(text.format("s = LogSoftmax <axis = 0> (c)  t = Transpose <perm = [1,0,2]> (s)"))
     model = parsed(text.format("u = Transpose <perm = [1,0,2]> (c)  t = LogSoftmax <axis = 0> (u)"))
     assert verify(model, "onnx", against=original).passed
+
+
+@pytest.mark.parametrize(("function", "is_turned"), [("Tanh", True), ("Tanh", False), ("Floor", True)])
+def test_constants_that_both_models_compute_may_be_rounded_differently(function: str, is_turned: bool) -> None:
+    """Sums along the other axis round differently, and a floor makes large differences of small ones."""
+    data = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
+    data[:256, -1] = -data[:256, :-1].sum(1)
+
+    def sums(data: np.ndarray, axis: int) -> ModelProto:
+        model = parsed(
+            HEAD
+            + f"""net (float[512] x) => (y) <float[512,512] c = {{}}, int64[1] axes = {{{axis}}}> {{
+            s = ReduceSum <keepdims = 0> (c, axes)  t = {function} (s)  y = Add (x, t) }}"""
+        )
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(data, "c"))
+        return model
+
+    model = sums(data.T.copy() if is_turned else data, 0)
+    assert ("element-order" not in rules(unrun(model, sums(data, 1)))) == is_turned

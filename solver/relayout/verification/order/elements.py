@@ -7,6 +7,7 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.model.dims.forced_dims import sizes_of_all_runs
@@ -14,6 +15,7 @@ from relayout.model.dims.formula import formula_names, formula_size
 from relayout.verification.constant_data import array_of, data_of
 from relayout.verification.counterparts import COPY, VIEWS, Counterparts, counterpart, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.numeric.tolerance import difference
 from relayout.verification.operator_facts import perm_of
 from relayout.verification.order.digits import (
     Array,
@@ -31,6 +33,9 @@ from relayout.verification.order.digits import (
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 _DIVISORS = 240
 
+# Operators whose results are floats, and jump.
+_STEPPED = frozenset({"Ceil", "Floor", "Mod", "Round", "Sign"})
+
 # Constants of more elements are not computed.
 _MOST_COMPUTED = 1 << 24
 
@@ -44,12 +49,13 @@ class Elements(NamedTuple):
 
 class Operand(NamedTuple):
     """An operand of a node and that of its counterpart: the elements of both at one root, or, of constants, each at a
-    root of its own, whose data is beside them."""
+    root of its own, whose data is beside them, and `is_rounded` where both models compute it."""
 
     place: int
     read: tuple[Digits, ...]
     wanted: tuple[Digits, ...]
     data: tuple[Array, Array] | None = None
+    is_rounded: bool = False
 
     def has(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
         """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or
@@ -59,6 +65,8 @@ class Operand(NamedTuple):
         if self.data is None:
             return tuple(found) == tuple(expected)
         mine, theirs = (elements_at(data, dims) for data, dims in zip(self.data, (found, expected), strict=True))
+        if self.is_rounded:
+            return are_close(mine, theirs)
         return mine.tobytes() == theirs.tobytes() if mine.dtype != object else bool((mine == theirs).all())
 
 
@@ -80,16 +88,21 @@ class ReadElements:
             wanted = self.theirs[source] if source is not None else None
             if value is None or wanted is None:
                 continue
+            read = self.mine[value]
+            placed = Operand(n, read.dims, wanted.dims) if read is not None and read.root is wanted.root else None
             if value in self.pairs.constants:
                 read = self._constants[value]
                 data = [self._data(each.root, each.dims) for each in (read, wanted) if each is not None]
                 if read is not None and data[0] is not None and data[1] is not None and data[0].dtype == data[1].dtype:
-                    yield Operand(n, read.dims, wanted.dims, (data[0], data[1]))
+                    is_rounded = read.root.producer() is not None and wanted.root.producer() is not None
+                    constant = Operand(n, read.dims, wanted.dims, (data[0], data[1]), is_rounded)
+                    if placed is not None and is_rounded and _are_decided(data[0], data[1], read.root):
+                        constant = placed  # the views alone tell the order
+                    yield constant
                 if any(each is not None for each in data):
                     continue
-            read = self.mine[value]
-            if read is not None and read.root is wanted.root:
-                yield Operand(n, read.dims, wanted.dims)
+            if placed is not None:
+                yield placed
 
     def _data(self, root: ir.Value, dims: Iterable[Digits]) -> Array | None:
         """The data of a constant that no view makes; None where it is not known, or too much to compute."""
@@ -175,6 +188,34 @@ class ModelElements(OriginalElements):
         dims = None if format_ is None else _in_format(format_, shape)
         found = None if dims is None else composed(dims, elements.dims)
         return None if found is None else Elements(elements.root, found)
+
+
+def are_close(found: Array, expected: Array) -> bool:
+    """Whether arrays have the same numbers, but for the rounding of operators that sum in another order."""
+    return difference("", [[expected]], [[found]], quantized=False).passed
+
+
+def _are_decided(found: Array, expected: Array, value: ir.Value) -> bool:
+    """Whether a rounding may have decided a comparison in the computation of `value`, `found`: the numbers are others
+    than those `expected`, in whatever order, and an operator on the way has steps."""
+    return not are_close(np.sort(found, None), np.sort(expected, None)) and any(map(_has_steps, _producers(value)))
+
+
+def _producers(value: ir.Value) -> Iterator[ir.Node]:
+    """The nodes that compute a value, each once."""
+    seen, pending = set[ir.Node](), [value]
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node not in seen:
+            seen.add(node)
+            pending += [each for each in node.inputs if each is not None]
+            yield node
+
+
+def _has_steps(node: ir.Node) -> bool:
+    kinds = [each.dtype for each in (node.inputs[0] if node.inputs else None, node.outputs[0]) if each is not None]
+    is_float = [kind is None or kind.is_floating_point() for kind in kinds]
+    return node.op_type in _STEPPED or is_float == [True, False]
 
 
 def is_view(node: ir.Node) -> bool:
