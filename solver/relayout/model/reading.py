@@ -24,7 +24,7 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Inferred, infer_with_values
-from relayout.model.dims.declared_dims import correct_declared_dims, open_declared_scalars
+from relayout.model.dims.declared_dims import correct_declared_dims, do_agree, open_declared_scalars
 from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.dims.output_dims import note_names
 from relayout.model.dims.shape_merging import name_input_dims, share_input_shapes
@@ -40,7 +40,7 @@ from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import Structure, check_structure
 from relayout.model.weights import Weights, attach, detach, detach_from_model, load_small
-from relayout.ops import nested_graphs
+from relayout.ops import extents_of, nested_graphs
 
 WARNINGS_KEY = "relayout.warnings"
 DECLARED_KEY = "relayout.declared"
@@ -138,9 +138,13 @@ def model_from(light: Light) -> ir.Model:
     corrected = correct_declared_dims(light.proto, infer)
     notes += [corrected] if corrected is not None else []
     name_input_dims(light.proto.graph)
-    noting = partial(infer, notes=notes)
-    model = infer_in_rounds(light.proto, noting, partial(_built, light=light), has_graphs=structure.has_graphs)
+    build = partial(_built, light=light)
+    model = infer_in_rounds(light.proto, infer, build, has_graphs=structure.has_graphs, notes=notes)
     _check_boundary(model.graph)
+    for value in model.graph.outputs:
+        stated, found = declared["output"].get(value.name or ""), extents_of(value)
+        if stated is not None and found is not None and not do_agree(stated, found):
+            declared["output"][value.name or ""] = None  # of a shape that was wrong, nothing is declared
     model.meta[WARNINGS_KEY] = tuple(notes)
     model.meta[SOURCE_HASH_KEY] = light.digest
     model.meta[DECLARED_KEY] = declared

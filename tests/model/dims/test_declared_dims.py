@@ -207,3 +207,32 @@ def test_names_of_channels_last_for_a_value_that_has_channels_second_tell_nothin
         image_of_size = np.random.default_rng(height).standard_normal((2, height, 16, 3)).astype(np.float32)
         assert_same_numbers(model, legal, {"x": image_of_size})
     assert [text for text in report.warnings if f"dim 1 is 8, not '{rows}'" in text]
+
+
+def behind_a_choice(declared: str, after: str) -> onnx.ModelProto:
+    """An If on a constant, one of whose branches has no rank, as PyTorch's exporter writes it for `scatter_reduce`."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n, 4] x) => (float{declared} y) <bool is_scalar = {{0}}> {{
+            c = If (is_scalar) <
+                then_branch = scalar () => (float a) {{ a = Squeeze (x) }},
+                else_branch = whole () => (float b) {{ b = Identity (x) }}>
+            y = {after} (c) }}"""
+    )
+
+
+@pytest.mark.parametrize("after", ["Transpose", "Relu"])
+@pytest.mark.parametrize("declared", ["[m]", "[1, m, 4]", "[]"])
+def test_an_output_behind_an_if_has_the_dims_of_its_operators(declared: str, after: str) -> None:
+    model = behind_a_choice(declared, after)
+    if declared == "[]":
+        model.graph.output[0].type.tensor_type.shape.SetInParent()
+    legal, report = legalize(model, "onnx", check=True)
+    onnx.checker.check_model(legal, full_check=True)
+    assert len(legal.graph.output[0].type.tensor_type.shape.dim) == 2
+    assert report.verification is not None
+    assert report.verification.passed
+    assert any(note.startswith("output 'y' is declared with") for note in report.warnings)
+    again, second = legalize(legal, "onnx")
+    assert second.warnings == ()
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)

@@ -8,7 +8,7 @@ values that it has moved to channels second. Runtimes go by the operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import count
 
 import onnx
@@ -20,6 +20,9 @@ from relayout.model.dims.forced_dims import RESHAPES
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, subgraphs_of
 
 _UNNAMED = "relayout.open"
+
+Extents = list[int | str]
+"""The number or the name of each dim, the empty string for neither."""
 
 
 def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> str | None:
@@ -97,6 +100,48 @@ def open_declared_scalars(
     )
 
 
+def open_wrong_outputs(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[str, ...]:
+    """Remove the shape of each output that contradicts the operators before it, where all else fits together. `infer`
+    fills shapes in, and raises InputError for a contradiction. Returns a note about each output.
+
+    onnx's inference tells a rank less often than the rules of operators do: PyTorch's exporter declares an output
+    behind an If, such as that of `scatter_reduce`, with a rank that neither branch has.
+    """
+    probe = copied(proto)
+    declared = {
+        value.name: value for value in _results(proto, outputs_alone=True) if value.type.tensor_type.HasField("shape")
+    }
+    for value in probe.graph.output:
+        if value.name in declared:
+            value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = infer(probe)
+    except InputError:
+        return ()  # another value is at fault
+    notes = []
+    for value in inferred.graph.output:
+        if value.name in declared and value.type.tensor_type.HasField("shape"):
+            stated, found = _extents(declared[value.name]), _extents(value)
+            if not do_agree(stated, found):
+                declared[value.name].type.tensor_type.ClearField("shape")
+                notes.append(
+                    f"output '{value.name}' is declared with dims {_text(stated)}, and those that follow from the "
+                    f"operators are used: {_text(found)}"
+                )
+    return tuple(notes)
+
+
+def do_agree(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
+    """Whether a value can have both extents."""
+    return len(one) == len(other) and all(
+        not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+def _text(extents: Extents) -> str:
+    return "[" + ", ".join(str(extent or "?") for extent in extents) + "]"
+
+
 def _undeclared(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A copy whose results have no dims but names of inputs, in which each open dim of an input has a name, and these
     names with those that the model gives them; an open dim without a name gets one for the inference, and the empty
@@ -118,17 +163,17 @@ def _undeclared(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]
     return probe, given
 
 
-def _extents_by_value(inferred: onnx.ModelProto) -> dict[str, list[int | str]]:
+def _extents_by_value(inferred: onnx.ModelProto) -> dict[str, Extents]:
     """The number or the name of each dim of each result, the empty string for neither; none for values of one name that
     differ, as the branches of an If may."""
-    found: dict[str, list[int | str]] = {}
+    found: dict[str, Extents] = {}
     for value in _results(inferred):
-        extents = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in _dims(value)]
+        extents = _extents(value)
         found[value.name] = extents if found.get(value.name, extents) == extents else []
     return found
 
 
-def _misplaced_names(proto: onnx.ModelProto, found: Mapping[str, list[int | str]], fed: Set[str]) -> set[str]:
+def _misplaced_names(proto: onnx.ModelProto, found: Mapping[str, Extents], fed: Set[str]) -> set[str]:
     """The names that results declare where the operators give a number, and that are open or another number elsewhere;
     those of inputs, which are `fed`, are open."""
     numbers: dict[str, set[int]] = {}
@@ -163,6 +208,10 @@ def _results(proto: onnx.ModelProto, *, outputs_alone: bool = False) -> Iterator
         made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
         declared = graph.output if outputs_alone else (*graph.value_info, *graph.output)
         yield from (value for value in declared if value.name in made)
+
+
+def _extents(value: onnx.ValueInfoProto) -> Extents:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in _dims(value)]
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:

@@ -7,12 +7,15 @@ The fixpoint is that of the legal model, which declares both: read again, it has
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 import onnx
 import onnx_ir as ir
 
-from relayout.model.dims.constant_propagation import Infer, Inferred, infer_with_values
+from relayout.errors import InputError
+from relayout.model.dims.constant_propagation import Inferred, infer_with_values
+from relayout.model.dims.declared_dims import open_declared_scalars, open_wrong_outputs
 from relayout.model.dims.forced_dims import enter_sizes, sizes_of_all_runs
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.dims.output_dims import open_output_dims
@@ -24,36 +27,57 @@ ROUNDS = 16
 
 
 def infer_in_rounds(
-    proto: onnx.ModelProto, infer: Infer, build: Callable[[Inferred], ir.Model], *, has_graphs: bool
+    proto: onnx.ModelProto,
+    infer: Callable[..., onnx.ModelProto],
+    build: Callable[[Inferred], ir.Model],
+    *,
+    has_graphs: bool,
+    notes: list[str],
 ) -> ir.Model:
     """The model with every type that onnx's inference and the rules of operators tell of each other.
 
-    `infer` fills shapes in; `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
+    `infer` fills shapes in. With a list of `notes`, shapes that are declared for results may be wrong, and a note about
+    each such fault is added. `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
     from all that the round before has found. There is another one only while some value of the graph has no rank, rules
-    complete one, and onnx's inference then knows more dims than are declared; while rules find the element type of a
-    value, without which its rank cannot be declared; or while results have dims that are forced to one size. `proto` is
-    used up.
+    complete one, and onnx's inference then knows more dims than are declared; while an output is declared with other
+    dims than those tell; while rules find the element type of a value, without which its rank cannot be declared; or
+    while results have dims that are forced to one size. `proto` is used up.
     """
 
     def with_values(model: onnx.ModelProto) -> Inferred:
-        return infer_with_values(model, infer, has_graphs=has_graphs)
+        return infer_with_values(model, partial(infer, notes=notes), has_graphs=has_graphs)
+
+    def without_values(model: onnx.ModelProto, notes: list[str] | None = None) -> onnx.ModelProto:
+        return _inferred(model, lambda each: Inferred(infer(each, notes=notes), {}, is_ranked=False)).proto
 
     first = open_output_dims(proto, lambda model: _inferred(model, with_values))
+    # Of other models no more is known than what onnx has held against the declared shapes.
+    is_unchecked = has_graphs
     for _ in range(ROUNDS):
         inferred, first = first or _inferred(proto, with_values), None
-        known = None if inferred.is_ranked and not _is_open(inferred.proto.graph) else copied(inferred.proto)
+        is_known = inferred.is_ranked and not _is_open(inferred.proto.graph)
+        known = None if is_known and not is_unchecked else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
-        if known is not None and enter_sizes(known.graph, sizes_of_all_runs(model)):
-            state_completed(completed, known.graph)
+        is_unchecked |= bool(completed)
+        if known is None:
+            break
+        has_new_types = state_completed(completed, known.graph)
+        opened = open_declared_scalars(known, without_values)
+        # A scalar would force the sizes of the dims before it to 1.
+        if not opened and enter_sizes(known.graph, sizes_of_all_runs(model)):
             proto = known
             continue
-        if known is None or not completed:
+        if not is_unchecked:
             break
-        if not state_completed(completed, known.graph):
-            trial = _inferred(copied(known), lambda model: Inferred(infer(model), {}, is_ranked=False))
-            if known_dims(trial.proto.graph) <= known_dims(known.graph):
-                break
+        try:
+            trial = without_values(copied(known))
+        except InputError:
+            opened += open_wrong_outputs(known, without_values)
+            trial = without_values(copied(known), notes)
+        notes += opened
+        if not opened and not has_new_types and known_dims(trial.graph) <= known_dims(known.graph):
+            break
         proto = known
     name_completed(model)
     return model
