@@ -379,7 +379,7 @@ def test_a_pool_before_a_convolution_has_the_channels_of_its_kernel() -> None:
             y = Conv (b, w)
         }""")
     a = next(iter(read_model(source).graph)).outputs[0]
-    assert extents_of(a) == ("unk__3", 4, "unk__4", "unk__5")
+    assert extents_of(a) == (1, 4, "unk__4", "unk__5")
 
 
 @pytest.mark.parametrize(

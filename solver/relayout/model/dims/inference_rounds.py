@@ -76,7 +76,8 @@ def infer_in_rounds(
             opened += open_wrong_outputs(known, without_values)
             trial = without_values(copied(known), notes)
         notes += opened
-        if not opened and not has_new_types and known_dims(trial.graph) <= known_dims(known.graph):
+        is_learning = has_new_types or (completed and known_dims(trial.graph) > known_dims(known.graph))
+        if not opened and not is_learning:
             break
         proto = known
     name_completed(model)
