@@ -181,3 +181,12 @@ def test_constants_that_both_models_compute_may_be_rounded_differently(function:
 
     model = sums(data.T.copy() if is_turned else data, 0)
     assert ("element-order" not in rules(unrun(model, sums(data, 1)))) == is_turned
+
+
+def test_a_large_constant_of_one_number_has_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the weights of onnx's light models nothing is stored but their shape."""
+    monkeypatch.setattr("relayout.verification.order.elements._MOST_COMPUTED", 3)
+    text = HEAD + "net (float[4] x) => (y) <int64[2] n = {{2,2}}, int64[1] m = {{4}}> {{ c = ConstantOfShape (n)  {} }}"
+    views = "t = Transpose <perm = [1,0]> (c)  d = Reshape (t, m)  y = Add (x, d)"
+    original, model = (parsed(text.format(each)) for each in (views, "d = Reshape (c, m)  y = Add (x, d)"))
+    assert unrun(model, original).passed

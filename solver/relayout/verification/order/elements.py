@@ -92,6 +92,8 @@ class ReadElements:
             placed = Operand(n, read.dims, wanted.dims) if read is not None and read.root is wanted.root else None
             if value in self.pairs.constants:
                 read = self._constants[value]
+                if all(each is not None and _is_filled(each.root) for each in (read, wanted)):
+                    continue  # all elements are the same
                 data = [self._data(each.root, each.dims) for each in (read, wanted) if each is not None]
                 if read is not None and data[0] is not None and data[1] is not None and data[0].dtype == data[1].dtype:
                     is_rounded = read.root.producer() is not None and wanted.root.producer() is not None
@@ -220,6 +222,11 @@ def _has_steps(node: ir.Node) -> bool:
 
 def is_view(node: ir.Node) -> bool:
     return node.op_type in VIEWS and node.domain == ""
+
+
+def _is_filled(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "ConstantOfShape" and node.domain == ""
 
 
 def _viewed(value: ir.Value) -> ir.Value | None:
