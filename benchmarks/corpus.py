@@ -26,8 +26,9 @@ from measuring import machine
 from relayout.backend import Backend, load_backend
 from relayout.backend.registry import find_backends
 from relayout.errors import InfeasibleError, RelayoutError
-from relayout.legalization import Options, legalize_model
+from relayout.legalization import legalize_model
 from relayout.model.io import read_model, to_proto
+from relayout.options import Options
 from relayout.report.schema import Numeric, Report
 
 # Settings of `convert-layout`, from TVM's documentation.

@@ -61,8 +61,9 @@ def mixed() -> Backend:
 def measured(path: str, backend: str) -> dict[str, object]:
     """One run in this process: [wall, CPU] seconds by stage, and the result."""
     from relayout.backend import load_backend
-    from relayout.legalization import Options, legalize_model
+    from relayout.legalization import legalize_model
     from relayout.model.io import read_model
+    from relayout.options import Options
 
     chosen = mixed() if backend == "mixed" else load_backend(backend)
     marks: list[tuple[str, float, float]] = []

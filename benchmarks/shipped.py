@@ -26,9 +26,10 @@ from corpus import backend_of, settings
 from measuring import machine
 
 from relayout.errors import InfeasibleError
-from relayout.legalization import Options, legalize_model
+from relayout.legalization import legalize_model
 from relayout.model.io import read_model, to_proto
 from relayout.model.runtime import import_onnxruntime
+from relayout.options import Options
 from relayout.report.schema import Report
 from relayout.verification.numeric.inputs import with_noise
 from relayout.verification.verifier import verify
