@@ -22,8 +22,8 @@ from relayout.verification.order.check import check_element_order
 
 def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, in operators, in the axes that they
-    read, in constants, in shardings, and in devices. Without `run`, an operator that computes must be one of the
-    original's."""
+    read and the order of elements along them, in constants, in shardings, and in devices. Without `run`, an operator
+    that computes must be one of the original's."""
     model, source = pairs.model.model, pairs.original.model
     recorded, known = model.metadata_props.get(SOURCE_HASH_KEY), source.meta.get(SOURCE_HASH_KEY)
     if recorded and known and recorded not in (known, source.metadata_props.get(SOURCE_HASH_KEY)):

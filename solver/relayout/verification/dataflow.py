@@ -1,8 +1,7 @@
 """The operands of each operator: the same values as those of its counterpart in the original.
 
 A run shows an operand that was exchanged for another only if the two differ far enough, in a branch that is taken. So
-operands are followed back here, through all that only moves elements, to what is computed; a copy is followed by its
-permutation.
+operands are followed back here, through all that only moves elements, to the value that is computed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _PASSED = VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceTo
 
 
 def check_dataflow(pairs: Counterparts, *, fuses: bool) -> Iterator[Finding]:
-    """Yield a finding for each operand, and each result of a graph, that is another value, and for each copy's order.
+    """Yield a finding for each operand, and each result of a graph, that is another value, and for each order
+    that a node notes of an operand and that is not the one that it has.
 
     `fuses`: the backend has a post-pass, which may add operators.
     """

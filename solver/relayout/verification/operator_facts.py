@@ -31,7 +31,8 @@ class Named(Struct, frozen=True):
     With `spatial` the data is batch, channels, then spatial axes; without, only the channels at axis 1 have a name.
     With `pooled` the first two axes are kept and the others reduced, in any order of each. With `by_place` no axis has
     a name, but attributes list axes in the order of the layout. `declared` are the backend's layouts of an operator of
-    its own. `last` is the default of an attribute `channels_last`.
+    its own. `last` is the default of an attribute `channels_last`. With `ordered` it takes neighbouring channels, or
+    groups of channels, together.
     """
 
     inputs: tuple[int, ...] = (0,)
@@ -42,6 +43,7 @@ class Named(Struct, frozen=True):
     by_place: bool = False
     declared: Implementation | None = None
     last: int = 0
+    ordered: bool = False
 
     @property
     def names_axes(self) -> bool:
@@ -55,21 +57,21 @@ _NAMED = {
     "ConvInteger": Named(kernel=1),
     "ConvTranspose": Named(kernel=1),
     "DeformConv": Named(inputs=(0, 2, 4), kernel=1),
-    "DepthToSpace": Named(),
+    "DepthToSpace": Named(ordered=True),
     "GlobalAveragePool": Named(pooled=True),
     "GlobalLpPool": Named(pooled=True),
     "GlobalMaxPool": Named(pooled=True),
     "GridSample": Named(),
-    "GroupNormalization": Named(spatial=False),
+    "GroupNormalization": Named(spatial=False, ordered=True),
     "InstanceNormalization": Named(spatial=False),
-    "LRN": Named(spatial=False),
+    "LRN": Named(spatial=False, ordered=True),
     "LpPool": Named(),
     "MaxPool": Named(results=(0, 1)),
     "MaxRoiPool": Named(),
     "MaxUnpool": Named(inputs=(0, 1)),
     "QLinearConv": Named(kernel=3),
     "RoiAlign": Named(),
-    "SpaceToDepth": Named(),
+    "SpaceToDepth": Named(ordered=True),
 }
 
 CHANNELS_ONLY = frozenset({"BatchNormalization", *(kind for kind, facts in _NAMED.items() if not facts.spatial)})
@@ -103,11 +105,11 @@ _CONTRIBUTED_DATA = {
 }
 # Those that name their axes: `channels_last` says in which order.
 _CONTRIBUTED_NAMED = {
-    "GroupNorm": Named(last=1),
+    "GroupNorm": Named(last=1, ordered=True),
     "QLinearAveragePool": Named(),
     "QLinearConv": Named(kernel=3),
     "QLinearGlobalAveragePool": Named(),
-    "SkipGroupNorm": Named(inputs=(0, 3), results=(0, 1), last=1),
+    "SkipGroupNorm": Named(inputs=(0, 3), results=(0, 1), last=1, ordered=True),
 }
 _CONTRIBUTED_OTHERS = frozenset(
     "BiasSplitGelu DynamicQuantizeMatMul FusedMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearConcat".split()

@@ -116,7 +116,7 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     """
     if source.dtype != result.dtype:
         return False
-    one, other = _bits(source), _bits(result)
+    one, other = bits_of(source), bits_of(result)
     if one.size > other.size:
         one, other = other, one  # padding that is cut off again
     if one.size == other.size and np.array_equal(one.reshape(-1), other.reshape(-1)):
@@ -203,7 +203,7 @@ def is_turned(source: Array, perm: Sequence[int], result: Array) -> bool:
     turned = source.transpose(perm)
     if (turned.shape, turned.dtype) != (result.shape, result.dtype):
         return False
-    one, other = _bits(turned), _bits(result)
+    one, other = bits_of(turned), bits_of(result)
     if not np.array_equal(one, other):
         for axis in range(result.ndim):
             places = np.empty(result.shape[axis], int)
@@ -244,7 +244,7 @@ class _Steps:
             raise _TooManyError
 
 
-def _bits(array: Array) -> Array:
+def bits_of(array: Array) -> Array:
     """The bits of each element as an integer: NaN equals itself, and 0.0 is not -0.0. Text stays as it is."""
     if array.dtype.kind in "OSU":
         return array.astype(object)

@@ -190,3 +190,19 @@ def test_a_large_constant_of_one_number_has_no_order(monkeypatch: pytest.MonkeyP
     views = "t = Transpose <perm = [1,0]> (c)  d = Reshape (t, m)  y = Add (x, d)"
     original, model = (parsed(text.format(each)) for each in (views, "d = Reshape (c, m)  y = Add (x, d)"))
     assert unrun(model, original).passed
+
+
+@pytest.mark.parametrize("perm", ["[1,0,2]", "[0,1,2]"])
+def test_computed_constants_are_compared_element_by_element(perm: str) -> None:
+    """A Reshape joins axes of one, and splits one of the other: their digits are others, and the elements are not."""
+    text = """net (float[4,6] x) => (y) <float[3,4,2] c = {{{}}}, int64[2] n = {{4,6}}> {{
+        a = Neg (c)  b = Transpose <perm = [1,0,2]> (a)  d = Reshape (b, n)  y = Add (x, d) }}"""
+    numbers = ",".join(map(str, range(1, 25)))
+    original = parsed(HEAD + text.format(numbers))
+    model = parsed(
+        HEAD
+        + text.format(numbers).replace(
+            "a = Neg (c)  b = Transpose <perm = [1,0,2]> (a)", f"t = Transpose <perm = {perm}> (c)  b = Neg (t)"
+        )
+    )
+    assert unrun(model, original).passed == (perm == "[1,0,2]")

@@ -35,8 +35,6 @@ from relayout.verification.requirements import node_label
 # Attributes with an entry for each spatial axis, or two.
 _BY_AXIS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 _SPATIAL = "DHW"
-# The order of channels counts for them: they take neighbours, or groups, together.
-_ORDERED = frozenset({"DepthToSpace", "GroupNorm", "GroupNormalization", "LRN", "SkipGroupNorm", "SpaceToDepth"})
 
 
 def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
@@ -53,12 +51,14 @@ def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[
             yield from _check_view(node.outputs[0], known.mine)
     for node, other in pairs.nodes.items():
         if other.op_type == node.op_type and not is_view(node):
-            yield from _check_passed(node, other, known)
-            yield from _check_named(node, other, known)
-            yield from _check_reduced(node, other, known)
+            operands = [*known.operands(node, other)]
+            yield from _check_passed(node, other, known, operands)
+            yield from _check_named(node, other, known, {each.place: each for each in operands})
+            yield from _check_reduced(node, other, operands)
 
 
 def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
+    """Yield a finding where a view gives other elements than its result is annotated with."""
     is_stated = memory_format_of(value) is not None or value.is_graph_output()
     made, stated = mine[value], mine.stated(value) if is_stated else None
     if made is None or stated is None or made.root is not stated.root or made.dims == stated.dims:
@@ -75,13 +75,12 @@ def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
     )
 
 
-def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements, operands: Sequence[Operand]) -> Iterator[Finding]:
     """Yield a finding for each operand of which other elements pass to a dimension of the result, or are summed."""
     made = known.result(node, other)
     if made is None:
         return
     result, shape = made
-    operands = [*known.operands(node, other)]
     summed = _summed(node, other, operands)
     for operand in operands:
         path = known.pairs.model.class_of(node).path(operand.place, 0)
@@ -122,11 +121,12 @@ def _summed(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -> dict[
     return found
 
 
-def _check_named(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+def _check_named(
+    node: ir.Node, other: ir.Node, known: ReadElements, operands: Mapping[int, Operand]
+) -> Iterator[Finding]:
     """Yield a finding for each operand with other elements along an axis that the operator names, and for each kernel,
     vector of channels, and attribute of spatial axes that is in another order than the data."""
     kind, counterpart = known.pairs.model.class_of(node), known.pairs.original.class_of(other)
-    operands = {each.place: each for each in known.operands(node, other)}
     facts = kind.facts
     if facts is None or counterpart.facts is None or facts.pooled:
         return
@@ -145,7 +145,7 @@ def _check_named(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator
             continue
         read, wanted = here.get("C", ()), there.get("C", ())
         channels = places_in(read, wanted)
-        is_ordered = kind.node.op_type in _ORDERED and read != wanted
+        is_ordered = facts.ordered and read != wanted
         if (channels is None or is_ordered) and not operand.has([read], [wanted]):
             yield _another_order(node, n, [wanted], [read])
         elif n == facts.inputs[0] and channels is not None:
@@ -155,7 +155,7 @@ def _check_named(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator
                 yield from _check_entries(node, other, places, len(found))
             spatial = [name for name in there if name in _SPATIAL]
             turned = {} if node.domain else {spatial[i]: spatial[place] for i, place in places.items()}
-            yield from _check_parameters(node, other, known, [*operands.values()], channels, turned)
+            yield from _check_parameters(node, other, known, operands.values(), channels, turned)
 
 
 def _check_parameters(
@@ -231,12 +231,12 @@ def _check_entries(node: ir.Node, other: ir.Node, places: Mapping[int, int], ran
             )
 
 
-def _check_reduced(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+def _check_reduced(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -> Iterator[Finding]:
     """Yield a finding where an operator that works along axes by number has other elements along them."""
     here, there = by_number(node), by_number(other)
     if here is None or there is None or here.in_blocks or there.in_blocks:
         return
-    for operand in known.operands(node, other):
+    for operand in operands:
         if operand.place == here.operand == there.operand and operand.data is None:
             found = _as_set(operand.read[axis] for axis in here.axes)
             expected = _as_set(operand.wanted[axis] for axis in there.axes)

@@ -140,11 +140,12 @@ def reordered(order: Digits | None, digits: Digits) -> Digits | None:
 
 
 def elements_at(data: Array, dims: Sequence[Digits]) -> Array:
-    """The elements of row-major data along these digits."""
+    """The elements of row-major data along these digits, of the extents of `dims`."""
     digits = [*chain.from_iterable(dims)]
     flat = np.ascontiguousarray(data).reshape(-1)
     shape, strides = [each.extent for each in digits], [each.stride * flat.itemsize for each in digits]
-    return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
+    found: Array = np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
+    return found.reshape([*map(extent_of, dims)])
 
 
 def text_of(dims: Iterable[Digits]) -> str:

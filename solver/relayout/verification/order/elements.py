@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from relayout.model.dims.forced_dims import sizes_of_all_runs
 from relayout.model.dims.formula import formula_names, formula_size
+from relayout.ops.node_reader import constant_tensor
 from relayout.verification.constant_data import array_of, data_of
 from relayout.verification.counterparts import COPY, VIEWS, Counterparts, counterpart, source_name
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
@@ -28,9 +29,10 @@ from relayout.verification.order.digits import (
     normal,
     row_major,
 )
+from relayout.verification.relaid_data import bits_of
 
 # Sizes for open dims: no two alike, with many divisors, for formulas divide them.
-_PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+_PRIMES = tuple(n for n in range(7, 360) if all(n % divisor for divisor in range(2, min(n, 20))))
 _DIVISORS = 240
 
 # Operators whose results are floats, and jump.
@@ -64,14 +66,17 @@ class Operand(NamedTuple):
             return True
         if self.data is None:
             return tuple(found) == tuple(expected)
-        mine, theirs = (elements_at(data, dims) for data, dims in zip(self.data, (found, expected), strict=True))
+        # The bits of a complex number are two integers, not an element each.
+        are_numbers = self.is_rounded or self.data[0].dtype.kind == "c"
+        arrays = self.data if are_numbers else map(bits_of, self.data)
+        mine, theirs = (elements_at(data, dims) for data, dims in zip(arrays, (found, expected), strict=True))
         if self.is_rounded:
             return are_close(mine, theirs)
-        return mine.tobytes() == theirs.tobytes() if mine.dtype != object else bool((mine == theirs).all())
+        return bool(np.array_equal(mine, theirs))
 
 
 class ReadElements:
-    """What is known of the elements that two models read and make."""
+    """The elements that two models read and make, as far as they are known."""
 
     def __init__(self, pairs: Counterparts, opaque: Set[ir.Value]) -> None:
         self.pairs = pairs
@@ -96,7 +101,7 @@ class ReadElements:
                     continue  # all elements are the same
                 data = [self._data(each.root, each.dims) for each in (read, wanted) if each is not None]
                 if read is not None and data[0] is not None and data[1] is not None and data[0].dtype == data[1].dtype:
-                    is_rounded = read.root.producer() is not None and wanted.root.producer() is not None
+                    is_rounded = all(constant_tensor(each.root) is None for each in (read, wanted))
                     constant = Operand(n, read.dims, wanted.dims, (data[0], data[1]), is_rounded)
                     if placed is not None and is_rounded and _are_decided(data[0], data[1], read.root):
                         constant = placed  # the views alone tell the order
