@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -157,21 +158,32 @@ def test_a_token_of_a_new_key_is_valid_though_a_stranger_made_up_a_key_just_befo
     assert anyio.run(ask, signed(OTHER, kid="2")) == [200]
 
 
-def test_callers_with_known_keys_do_not_wait_while_the_issuer_is_asked_for_keys_that_are_made_up(
-    signed: Callable[..., str],
-) -> None:
-    hangs, answers = threading.Event(), threading.Event()
+@contextmanager
+def publishing(before: Callable[[str], None]) -> Iterator[str]:
+    """The address of an issuer of one key, `1`. It calls `before` with the path of each request."""
 
-    class Slow(BaseHTTPRequestHandler):
+    class Issuer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if hangs.is_set():
-                answers.wait(20)
+            before(self.path)
             key = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
             body = json.dumps({"issuer": address, "jwks_uri": f"{address}/keys", "keys": [key]}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+    with answering(Issuer) as address:
+        yield address
+
+
+def test_callers_with_known_keys_do_not_wait_while_the_issuer_is_asked_for_keys_that_are_made_up(
+    signed: Callable[..., str],
+) -> None:
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(path: str) -> None:
+        if hangs.is_set():
+            answers.wait(20)
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         await Response("served")(scope, receive, send)
@@ -201,25 +213,14 @@ def test_callers_with_known_keys_do_not_wait_while_the_issuer_is_asked_for_keys_
                     answers.set()
         return known, set(made_up)
 
-    with answering(Slow) as address:
+    with publishing(hang) as address:
         assert anyio.run(ask) == (200, {401})
 
 
 def test_callers_who_make_up_keys_do_not_load_the_issuer(signed: Callable[..., str]) -> None:
     """Of two tokens that arrived before the issuer was asked, it is asked once; one that arrives later has to wait."""
-    asked = []
-
-    class Counting(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            key = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
-            body = json.dumps({"issuer": address, "jwks_uri": f"{address}/keys", "keys": [key]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    with answering(Counting) as address:
+    asked: list[str] = []
+    with publishing(asked.append) as address:
         tokens, arrived = Tokens(address, "relayout"), time.monotonic()
         assert [tokens.find(signed(kid=kid), arrived) for kid in ("2", "3")] == [None, None]
         with pytest.raises(TooSoonError) as caught:
