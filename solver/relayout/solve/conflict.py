@@ -194,15 +194,15 @@ def minimal(suspects: Sequence[T], is_conflict: Callable[[Sequence[T]], bool]) -
 def _fewest_hitting(sets: Sequence[frozenset[Requirement]], most: int) -> frozenset[Requirement] | None:
     """A smallest hitting set of at most `most` members; None: there is none."""
     best: frozenset[Requirement] | None = None
+    smallest_first = [(each, sorted(each)) for each in sorted(sets, key=len)]
 
     def search(taken: frozenset[Requirement]) -> None:
         nonlocal best, most
-        missed = sorted([sorted(each) for each in sets if not each & taken], key=len)
-        if not missed:
+        members = next((members for each, members in smallest_first if taken.isdisjoint(each)), None)
+        if members is None:
             best, most = taken, len(taken) - 1
-            return
-        if len(taken) < most:
-            for one in missed[0]:
+        elif len(taken) < most:
+            for one in members:
                 search(taken | {one})
 
     search(frozenset())
