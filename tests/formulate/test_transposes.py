@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations, pairwise, permutations
 from math import prod
 
@@ -73,6 +74,7 @@ def test_factors_that_do_not_nest_take_two_transposes_and_zeros_other_operators(
     assert [(turn.shape, turn.perm) for turn in two] == [((3, 4, 4), (1, 0, 2)), ((4, 2, 6), (1, 0, 2))]
 
 
+@cache
 def turn_between(order: tuple[int, ...], further: tuple[int, ...], shape: tuple[int, ...]) -> Transposition:
     found = transposition(shape, shape, order_of(order), order_of(further))
     assert found is not None

@@ -53,7 +53,7 @@ def test_wrong_views_are_found_without_a_run() -> None:
         try:
             original = draw_graph(seed).model
             backend = draw.choice(["onnx", "nhwc", "x86-nchwc", "tpu"])
-            model = without_views(legalize(original, backend)[0], draw)
+            model = without_views(legalize(original, backend, verify=False)[0], draw)
         except (Rejected, RelayoutError):
             continue
         if model is not None and differs(model, original):
