@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from backend_tables import node
 from graphs import Net
@@ -244,3 +245,17 @@ def test_the_names_of_a_product_are_those_of_its_factors(backend: str) -> None:
     net.output(net.node("ScatterElements", image, net.constant(np.zeros((3, 4, 4, 6), np.int64)), image, axis=2))
     legal, _ = legalize(net.model(), backend)
     assert verify(legal, backend, against=net.model(), run=False).findings == ()
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft", "acme"])
+@pytest.mark.parametrize("operator", ["BatchNormalization", "DepthToSpace", "LRN", "SpaceToDepth"])
+def test_an_operator_of_another_domain_has_no_axes_of_one_of_onnx(operator: str, domain: str) -> None:
+    net = Net(opset=20)
+    found = net.node(operator, net.node("Relu", net.input("x", (1, 4, 6, 6))), domain=domain)
+    net.output(net.conv(found, 4, 4))
+    model = net.model()
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info(found, onnx.TensorProto.FLOAT, (1, 4, 6, 6)))
+    legal, report = legalize(model, "tpu")
+    assert (report.after.transposes, [each.domain for each in legal.graph.node].count(domain)) == (2, 1)
+    (foreign,) = (each for each in onnx_ir.from_proto(legal).graph if each.domain == domain)
+    assert axis_path(foreign, 0, 0) is None

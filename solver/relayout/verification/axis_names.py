@@ -14,7 +14,7 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex, OperatorClass
-from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames, parsed_layout, with_whole_parts
+from relayout.verification.operator_facts import AxisNames, is_channels_only, parsed_layout, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
 
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
@@ -142,7 +142,7 @@ class _Rules:
     def _made(self, kind: OperatorClass, m: int, operands: Sequence[AxisNames | None], is_written: bool) -> AxisNames:
         rank, facts = len(kind.node.outputs[m].shape or ()), kind.facts
         own = kind.results[m] or (None,) * rank
-        channels_only = kind.node.op_type in CHANNELS_ONLY
+        channels_only = is_channels_only(kind.node)
         if facts is not None and facts.names_axes and not channels_only and all(own):
             return own
         known: list[set[str]] = [set() for _ in range(rank)]

@@ -74,9 +74,8 @@ _NAMED = {
     "SpaceToDepth": Named(ordered=True),
 }
 
-CHANNELS_ONLY = frozenset({"BatchNormalization", *(kind for kind, facts in _NAMED.items() if not facts.spatial)})
-"""They read their channels by name and pass every axis on."""
-
+_CHANNELS_ONLY = frozenset({"BatchNormalization", *(kind for kind, facts in _NAMED.items() if not facts.spatial)})
+_BLOCKS_TO_CHANNELS = frozenset({"DepthToSpace", "SpaceToDepth"})
 _ELEMENTWISE_NAMES = """
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
     Cosh Div Elu Equal Erf Exp Expand Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
@@ -132,6 +131,11 @@ _OF_CHANNELS, _OF_POSITIONS, _BY_PLACE = Named(spatial=False), Named(), Named(by
 def is_elementwise(node: ir.Node) -> bool:
     """Whether `node` works elementwise on operands that are broadcast to each other."""
     return node.domain == "" and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
+
+
+def is_channels_only(node: ir.Node) -> bool:
+    """Whether `node` reads its channels by name and passes every axis on."""
+    return node.domain in _KNOWN_DOMAINS and node.op_type in _CHANNELS_ONLY
 
 
 def named(node: ir.Node) -> Named | None:
@@ -463,8 +467,8 @@ def axis_path(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     SpaceToDepth and DepthToSpace change the extents of axes, but not what they are.
     """
     facts = named(node)
-    moves_blocks = node.op_type in ("DepthToSpace", "SpaceToDepth")
-    if not moves_blocks and node.op_type not in CHANNELS_ONLY and (facts is None or facts.names_axes):
+    moves_blocks = node.domain in _KNOWN_DOMAINS and node.op_type in _BLOCKS_TO_CHANNELS
+    if not moves_blocks and not is_channels_only(node) and (facts is None or facts.names_axes):
         return _axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]
     if n or m or source is None or source.shape is None or result.shape is None:

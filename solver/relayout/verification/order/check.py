@@ -16,7 +16,7 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_reads import by_number, summed_axes
 from relayout.verification.counterparts import Counterparts
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.operator_facts import CHANNELS_ONLY, AxisNames
+from relayout.verification.operator_facts import AxisNames, is_channels_only
 from relayout.verification.order.digits import (
     Digits,
     composed,
@@ -172,7 +172,7 @@ def _check_parameters(
     kernel = kind.facts.kernel if kind.facts is not None else None
     made = known.result(node, other) if kernel is not None else None
     names, others = kind.results[0], counterpart.results[0]
-    along: Digits | None = channels if kernel is None and node.op_type in CHANNELS_ONLY else None
+    along: Digits | None = channels if kernel is None and is_channels_only(node) else None
     if made is not None and names is not None and others is not None:
         whole = [(each,) for each in row_major(made[1])]
         along = places_in(_by_name(names, made[0]).get("C", ()), _by_name(others, whole).get("C", ()))
