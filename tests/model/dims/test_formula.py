@@ -78,6 +78,10 @@ def test_a_division_by_zero_gives_no_number() -> None:
     assert by_us("h//(w - w)", 3)[1] is None
 
 
+def test_a_number_that_no_extent_can_have_is_no_extent() -> None:
+    assert [by_us(str(n), 1)[1] for n in (2**63 - 1, 2**63, 10**400)] == [2**63 - 1, None, None]
+
+
 def test_random_formulas_give_what_onnx_ir_gives() -> None:
     draw, found = random.Random(0), 0
 

@@ -25,6 +25,9 @@ LONGEST_FORMULA = 160
 _LONGEST = 1000
 """Letters. Python's parser needs a stack for nested parentheses."""
 
+_LARGEST = (1 << 63) - 1
+"""An extent is an int64."""
+
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -52,7 +55,8 @@ def symbols_of(dim: ir.SymbolicDim) -> frozenset[str]:
 
 
 def evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | None:
-    """The integer that the formula of a dim gives where its names have these sizes, or None where it gives none.
+    """The extent that the formula of a dim gives where its names have these sizes, or None where it gives none: its
+    value is no integer, or none of 64 bits.
 
     Raises errors of several types where its text is no formula.
     """
@@ -65,7 +69,7 @@ def evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | None:
         number = _number(tree, {short: Fraction(sizes[name]) for short, name in names.items()})
     except ZeroDivisionError:
         return None
-    return int(number) if number.denominator == 1 else None
+    return int(number) if number.denominator == 1 and abs(number) <= _LARGEST else None
 
 
 def formula_names(text: str) -> frozenset[str] | None:
