@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import traceback
 from contextlib import suppress
 from typing import get_args
@@ -33,6 +34,8 @@ def perform(task: Task, parts: Parts, events: Events = lambda event: None) -> An
 
 def warm() -> None:
     """Answer the example requests once, so that no caller waits for an import."""
+    # It repeats names of callers' models.
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     # The examples do not need it, so it is imported for the requests that do.
     import relayout.solve.or_tools  # noqa: F401
     from relayout.backend.declarative_schema import BackendTable

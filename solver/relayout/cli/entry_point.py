@@ -76,9 +76,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     with collector_paused():
         from relayout.cli.commands import app
         from relayout.cli.exit_status import INTERRUPTED
-        from relayout.cli.terminal import prepare_streams
+        from relayout.cli.terminal import leave_out_logs, prepare_streams
 
     prepare_streams()
+    leave_out_logs()
     status = app(args=arguments, prog_name="relayout", standalone_mode=False)
     if status == INTERRUPTED:
         # The parser returns this status for an interrupt.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import sys
@@ -24,6 +25,12 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def leave_out_logs() -> None:
+    """Keep onnx_ir's log off stderr. It warns of attributes that are no text, which operators of other domains may
+    have, and repeats names as they are, with line breaks in them."""
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
 
 
 _results: list[TextIO] = []
