@@ -597,7 +597,7 @@ def test_a_trial_in_which_a_value_is_a_step_of_a_quantizer_apart_is_run_in_float
     apart = [{"y": [results["y"][0] + np.float32(each)]} for each in (0.0, 0.02, 0.5)]
     baseline = Baseline("onnxruntime", trials, ())
     prepared = Prepared(model, model, baseline, {})
-    runs = Runs(prepared, [feeds] * 3, apart, {"y": "y"}, frozenset("y"), lambda node, opset: None)
+    runs = Runs(prepared, [feeds] * 3, apart, {"y": "y"}, frozenset("y"), {}, lambda node, opset: None)
     assert len(asked_of_float64(runs, monkeypatch)) == 2
 
 
@@ -608,6 +608,6 @@ def test_a_sample_in_which_all_values_agree_is_not_run_in_float64(monkeypatch: p
     apart = [*results[:2], {"y": [results[2]["y"][0] + np.float32(0.5)]}]
     trials = (Trial(None, feeds, results), Trial(None, feeds, results))
     prepared = Prepared(model, model, Baseline("onnxruntime", trials, ()), {})
-    runs = Runs(prepared, [feeds] * 2, [*apart, *results], {"y": "y"}, frozenset(), lambda node, opset: None)
+    runs = Runs(prepared, [feeds] * 2, [*apart, *results], {"y": "y"}, frozenset(), {}, lambda node, opset: None)
     ((mine, theirs),) = asked_of_float64(runs, monkeypatch)
     assert (mine.feeds, theirs.feeds) == ([feeds[2]], [feeds[2]])

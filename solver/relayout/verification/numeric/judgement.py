@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from math import isinf
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, OutputDifference, Severity
+from relayout.verification.constants import constants_of
 from relayout.verification.numeric.baseline import Feeds, Trial, behind, run, variant
 from relayout.verification.numeric.bodies import BodyOf
 from relayout.verification.numeric.filters import keeping
@@ -19,7 +21,14 @@ from relayout.verification.numeric.float64.verdict import Samples, Side, Verdict
 from relayout.verification.numeric.inputs import Array, with_noise, with_noisy_constants
 from relayout.verification.numeric.preparation import RANDOM_RESULT, Prepared, in_format, values_of
 from relayout.verification.numeric.runtimes import LARGEST_COPY, weights_size
-from relayout.verification.numeric.tolerance import GROSS, Arrays, difference, is_rounding_possible, quantizes
+from relayout.verification.numeric.tolerance import (
+    GROSS,
+    Arrays,
+    difference,
+    is_rounding_possible,
+    narrow_tolerance,
+    quantizes,
+)
 
 UNDECIDED = "it differs by no more than noise in the last bits of the inputs moves it"
 """Why a value is `undecided`."""
@@ -31,7 +40,8 @@ class Runs:
     """Both models and their runs: `feeds` are the model's inputs in each trial, `found` its results for every sample.
 
     `sources` are the values of the model that are compared, each with the original's name; `quantized` are values of
-    the original behind a quantization; `body_of` has the bodies of operators of a backend's own.
+    the original behind a quantization; `narrow` has the tolerance of each one that is computed from floats of 16 bits;
+    `body_of` has the bodies of operators of a backend's own.
     """
 
     prepared: Prepared
@@ -39,6 +49,7 @@ class Runs:
     found: Samples
     sources: Mapping[str, str]
     quantized: Set[str]
+    narrow: Mapping[str, float]
     body_of: BodyOf
 
     @property
@@ -54,14 +65,30 @@ def runs_of(prepared: Prepared, sources: Mapping[str, str], original: ir.Model, 
     feeds = [prepared.feeds(trial) for trial in trials]
     runs = [run(variant(prepared.model, trial), runtime, inner, own) for trial, own in zip(trials, feeds, strict=True)]
     quantized = behind(original, lambda node: quantizes(node.op_type))
-    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, quantized, body_of)
+    return Runs(prepared, feeds, [*chain.from_iterable(runs)], sources, quantized, _behind_narrow(original), body_of)
+
+
+def _behind_narrow(model: ir.Model) -> dict[str, float]:
+    """The tolerance of each value that is computed from floats of 16 bits: a sum in another order may round to the next
+    of them, also where a Cast makes the result float32. Constants are not computed."""
+    constants = constants_of(model.graph)
+
+    def tolerance(node: ir.Node) -> float:
+        return max((narrow_tolerance(value.dtype) for value in node.outputs if value not in constants), default=0.0)
+
+    found: dict[str, float] = {}
+    for least in sorted({*map(tolerance, model.graph.all_nodes())} - {0.0}):
+        makers = {node for node in model.graph.all_nodes() if tolerance(node) == least}
+        found |= dict.fromkeys(behind(model, makers.__contains__), least)
+    return found
 
 
 def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
     """The difference of each value, and the verdict of float64 where that was needed.
 
     A network may amplify the last bits of its inputs. The run that measures this is made only after a difference, and
-    those in float64 only after one that is larger. A step of a quantizer is allowed where float64 tells nothing.
+    those in float64 only after one that is larger. Where float64 tells nothing, a step of a quantizer is allowed, and
+    rounding to floats of 16 bits where both models round alike.
     """
     prepared = runs.prepared
     judge = partial(_differences, prepared.model, prepared.original)
@@ -85,8 +112,10 @@ def judged(runs: Runs) -> tuple[list[OutputDifference], Verdict | None]:
     else:
         verdict = Verdict("not run: a result of another type, or infinite in only one model, is not rounding")
     untold = {each.name for each in differences if not each.passed and each.in_float64 is None}
-    stepped = {name: source for name, source in failed.items() if name in untold and source in runs.quantized}
-    by_step = {each.name: each for each in judge(stepped, runs.expected, runs.found, noisy, quantized=runs.quantized)}
+    narrow = {} if verdict.has_other_casts else runs.narrow
+    rounded = {name: failed[name] for name in untold if failed[name] in runs.quantized | narrow.keys()}
+    judge_by_step = partial(judge, rounded, quantized=runs.quantized, narrow=narrow)
+    by_step = {each.name: each for each in judge_by_step(runs.expected, runs.found, noisy)}
     differences = [by_step.get(each.name, each) for each in differences]
     unbounded = undecided(differences)
     return [
@@ -180,7 +209,8 @@ def undecided_behind_filters(runs: Runs, differences: Sequence[OutputDifference]
         [each for each, kept in zip(own, is_kept, strict=True) if not kept] for own in (runs.expected, runs.found)
     )
     models = runs.prepared.model, runs.prepared.original
-    return {each.name for each in _differences(*models, failed, right, found, quantized=runs.quantized) if each.passed}
+    by_step = _differences(*models, failed, right, found, quantized=runs.quantized, narrow=runs.narrow)
+    return {each.name for each in by_step if each.passed}
 
 
 def left_out_findings(reasons: Mapping[str, str]) -> Iterator[Finding]:
@@ -203,6 +233,7 @@ def _differences(
     noisy: Samples = (),
     *,
     quantized: Set[str] = frozenset(),
+    narrow: Mapping[str, float] = MappingProxyType({}),
     exact: bool = False,
 ) -> Iterator[OutputDifference]:
     """Compare each of `sources`, names in the model with those in the original, in the model's format."""
@@ -210,7 +241,8 @@ def _differences(
     for name, source in sources.items():
         expected, noise = (_in_format_of(values[name], known[source], samples) for samples in (right, noisy))
         mine = [sample[name] for sample in found]
-        yield difference(name, expected, mine, noise, quantized=source in quantized, exact=exact)
+        least = narrow.get(source, 0.0)
+        yield difference(name, expected, mine, noise, quantized=source in quantized, narrow=least, exact=exact)
 
 
 def _in_format_of(value: ir.Value, source: ir.Value, samples: Samples) -> list[Arrays]:

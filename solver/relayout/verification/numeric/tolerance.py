@@ -51,6 +51,11 @@ def quantizes(operator: str) -> bool:
     return operator in _QUANTIZERS or operator.startswith(_QUANTIZERS_BEGIN)
 
 
+def narrow_tolerance(dtype: ir.DataType | None) -> float:
+    """The tolerance of results of a float type of 16 bits, and of wider ones that are computed from them; else 0."""
+    return _TOLERANCE[dtype] if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else 0.0
+
+
 # Overflows and NaN are data here.
 @np.errstate(all="ignore")
 def difference(
@@ -60,25 +65,27 @@ def difference(
     noisy: Sequence[Arrays] = (),
     *,
     quantized: bool,
+    narrow: float = 0.0,
     exact: bool = False,
 ) -> OutputDifference:
     """Compare one output over all samples.
 
     `noisy` are the right results with the last bits of the inputs changed: no computation can be expected to agree more
     closely than that moves a result, in the same sample. Noise that moves it as much as other inputs do explains
-    nothing, nor does noise that changes a shape. With `quantized` a step of the grid is allowed; with `exact` only
-    noise is. The figures are those of the sample that comes nearest to its tolerance, among those that noise does not
-    explain if there are any.
+    nothing, nor does noise that changes a shape. With `quantized` a step of the grid is allowed; `narrow` is the
+    tolerance of the narrowest floats that the output is computed from; with `exact` only noise is allowed. The figures
+    are those of the sample that comes nearest to its tolerance, among those that noise does not explain if there are
+    any.
     """
     quantized = quantized and not exact
-    by_type = max([_tolerance(part, quantized) for arrays in expected for part in arrays], default=0.0)
+    by_type = max([_tolerance(part, quantized, narrow) for arrays in expected for part in arrays], default=0.0)
     least = _EXACT if exact else by_type
     samples = list(zip(expected, found, [*noisy, *[[]] * (len(expected) - len(noisy))], strict=True))
     distances = [
         (*_worst(theirs, mine, quantized), max(least, _NOISE_FACTOR * _noise(theirs, other, quantized)))
         for theirs, mine, other in samples
     ]
-    in_slice = 0.0 if quantized else max((_in_slices(*each) for each in samples), default=0.0)
+    in_slice = 0.0 if quantized else max((_in_slices(*each, narrow) for each in samples), default=0.0)
     firsts = [next(first for first in expected if _fit(first, other)) for other in expected]
     moves = [
         _worst(first, other, quantized)[1] for first, other in zip(firsts, expected, strict=True) if first is not other
@@ -142,21 +149,21 @@ def has_numbers(samples: Sequence[Arrays]) -> bool:
     )
 
 
-def _in_slices(theirs: Arrays, mine: Arrays, noisy: Arrays) -> float:
+def _in_slices(theirs: Arrays, mine: Arrays, noisy: Arrays, narrow: float) -> float:
     """The largest difference of a slice along an axis, relative to the slice's largest element; 0 where it is small,
     and no more than noise explains. `noisy` is empty where the noise is not known."""
     if not _fit(theirs, mine):
         return 0.0  # the other distance is infinite
     others = noisy if _fit(theirs, noisy) else [None] * len(theirs)
-    return max((_in_slices_of(*each) for each in zip(theirs, mine, others, strict=True)), default=0.0)
+    return max((_in_slices_of(*each, narrow) for each in zip(theirs, mine, others, strict=True)), default=0.0)
 
 
-def _in_slices_of(a: Array, b: Array, noisy: Array | None) -> float:
+def _in_slices_of(a: Array, b: Array, noisy: Array | None, narrow: float) -> float:
     if a.dtype != b.dtype or a.ndim < 2 or a.size == 0 or a.dtype.kind == "c" or _is_exact(a):
         return 0.0
     wide = a.astype(np.float64)
     apart, scale, noise = _gap(wide, b), np.nan_to_num(np.abs(wide), posinf=0.0), _gap(wide, noisy)
-    worst, gross = 0.0, max(GROSS, 2 * _tolerance(a, quantized=False))
+    worst, gross = 0.0, max(GROSS, 2 * _tolerance(a, False, narrow))
     for axis in range(a.ndim) if apart.any() else ():
         rest = tuple(each for each in range(a.ndim) if each != axis)
         sizes, gaps = scale.max(axis=rest), apart.max(axis=rest)
@@ -209,10 +216,10 @@ def _worst(theirs: Arrays, mine: Arrays, quantized: bool) -> tuple[float, float]
     return max((absolute for absolute, _ in pairs), default=0.0), max((relative for _, relative in pairs), default=0.0)
 
 
-def _tolerance(array: Array, quantized: bool) -> float:
+def _tolerance(array: Array, quantized: bool, narrow: float) -> float:
     if _is_exact(array):
         return _QUANTIZED if quantized else _WRONG_INTEGERS
-    by_type = _TOLERANCE.get(ir.DataType.from_numpy(array.dtype), 1e-1)
+    by_type = max(narrow, _TOLERANCE.get(ir.DataType.from_numpy(array.dtype), 1e-1))
     return max(by_type, _QUANTIZED) if quantized else by_type
 
 

@@ -48,11 +48,17 @@ Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
 """A comparison of the results of the original, of the model, and of the original on disturbed inputs."""
 
 
+class _OtherCastsError(UndecidedError):
+    """One model rounds where the other does not."""
+
+
 class Verdict(NamedTuple):
     """The verdict of float64 as a text, and the reason for each value of which it tells nothing."""
 
     text: str
     untold: Mapping[str, str] = MappingProxyType({})
+    has_other_casts: bool = False
+    """Whether it tells nothing because one model rounds where the other does not."""
 
     def about(self, name: str) -> str:
         return f"not decided: {self.untold[name]}" if name in self.untold else self.text
@@ -70,7 +76,7 @@ def in_float64(
     try:
         compared, untold = _compared(sources, pairs, judge, body_of)
     except UndecidedError as reason:
-        return list(differences), Verdict(f"not run: {reason}")
+        return list(differences), Verdict(f"not run: {reason}", has_other_casts=isinstance(reason, _OtherCastsError))
     decided = {each.name: each for each in compared}
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
     agree = all(each.passed for each in settled if each.name in decided)
@@ -98,7 +104,7 @@ def _compared(
             steps_of(model.model, mine_wanted, body_of),
         )
         if not round_alike(my_steps.casts, their_steps.casts):
-            raise UndecidedError("the two models do not have the same casts between float types")
+            raise _OtherCastsError("the two models do not have the same casts between float types")
         trials.append((replace(my_steps, sessions={}), replace(their_steps, sessions={}), right))
         # Each operator rounds: noise in the constants, as in the inputs, stands for the rounding on the way.
         noisy_steps = replace(their_steps, constants=with_noise_in_constants(_widened(their_steps.constants)))
