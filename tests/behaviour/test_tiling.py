@@ -95,15 +95,61 @@ def test_channels_of_groups_are_normalized_as_a_convolution_makes_them() -> None
     """PyTorch writes a GroupNorm as an InstanceNormalization of groups, whose pixels and channels are one axis.
     Channels last, convolutions make and take the channels with the groups innermost, and the pixels come first."""
     net = Net()
-    made = net.conv(net.input("x", (1, 12, 6, 6)), 12, 12)
-    groups = net.node("Reshape", made, net.constant(np.array([0, 4, -1])))
-    ones, zeros = net.constant(np.ones(4, np.float32)), net.constant(np.zeros(4, np.float32))
-    normal = net.node("InstanceNormalization", groups, ones, zeros)
-    scaled = net.node("Mul", net.node("Reshape", normal, net.constant(np.array([1, 12, 6, 6]))), net.weight(12, 1, 1))
+    scaled = net.node("Mul", group_norm(net), net.weight(12, 1, 1))
     net.output(net.conv(net.node("Sigmoid", scaled), 12, 12))
     model = net.model()
     legal, report = checked(model, "nhwc")
     assert report.after.transposes == 2  # of the input and of the output
+    assert_same_numbers(model, legal)
+
+
+def group_norm(net: Net) -> str:
+    made = net.conv(net.input("x", (1, 12, 6, 6)), 12, 12)
+    groups = net.node("Reshape", made, net.constant(np.array([0, 4, -1])))
+    ones, zeros = net.constant(np.ones(4, np.float32)), net.constant(np.zeros(4, np.float32))
+    normal = net.node("InstanceNormalization", groups, ones, zeros)
+    return str(net.node("Reshape", normal, net.constant(np.array([1, 12, 6, 6]))))
+
+
+def pool(operator: str) -> Callable[[Net, str], str]:
+    return lambda net, value: str(net.node(operator, value, kernel_shape=[2, 2], strides=[2, 2]))
+
+
+def upsampled(mode: str) -> Callable[[Net, str], str]:
+    scales = np.array([1, 1, 2, 2], np.float32)
+    return lambda net, value: str(net.node("Resize", value, "", net.constant(scales), mode=mode))
+
+
+def globally_pooled(net: Net, value: str) -> str:
+    return str(net.node("Add", net.node("GlobalAveragePool", value), value))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        *[pool(each) for each in ("MaxPool", "AveragePool", "LpPool")],
+        *[upsampled(each) for each in ("nearest", "linear")],
+        globally_pooled,
+    ],
+)
+def test_pools_and_resizes_take_the_channels_of_groups_as_they_lie(between: Callable[[Net, str], str]) -> None:
+    net = Net()
+    net.output(net.conv(between(net, group_norm(net)), 12, 12))
+    model = net.model()
+    legal, report = checked(model, "nhwc")
+    assert report.after.transposes == 2  # of the input and of the output
+    assert_same_numbers(model, legal)
+
+
+def test_a_pool_that_gives_indices_takes_the_channels_in_order() -> None:
+    """An index counts the elements of all channels before its own."""
+    net = Net()
+    pooled, indices = net.node("MaxPool", group_norm(net), kernel_shape=[2, 2], strides=[2, 2], results=2)
+    net.output(net.conv(pooled, 12, 12))
+    net.output(indices, TensorProto.INT64)
+    model = net.model()
+    legal, report = checked(model, "nhwc")
+    assert report.after.transposes == 4
     assert_same_numbers(model, legal)
 
 

@@ -55,6 +55,7 @@ def named(
     tiles: Axes = (),
     reduces_spatial: bool = False,
     splits_spatial: bool = False,
+    keeps_apart: bool = False,
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
@@ -63,7 +64,8 @@ def named(
     channel axis and the spatial axes, and how many more times than the operator it reads and writes the data. `tiles`
     are the axes of ONNX's order that these functions take in tiles. `reduces_spatial`: the operator reads the spatial
     axes in sums over all of each, for which their elements may be in any order. `splits_spatial`: `written` also takes
-    factors of the spatial axes as dimensions of their own.
+    factors of the spatial axes as dimensions of their own. `keeps_apart`: the operator computes each channel alone, so
+    that the channels may be in any order.
     """
     extents, axes = node.space()
     rank = len(axes)
@@ -89,7 +91,7 @@ def named(
         allows=allows,
         axis_names=axis_names,
         tileable=spatial if splits_spatial else (),
-        permutable_within=spatial if reduces_spatial else (),
+        permutable_within=(*(spatial if reduces_spatial else ()), *((channel,) if keeps_apart else ())),
         decompositions=tuple(
             _written(write, channel, spatial, passes, tuple(native[axis] for axis in tiles))
             for write, passes in written

@@ -32,10 +32,12 @@ def global_pool(node: Reading) -> Free:
     """It decomposes to a reduction over the spatial axes, without extra traffic."""
     operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
     if operator is None or not node.is_float():
-        return named(node, (0,), "leading")
+        return named(node, (0,), "leading", keeps_apart=True)
     # Spatial axes are split into factors without zeros only, as a mean would count these.
     ways = [(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
-    return named(node, (0,), "leading", written=ways, tiles=tuple(range(node.rank())), splits_spatial=True)
+    return named(
+        node, (0,), "leading", written=ways, tiles=tuple(range(node.rank())), splits_spatial=True, keeps_apart=True
+    )
 
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")
@@ -54,7 +56,12 @@ def instance_normalization(node: Reading) -> Free:
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 
 
-@row("fixed", "LRN", "AveragePool", "LpPool")
+@row("fixed", "AveragePool", "LpPool")
+def pool(node: Reading) -> Free:
+    return named(node, (0,), "exact", keeps_apart=True)
+
+
+@row("fixed", "LRN")
 def exact(node: Reading) -> Free:
     return named(node, (0,), "exact")
 
@@ -69,7 +76,8 @@ def blocks_of_space(node: Reading) -> Free:
 @row("fixed", "MaxPool")
 def max_pool(node: Reading) -> Free:
     # The function around a re-laid-out MaxPool computes ONNX's own flat indices, so they mean the same in any layout.
-    return named(node, (0,), "exact", results=2)
+    # They count the channels, though, so that a node that gives them takes the channels in their order.
+    return named(node, (0,), "exact", results=2, keeps_apart=not node.used(1))
 
 
 @row("fixed", "MaxUnpool", since=9)

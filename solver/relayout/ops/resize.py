@@ -67,9 +67,13 @@ def resize(node: Reading) -> Free:
         extents,
         (axes, *(None for _ in node.node.inputs[1:])),
         (axes,),
-        allows=lambda order: order == axes or mode == "nearest" or _has_kernel(order, moving, mode),
+        # A tiled axis occurs several times.
+        allows=lambda order: (
+            order == axes or (len(order) == len(axes) and (mode == "nearest" or _has_kernel(order, moving, mode)))
+        ),
         edit=numbers.edit,
         axis_names=axis_names,
+        permutable_within=tuple(axis for axis in axes if axis not in moving),
     )
 
 
