@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_oracle import lay_out
 
-from relayout.layout.memory_format import Atom, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, atom_extent, normal_form, order_of, source_order
+from relayout.layout.strides import stride_of
 from relayout.layout.view import View
 from relayout.ops.view_ops import factor
 
@@ -94,14 +96,56 @@ def test_padding_of_a_factor_is_not_padding_of_the_axis() -> None:
 
 
 def test_an_axis_of_unknown_extents_is_whole_where_they_are_adjacent() -> None:
-    """N, C, H, W with rows and columns that are one axis: C, H, W is two axes of the view, H, C, W is none."""
+    """N, C, H, W with rows and columns that are one axis: C, H, W is two axes of the view. In H, C, W and in C, W, H it
+    has two atoms, of which W has the stride 1, and H the stride W."""
     view = View.of(((Atom(0),), (Atom(1),), (Atom(2), Atom(3))), ("N", 8, "H*W"), ("N", 8, "H", "W"))
     assert view.to_base(order_of((0, 2, 1))) == order_of((0, 2, 3, 1))
     assert view.from_base(order_of((0, 2, 3, 1))) == order_of((0, 2, 1))
-    assert view.from_base(order_of((0, 2, 1, 3))) is None
-    assert view.from_base(order_of((0, 1, 3, 2))) is None
+    rows, columns = Atom(2, stride_of("W")), Atom(2, 1, stride_of("W"))
+    for base, own in (
+        (order_of((0, 2, 1, 3)), (Atom(0), rows, Atom(1), columns)),
+        (order_of((0, 1, 3, 2)), (Atom(0), Atom(1), columns, rows)),
+    ):
+        assert view.from_base(base) == own
+        assert view.to_base(own) == base
+    assert [atom_extent(each, view.extents) for each in (rows, columns)] == ["H", "W"]
     channels = (Atom(0), Atom(1, 4), Atom(2), Atom(3), Atom(1, 1, 4))
     assert view.from_base(channels) == (Atom(0), Atom(1, 4), Atom(2), Atom(1, 1, 4))
+
+
+def test_the_pixels_of_a_group_are_one_atom_behind_its_channels() -> None:
+    view = View.of(
+        ((Atom(0),), (Atom(1, 4),), (Atom(1, 1, 4), Atom(2), Atom(3))), ("N", 8, "4*H*W"), ("N", 32, "H", "W")
+    )
+    pixels, channels = Atom(2, 1, stride_of("H*W")), Atom(2, stride_of("H*W"))
+    base, own = order_of((0, 2, 3, 1)), (Atom(0), pixels, Atom(1), channels)
+    assert view.from_base(base) == own
+    assert view.to_base(own) == base
+    assert [atom_extent(each, view.extents) for each in (pixels, channels)] == ["H*W", 4]
+
+
+@pytest.mark.parametrize("extent", [196, None, "S", "unk__0", "2*H*W"])
+def test_an_axis_that_is_no_product_of_its_atoms_has_no_open_strides(extent: int | str | None) -> None:
+    view = View.of(((Atom(0), Atom(1)),), (extent,), ("H", "W"))
+    assert view.from_base(order_of((0, 1))) == order_of((0,))
+    assert view.from_base(order_of((1, 0))) is None
+
+
+def test_atoms_without_a_name_have_no_strides() -> None:
+    for extents in ((None, "W"), ("H", None), ("H", "unk__0")):
+        view = View.of(((Atom(0), Atom(1)),), (None,), extents)
+        assert view.from_base(order_of((1, 0))) is None
+
+
+def test_no_base_is_cut_at_an_open_stride() -> None:
+    """Of two tensors whose rows and columns are one axis, only the first has them apart."""
+    extents = ("H", "W")
+    view, whole = View.of(((Atom(0), Atom(1)),), ("H*W",), extents), View.identity(("H*W",))
+    turned = view.from_base(order_of((1, 0)))
+    assert turned is not None
+    assert view.to_base(turned) == order_of((1, 0))
+    assert whole.to_base(turned) is None
+    assert whole.to_base((Atom(0, stride_of("W")), Atom(0, 1, stride_of("W")))) is None
 
 
 def test_an_axis_of_unknown_extents_has_the_tiles_of_its_known_inner_factor() -> None:

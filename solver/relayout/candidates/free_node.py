@@ -20,7 +20,7 @@ from relayout.candidates.tensors import Operand
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, flat, one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
+from relayout.layout.memory_format import Atom, MemoryFormat, has_open_stride, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
 from relayout.ops.named_axes import native_letters
 
@@ -81,9 +81,10 @@ class FreeNode:
             self._devices.setdefault(key, []).append(requirement)
 
     def _answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
-        """The requirement, lowering and cost in this order for each device that supports it; None if no device does."""
+        """The requirement, lowering and cost in this order for each device that supports it; None if no device does. An
+        operand with an order of its own gives its tiles to the others, whose tensors no open stride cuts."""
         dims = self.maps.grouped(order)
-        if dims is None:
+        if dims is None or (self._choice.others and any(map(has_open_stride, order))):
             return None
         answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
         return tuple([answer for answer in answers if answer is not None]) or None

@@ -15,7 +15,15 @@ from functools import lru_cache
 from math import gcd
 
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, boxes_of, padded_extent
+from relayout.layout.memory_format import (
+    Atom,
+    Extent,
+    MemoryFormat,
+    atom_extent,
+    boxes_of,
+    has_open_stride,
+    padded_extent,
+)
 
 
 def names_for(layout: Layout, letters: str | None, numbers: str) -> str | None:
@@ -189,6 +197,8 @@ def layout_of(order: MemoryFormat, letters: str, extents: tuple[Extent, ...] | N
     """
     if letters.isdecimal():
         return Layout.from_names("".join(letters[a.axis] for a in order)) if all(a.is_whole for a in order) else None
+    if any(map(has_open_stride, order)):
+        return None
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]

@@ -13,11 +13,11 @@ normal forms are equal: a transpose that moves only unit axes, and a reshape tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from relayout.layout.terms import GENERATED, Term, quotient, rounded_down, term_of
+from relayout.layout.strides import is_open, part_of
+from relayout.layout.terms import GENERATED, rounded_down
 
 Extent = int | str | None
 """The length of an axis: an int, a symbol's name, or None if unknown."""
@@ -105,20 +105,32 @@ def source_order(rank: int) -> MemoryFormat:
 
 
 def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
-    """The number of values of the atom: a quotient where it is the outer part of an axis whose extent is a name."""
-    if atom.outer:
-        return atom.outer // atom.inner
+    """The number of values of the atom: a quotient where it is the outer part of an axis whose extent is a name, and a
+    factor of that extent where a stride is open."""
     extent = extents[atom.axis]
+    if atom.outer:
+        if isinstance(extent, str) and is_open(atom.outer):
+            return _part_of(extent, atom.inner, atom.outer)
+        return atom.outer // atom.inner
     if atom.inner == 1 or extent is None:
         return extent
     return extent // atom.inner if isinstance(extent, int) else _part_of(extent, atom.inner)
 
 
 @lru_cache(maxsize=1 << 16)
-def _part_of(extent: str, inner: int) -> str | None:
-    """A named extent by a number. The Reshape that cuts the axis so runs only where the number divides it."""
-    term = quotient(term_of(extent), Term(Fraction(inner)))
-    return None if term is None or GENERATED in extent else str(rounded_down(term))
+def _part_of(extent: str, inner: int, outer: int = 0) -> Extent:
+    """The part of a named extent between two strides. A Reshape that cuts the axis so runs only where the inner one
+    divides it."""
+    term = part_of(extent, inner, outer)
+    if term is None or GENERATED in extent:
+        return None
+    part = rounded_down(term) if term.names else term
+    return str(part) if part.names else int(part.factor) if part.factor.denominator == 1 else None
+
+
+def has_open_stride(atom: Atom) -> bool:
+    """Whether the atom is cut at a stride that is no number. No layout has a word for such a format."""
+    return is_open(atom.inner) or is_open(atom.outer)
 
 
 def padded_extent(format_: Iterable[Atom], axis: int, extents: Sequence[Extent]) -> Extent:

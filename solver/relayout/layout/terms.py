@@ -84,7 +84,7 @@ def term_of(text: str) -> Term:
     is_product = len(text) <= LONGEST_PRODUCT and ("*" in text or text.startswith("("))
     parts = [_factor(part) for part in _split(text)] if is_product else []
     factors = [part for part in parts if part is not None]
-    names = _in_order(each for each in factors if not each.isdecimal())
+    names = in_order(each for each in factors if not each.isdecimal())
     if len(factors) < len(parts) or not names:
         return Term(Fraction(1), (text,))
     return Term(Fraction(prod(int(each) for each in factors if each.isdecimal())), names)
@@ -104,7 +104,7 @@ def product(terms: Iterable[Term | None]) -> Term | None:
             return None
         factor *= term.factor
         names += term.names
-    return Term(factor, _in_order(names))
+    return Term(factor, in_order(names))
 
 
 def quotient(one: Term | None, other: Term | None) -> Term | None:
@@ -114,7 +114,7 @@ def quotient(one: Term | None, other: Term | None) -> Term | None:
     left, gone = Counter(one.names), Counter(other.names)
     if not gone <= left:
         return None
-    return Term(one.factor / other.factor, _in_order((left - gone).elements()))
+    return Term(one.factor / other.factor, in_order((left - gone).elements()))
 
 
 def rounded_down(term: Term) -> Term:
@@ -175,7 +175,7 @@ def factors_of(number: int, count: int) -> list[int]:
     return found
 
 
-def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (not is_name(name), name)))
 
 

@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
+from math import prod
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, is_whole, normal_form, source_order
+from relayout.layout.memory_format import (
+    Atom,
+    Extent,
+    MemoryFormat,
+    atom_extent,
+    has_open_stride,
+    is_whole,
+    normal_form,
+    source_order,
+)
+from relayout.layout.strides import UNKNOWN, is_unknown, stride_of
 from relayout.layout.terms import Term, extent_term, product
 
 
@@ -28,10 +39,6 @@ class _Range(NamedTuple):
 
 
 _Ranges = tuple[tuple[_Range, ...], ...]
-
-_UNKNOWN = (1 << 61) - 1
-"""The unknown extent of an inner atom in the strides of an axis. As a prime, no number divides it, so that no tile of
-the axis nests with an atom that it cuts. No format has such strides."""
 
 
 class View(Struct, frozen=True):
@@ -50,19 +57,21 @@ class View(Struct, frozen=True):
 
     @classmethod
     def of(cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]) -> View:
-        """The view with these atoms. An axis with an inner atom of unknown extent has no tiles that cut that atom."""
+        """The view with these atoms. No tile of an axis cuts an inner atom of open extent. The strides above such an
+        atom are known only where the axis's extent is the product of those of its atoms."""
         axes = tuple(axes)
         down: list[tuple[_Range, ...]] = []
         up: list[list[_Range]] = [[] for _ in base_extents]
         for j, atoms in enumerate(axes):
             ranges: list[_Range] = []
             stride = 1
+            is_product = prod([stride_of(atom_extent(atom, base_extents)) for atom in atoms]) == stride_of(extents[j])
             for index, atom in enumerate(reversed(atoms)):
                 if index == len(atoms) - 1:
                     high = 0
                 else:
                     extent = atom_extent(atom, base_extents)
-                    high = stride * (extent if isinstance(extent, int) else _UNKNOWN)
+                    high = stride * (stride_of(extent) if is_product or isinstance(extent, int) else UNKNOWN)
                 ranges.append(_Range(stride, high, atom.axis, atom.inner, atom.outer))
                 up[atom.axis].append(_Range(atom.inner, atom.outer, j, stride, high))
                 stride = high
@@ -76,14 +85,16 @@ class View(Struct, frozen=True):
         return _identity(extents)
 
     def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
-        """The format of the base, in normal form, for a format of the view; None if the factors do not nest."""
+        """The format of the base, in normal form, for a format of the view; None if the factors do not nest, or if one
+        cuts an axis of the base at an open stride."""
         if self.is_plain and is_whole(format_):
             return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in format_)), self.base_extents)
         return _mapped(format_, self._down, self.extents, self.base_extents)
 
     def from_base(self, format_: MemoryFormat) -> MemoryFormat | None:
-        """The inverse of `to_base`, without the unit axes that the base lacks."""
-        return _mapped(format_, self._up, self.base_extents, self.extents)
+        """The inverse of `to_base`, without the unit axes that the base lacks. The strides may be open: of an axis
+        `h*w`, `h` has the stride `w`."""
+        return _mapped(format_, self._up, self.base_extents, self.extents, may_be_open=True)
 
     def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
         """The view of this view, whose `axes` are given in this view's atoms; None if the factors do not nest."""
@@ -138,19 +149,25 @@ def _identity(extents: tuple[Extent, ...]) -> View:
 
 @lru_cache(maxsize=1 << 15)
 def _mapped(
-    format_: MemoryFormat, ranges: _Ranges, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
+    format_: MemoryFormat,
+    ranges: _Ranges,
+    extents: tuple[Extent, ...],
+    target_extents: tuple[Extent, ...],
+    *,
+    may_be_open: bool = False,
 ) -> MemoryFormat | None:
-    """The format in the atoms of the other tensor; None if the factors do not nest, or one has an unknown stride."""
+    """The format in the atoms of the other tensor; None if the factors do not nest, or one has a stride that is unknown
+    or, unless it may be, open."""
     found: list[Atom] = []
     for atom in format_:
         if atom_extent(atom, extents) == 1:
             continue
         factors = _factors(atom, ranges)
-        if factors is None:
+        if factors is None or (not may_be_open and any(map(has_open_stride, factors))):
             return None
         found += factors
     order = normal_form(tuple(found), target_extents)
-    return None if any(max(atom.inner, atom.outer) >= _UNKNOWN for atom in order) else order
+    return None if any(is_unknown(atom.inner) or is_unknown(atom.outer) for atom in order) else order
 
 
 def _factors(atom: Atom, ranges: _Ranges) -> list[Atom] | None:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from relayout.candidates.alternatives import in_source
 from relayout.candidates.boundary_options import is_wildcard
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, flat
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, has_open_stride
 from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.layout.view import View
 from relayout.model.serialization import QUANTIZATION
@@ -23,8 +23,11 @@ _ATOM = re.compile(r"(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?", re.ASCII)
 
 def annotation_of(own: Dims, extents: Sequence[Extent], earlier: View | None, layout: Layout | None) -> dict[str, str]:
     """The annotation of a value with these dimensions, in atoms of the source's axes of these extents, by metadata key.
-    It is composed with `earlier`, that of the source's value by an earlier run."""
+    It is composed with `earlier`, that of the source's value by an earlier run. Where a stride is open there is none:
+    the annotation has numbers."""
     own = _with_whole_units(own, extents)
+    if any(map(has_open_stride, flat(own))):
+        return {}
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in composed if group is not None]
     if len(groups) < len(composed):
