@@ -7,7 +7,7 @@ constant that the original computes is computed here, by onnx's reference evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -43,6 +43,9 @@ _READ_DATA = frozenset(
     )
 )
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
+_QUANTIZING = ("DequantizeLinear", "QuantizeLinear")
+_QUANTIZES = 19
+"""The first opset in which the evaluator has them."""
 
 
 def check_constants(pairs: Counterparts) -> Iterator[Finding]:
@@ -217,11 +220,21 @@ def _computed(value: ir.Value) -> Array | None:
     graph = value.graph
     if graph is None:
         return None
-    ordered = [ir.serde.serialize_node(node) for node in graph.all_nodes() if node in nodes]
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     try:
         with np.errstate(all="ignore"):
-            (result,) = evaluated_alone(ordered, leaves, [str(value.name)], opsets)
+            for node in graph.all_nodes():
+                if node in nodes:
+                    leaves |= _results(node, leaves, graph.opset_imports)
     except Exception:  # the evaluator may raise anything
         return None
-    return result
+    return leaves[str(value.name)]
+
+
+def _results(node: ir.Node, arrays: Mapping[str, Array], versions: Mapping[str, int]) -> dict[str, Array]:
+    """The results of a node by name. The evaluator lacks the quantizing operators of early opsets, and those of a later
+    one compute the same."""
+    opsets = {**versions, "": max(versions.get("", 1), _QUANTIZES)} if node.op_type in _QUANTIZING else versions
+    names = [str(each.name) for each in node.outputs if each.name]
+    feeds = {str(each.name): arrays[str(each.name)] for each in node.inputs if each is not None}
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return dict(zip(names, evaluated_alone([ir.serde.serialize_node(node)], feeds, names, imports), strict=True))

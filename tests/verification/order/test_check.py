@@ -206,3 +206,23 @@ def test_computed_constants_are_compared_element_by_element(perm: str) -> None:
         )
     )
     assert unrun(model, original).passed == (perm == "[1,0,2]")
+
+
+@pytest.mark.parametrize("opset", [10, 13, 18, 21])
+def test_dequantized_weights_are_compared_in_all_opsets(opset: int) -> None:
+    """onnx's reference evaluator has a DequantizeLinear from opset 19 on. The weight keeps its shape when the pixels
+    along which the product sums are turned."""
+    numbers = np.arange(36, dtype=np.int8).reshape(12, 3)
+    original = parsed(f"""<ir_version: 10, opset_import: ["" : {opset}]>
+        net (float[2,3,4] x) => (y) <int8[12,3] w = {{{",".join(map(str, numbers.flat))}}}, float s = {{0.5}},
+            int8 z = {{3}}, int64[2] rows = {{2,12}}> {{
+            t = Transpose <perm = [0,2,1]> (x)  r = Reshape (t, rows)
+            d = DequantizeLinear (w, s, z)  y = MatMul (r, d) }}""")
+    legal, report = legalize(original, "onnx")
+    assert report.after.transposes == 0
+    assert unrun(legal, original).passed
+    (weight,) = (each for each in legal.graph.initializer if [*each.dims] == [12, 3])
+    turned = numbers.reshape(4, 3, 3).swapaxes(0, 1).reshape(12, 3)
+    assert np.array_equal(numpy_helper.to_array(weight), turned)
+    weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
+    assert rules(unrun(legal, original)) == {"element-order"}
