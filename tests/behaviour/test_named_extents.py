@@ -120,6 +120,21 @@ def test_axes_of_unknown_extents_cost_as_many_transposes_as_known_ones(part: str
         assert_close(run(model, {"x": x}), run(legal, {"x": x}))
 
 
+@pytest.mark.parametrize("backend", ["auto-nhwc", "canonical", "nhwc", "x86-nchwc"])
+def test_an_order_of_open_strides_is_told_by_the_shape(backend: str) -> None:
+    """The elements of one group may be in any order: with the channels behind the pixels, the value has the same shape.
+    No annotation tells such an order, so that operators take and give it only where the shape is another."""
+    net = NamedNet()
+    groups = net.reshape(net.conv(net.image, 8, 8), [["n"], [1], [8, "h", "w"]])
+    groups = net.node("InstanceNormalization", groups, net.weight(1), net.weight(1))
+    image = net.reshape(groups, [["n"], [8], ["h"], ["w"]])
+    net.output(net.conv(net.node("Mul", image, net.weight(8, 1, 1)), 8, 8))
+    legal, _ = checked(net.model(), backend)
+    for sizes in SIZES:
+        x = np.random.default_rng(7).standard_normal((sizes["n"], 8, sizes["h"], sizes["w"])).astype(np.float32)
+        assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
+
+
 @pytest.mark.parametrize("backend", ["nhwc", "onnx", "xla-cpu"])
 def test_windows_of_a_convolved_image_are_quotients_of_formulas(backend: str) -> None:
     """The rows behind a stride are `(h - 1)//2 + 1`. Reshapes with -1 for the batch show that the windows are all."""

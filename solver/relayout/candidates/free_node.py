@@ -87,7 +87,17 @@ class FreeNode:
         if dims is None or (self._choice.others and any(map(has_open_stride, order))):
             return None
         answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
-        return tuple([answer for answer in answers if answer is not None]) or None
+        return tuple([answer for answer in answers if answer is not None and self._is_told(answer[1])]) or None
+
+    def _is_told(self, lowering: FreeLowering) -> bool:
+        """Whether the legal model tells in which order each operand lies. At open strides no annotation does, so that a
+        value of the source's shape counts as one in the source's order."""
+        for port in self._choice.ports if any(map(has_open_stride, flat(lowering.dims))) else ():
+            own = tuple([group for group in lowering.operand_dims(port, self._rule) if group is not None])
+            extents = port.operand.view.extents
+            if any(map(has_open_stride, flat(own))) and dims_shape(own, extents) == extents:
+                return False
+        return True
 
     def answers_by_requirement(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
         """The lowering in this order for each requirement that allows it; None if none does. A region edge is no
