@@ -22,7 +22,6 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
 from relayout.model.dims.rank_completion import known_dims
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
-from relayout.model.dims.spatial_dims import name_spatial_dims
 from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
@@ -48,6 +47,8 @@ ARITHMETIC = frozenset(
 )
 
 _ASKING = frozenset(["Shape", "Size"])
+_SCALED = frozenset(["Pad", "Resize", "Upsample"])
+"""Operators of no shape arithmetic whose other operands tell extents that onnx leaves open."""
 
 SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
@@ -121,8 +122,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
     # The dims of values that had no rank before.
     name_open_dims(inferred.graph)
     for _ in range(ROUNDS):
-        is_unified = _unify(inferred.graph, known)
-        if not name_spatial_dims(inferred.graph, known) and not is_unified:
+        if not _unify(inferred.graph, known) and not _unify(inferred.graph, known, are_settled=True):
             break
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
@@ -163,8 +163,7 @@ def _stored(graph: onnx.GraphProto, computing: Sequence[_Computing]) -> dict[str
     read = {name for _, operator, operands in computing if operator in ARITHMETIC for name in operands}
     branches = [inner for node, operator, _ in computing if operator == "If" for inner in graphs_inside([node])]
     read.update(name for branch in branches for graph in subgraphs_of(branch) for name in _read_in(graph))
-    # A Pad that lists its axes: onnx leaves all its extents open.
-    read.update(name for node in graph.node[:] if node.op_type == "Pad" for name in node.input[1:] if node.input[3:])
+    read.update(name for node in graph.node[:] if node.op_type in _SCALED for name in node.input[1:])
     read -= {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
@@ -321,12 +320,13 @@ def _asks_for_shapes(computing: Sequence[_Computing], known: Mapping[str, np.nda
     return any(operator in _ASKING and node.output[0] not in known for node, operator, _ in computing)
 
 
-def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Give dims that must be equal one name, and those that are a number that number; whether a dim has changed."""
+def _unify(graph: onnx.GraphProto, known: Mapping[str, np.ndarray], *, are_settled: bool = False) -> bool:
+    """Give dims that must be equal one name, and those that are a number that number; whether a dim has changed.
+    `are_settled` is as in `Symbols`."""
     made_up = MadeUpNames(graph)
     if not any(name.startswith(GENERATED) or name in made_up for name in names_in(graph)):
         return unify_names(graph)
-    symbols = Symbols(graph, known)
+    symbols = Symbols(graph, known, are_settled=are_settled)
     numbers = symbols.numbers()
     number(graph, numbers)
     is_renamed = unify_names(graph, symbols.equal_dims())

@@ -13,21 +13,19 @@ from fractions import Fraction
 import numpy as np
 import onnx
 
-from relayout.layout.terms import GENERATED, Term, is_name, product, term_of
+from relayout.layout.terms import GENERATED, Term, is_name, term_of
 from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.model.dims.lone_nodes import inferred_alone
+from relayout.model.dims.operand_facts import Operands
 from relayout.model.dims.symbolic_shapes import (
-    MATCHED,
-    PLAIN,
+    COMPUTED,
+    KEPT,
     SHAPED,
-    TRANSPOSED,
     exact_quotients,
     is_generated,
     left_by_elements,
-    matched,
-    reshape,
-    transposed,
+    reshaped,
 )
 from relayout.model.dims.symbolic_vectors import (
     INTEGERS,
@@ -49,7 +47,8 @@ from relayout.model.proto_graphs import (
     value_names,
 )
 
-_FOLLOWED = frozenset(SHAPED) | MATCHED | TRANSPOSED | {"Flatten", "Reshape", "Split"}
+_RULES = {**SHAPED, **KEPT, **COMPUTED}
+_FOLLOWED = frozenset([*_RULES, "Reshape", "Split"])
 
 
 class Symbols:
@@ -64,9 +63,12 @@ class Symbols:
         graph: onnx.GraphProto,
         known: Mapping[str, np.ndarray],
         opsets: Sequence[onnx.OperatorSetIdProto] = (),
+        *,
+        are_settled: bool = False,
     ) -> None:
-        """`known` has the constants by name. `opsets` give the version of the operators."""
-        self._known, self._opsets = known, opsets
+        """`known` has the constants by name. `opsets` give the version of the operators. `are_settled`: all else
+        is known, so that extents which are still open may be formulas of names that an exporter has made up."""
+        self._known, self._opsets, self._are_settled = known, opsets, are_settled
         self._dims = _dims_of(graph)
         self._kinds = _element_types(graph)
         self._made_up = MadeUpNames(graph)
@@ -85,12 +87,14 @@ class Symbols:
         self._contradicted: set[str] = set()
         # Quotients that Reshapes show to leave no remainder, each as a part of its dividend.
         self._exact: dict[str, Term] = {}
+        self._slices: dict[str, Operands] = {}
         for node in graph.node:
             if node.domain not in STANDARD_DOMAINS:
                 continue
             if node.op_type == "If":
                 self._follow_branch(node)
-            if node.op_type in _FOLLOWED:
+            # Before all else is known, a formula would hide that an extent turns out to be a number.
+            if node.op_type in _FOLLOWED and (self._are_settled or node.op_type not in COMPUTED):
                 self._follow_shape(node)
             else:
                 self._follow_alone(node)
@@ -169,14 +173,13 @@ class Symbols:
                     self._enter(name, (*source[:place], None, *source[place + 1 :]))
             return
         known = self._dims.get(node.output[0])
-        if node.op_type not in MATCHED | TRANSPOSED:
-            shape = self._given_shape(node)
-        elif known is None or all(dim is not None and not self._is_open(dim) for dim in known):
+        is_open = known is not None and any(dim is None or self._is_open(dim) for dim in known)
+        if not is_open and node.op_type not in SHAPED and node.op_type != "Reshape":
             return
-        elif node.op_type in TRANSPOSED:
-            shape = self._given_shape(node)
-        else:
-            shape = matched(node, [self._shape_of(name) for name in node.input if name])
+        read = Operands(node, self._shape_of, self._value, self._slices)
+        shape = self._reshaped(read, known) if node.op_type == "Reshape" else _RULES[node.op_type](read)
+        if node.op_type == "Slice":
+            self._slices[node.output[0]] = read
         if shape is not None:
             self._enter(node.output[0], shape)
 
@@ -232,10 +235,11 @@ class Symbols:
 
     def _is_made_up_formula(self, term: Term) -> bool:
         """Whether it has a formula of names that may yet give way, which would not give way inside it."""
-        return any(not is_name(name) and name in self._made_up for name in term.names)
+        formulas = [name for name in term.names if not is_name(name)]
+        return any(GENERATED in name if self._are_settled else name in self._made_up for name in formulas)
 
     def _is_formula_of_given(self, term: Term) -> bool:
-        is_given = not any(name in self._made_up for name in term.names)
+        is_given = self._are_settled or not any(name in self._made_up for name in term.names)
         return is_given and term.is_formula and len(str(term)) <= LONGEST_FORMULA
 
     def _is_open(self, dim: Term) -> bool:
@@ -244,25 +248,15 @@ class Symbols:
             return False
         return is_generated(dim) or dim.names[0] in self._made_up
 
-    def _given_shape(self, node: onnx.NodeProto) -> Dims | None:
-        source, given = self._shape_of(node.input[0]), [self._value(name) for name in node.input]
-        if node.op_type in TRANSPOSED:
-            return None if source is None else transposed(node, source, given)
-        stated = [each for each in node.attribute if each.name in PLAIN]
-        if source is None or any(onnx.helper.get_attribute_value(each) != PLAIN[each.name] for each in stated):
+    def _reshaped(self, read: Operands, known: Dims | None) -> Dims | None:
+        source, shape = read.dims(), reshaped(read, self._exact)
+        if source is None:
             return None
-        if node.op_type == "Flatten":
-            axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
-            return product(source[:axis]), product(source[axis:])
-        if node.op_type == "Reshape":
-            copies = not any(each.name == "allowzero" and each.i for each in node.attribute)
-            shape = reshape(source, given, self._exact, copies=copies)
-            partly = self._dims.get(node.output[0]) if shape is None else shape if None in shape else None
-            if partly is not None:
-                shape = left_by_elements(source, partly) or shape
-            self._exact |= exact_quotients(source, shape) if shape is not None else {}
-            return shape
-        return SHAPED[node.op_type](source, given)
+        partly = known if shape is None else shape if None in shape else None
+        if partly is not None:
+            shape = left_by_elements(source, partly) or shape
+        self._exact |= exact_quotients(source, shape) if shape is not None else {}
+        return shape
 
     def _value(self, name: str) -> Vector | None:
         if name not in self.values and name in self._known:

@@ -47,7 +47,6 @@ class Vector(NamedTuple):
 
 Dims = tuple[Term | None, ...]
 _Operands = list[Vector]
-Read = list[Vector | None]
 Given = Mapping[str, Any]
 _Rule = Callable[[_Operands, Given], Vector | None]
 
