@@ -27,7 +27,6 @@ from relayout.model.proto_graphs import (
     STANDARD_DOMAINS,
     branch_taken,
     copied,
-    declared_values,
     graphs_inside,
     replace_entries,
     static_shape,
@@ -49,8 +48,6 @@ ARITHMETIC = frozenset(
 _ASKING = frozenset(["Shape", "Size"])
 _SCALED = frozenset(["Pad", "Resize", "Upsample"])
 """Operators of no shape arithmetic whose other operands tell extents that onnx leaves open."""
-
-SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
 
 class _Computing(NamedTuple):
@@ -103,7 +100,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         found = _compute(computing, shapes, known, proto.opset_import)
         determined, better = _follow_symbols(inferred, computing, known)
         found |= determined | _compute(computing, shapes, known, proto.opset_import)
-        fresh = learned | {hint.name: hint for hint in (*better, *_same_shapes(inferred.graph))}
+        fresh = learned | {hint.name: hint for hint in better}
         is_better = any(hints.get(name) != hint for name, hint in fresh.items())
         if not found and not is_better:
             break
@@ -455,30 +452,6 @@ def _adds_shapes(shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto, 
     return any(
         name not in shapes for node in graph.node if not found.isdisjoint(node.input) for name in node.output if name
     )
-
-
-def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The results with their first input's shape for which onnx infers none, or no more than a rank.
-
-    onnx infers them from a function body, which exists only if the operator's inputs are fully known.
-    """
-    values = declared_values(graph)
-    known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
-    hints = []
-    for node in graph.node:
-        if node.op_type in SHAPE_KEEPING and node.domain in STANDARD_DOMAINS:
-            source, result = known.get(node.input[0]), node.output[0]
-            if source is None or not result:
-                continue
-            if result not in known or (_is_open(known[result]) and not _is_open(source)):
-                hints.append(onnx.ValueInfoProto(name=result, type=source.type))
-    return hints
-
-
-def _is_open(value: onnx.ValueInfoProto) -> bool:
-    """Whether no extent of the value is known."""
-    dims = value.type.tensor_type.shape.dim
-    return all(not dim.dim_value and (not dim.dim_param or dim.dim_param.startswith(GENERATED)) for dim in dims)
 
 
 def _enter_constants(

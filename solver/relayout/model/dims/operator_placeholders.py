@@ -28,20 +28,22 @@ from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 PREFIX = "relayout.operator."
 _STANDARD = ("LayerNormalization", "SimplifiedLayerNormalization")
 """Those that onnxruntime has in ONNX's own domain, in every opset."""
+_FROM_BODIES = ("GroupNormalization", "MeanVarianceNormalization")
+"""Those whose results onnx infers from a function's body, which it has only where the operands are fully known."""
 _ALONG_ONE_AXIS = {"Compress": 0, "Split": 0, "TopK": -1}
 """The axis, where no attribute gives it, in which the results of these operators have another extent than the first
 operand. A Compress without one gives a vector."""
 _UNPOOL = "MaxUnpool"
 _RESIZE = "Resize"
-_MAY_NEED_ONE = frozenset({*_STANDARD, *_ALONG_ONE_AXIS, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
+_MAY_NEED_ONE = frozenset({*_STANDARD, *_FROM_BODIES, *_ALONG_ONE_AXIS, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
 _OLDEST_OPSET = 11
-"""The first in which the bias of a Gemm is optional."""
+"""Of contributed operators: the first in which the bias of a Gemm is optional."""
 # The results that have the type and shape of the first operand.
 _LIKE = {
     **dict.fromkeys(("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"), (0,)),
     "SkipGroupNorm": (0, 1),
-    **dict.fromkeys(_STANDARD, (0,)),
+    **dict.fromkeys((*_STANDARD, *_FROM_BODIES), (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
 }
 # The results that have the shape of the first operand and the type of this one.
@@ -71,7 +73,7 @@ def insert_operator_placeholders(proto: onnx.ModelProto) -> Mapping[str, onnx.No
     replaced: dict[str, onnx.NodeProto] = {}
     opset = versions.get("", 0)
     has_any = CONTRIBUTED in versions or not _MAY_NEED_ONE.isdisjoint(node.op_type for node in proto.graph.node[:])
-    if has_any and opset >= _OLDEST_OPSET:
+    if has_any:
         _replace(proto.graph, opset, count(), replaced, _extents_before_resizes(proto, opset))
     return replaced
 
@@ -419,9 +421,11 @@ def _needs_one(node: onnx.NodeProto, opset: int, vectors: Mapping[str, onnx.Tens
         return len(node.input) > 1 and node.input[1] in computed
     if node.op_type == _UNPOOL and node.domain == "":
         return len(node.input) > 2
+    if node.op_type in _FROM_BODIES and node.domain == "":
+        return True
     if node.op_type in _STANDARD and node.domain == "":
         return since(node.op_type, "", opset) is None
-    return node.domain == CONTRIBUTED
+    return node.domain == CONTRIBUTED and opset >= _OLDEST_OPSET
 
 
 @cache
