@@ -24,7 +24,7 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.dims.constant_propagation import Inferred, infer_with_values
-from relayout.model.dims.declared_dims import correct_declared_dims, do_agree, open_declared_scalars
+from relayout.model.dims.declared_dims import correct_declared_dims, do_agree, open_wrong_outputs
 from relayout.model.dims.inference_rounds import infer_in_rounds
 from relayout.model.dims.output_dims import note_names
 from relayout.model.dims.shape_merging import name_input_dims, share_input_shapes
@@ -129,7 +129,8 @@ def model_from(light: Light) -> ir.Model:
     structure = light.structure
     infer = partial(infer_shapes, has_graphs=structure.has_graphs, has_tensors=structure.has_tensors)
     with_values = partial(infer_with_values, infer=infer, has_graphs=structure.has_graphs)
-    notes = [*light.notes, *open_declared_scalars(light.proto, lambda proto: with_values(proto).proto)]
+    opened = open_wrong_outputs(light.proto, lambda proto: with_values(proto).proto, scalars_alone=True)
+    notes = [*light.notes, *opened]
     declared = {
         side: {value.name: _declared(value.type) for value in values}
         for side, values in (("input", light.proto.graph.input), ("output", light.proto.graph.output))

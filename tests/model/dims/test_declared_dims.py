@@ -84,7 +84,8 @@ def test_an_output_that_is_declared_as_a_scalar_has_the_dims_of_its_operators(ba
     assert len(legal.graph.output[0].type.tensor_type.shape.dim) == 4
     assert report.verification is not None
     assert report.verification.passed
-    note = "output 'y' is declared without dims, and the 4 that follow from the operators are used"
+    dims = f"[{batch}, 4, 8, 8]"
+    note = f"output 'y' is declared with dims [], and those that follow from the operators are used: {dims}"
     assert report.warnings == (note,)
     assert legalize(legal, backend)[1].warnings == ()
 

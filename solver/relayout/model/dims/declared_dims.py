@@ -72,63 +72,47 @@ def correct_declared_dims(proto: onnx.ModelProto, infer: Callable[[onnx.ModelPro
     return f"declared dims are not those that follow from the operators, which are used: {first}{more}"
 
 
-def open_declared_scalars(
-    proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]
+def open_wrong_outputs(
+    proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto], *, scalars_alone: bool = False
 ) -> tuple[str, ...]:
-    """Remove the shape of each output that is declared as a scalar, where the operators give dims. `infer` fills shapes
-    in. Returns a note about each."""
-    outputs = _results(proto, outputs_alone=True)
-    scalars = {v.name for v in outputs if v.type.tensor_type.HasField("shape") and not _dims(v)}
-    if not scalars:
-        return ()
-    probe = copied(proto)
-    for value in _results(probe):
-        if value.name in scalars:
-            value.type.tensor_type.ClearField("shape")
-    try:
-        inferred = infer(probe)
-    except InputError:
-        return ()  # the model itself is inferred next, and its fault told
-    ranks = {value.name: len(_dims(value)) for value in _results(inferred)}
-    wrong = {name for name in scalars if ranks.get(name)}
-    for value in _results(proto):
-        if value.name in wrong:
-            value.type.tensor_type.ClearField("shape")
-    return tuple(
-        f"output '{name}' is declared without dims, and the {ranks[name]} that follow from the operators are used"
-        for name in sorted(wrong)
-    )
-
-
-def open_wrong_outputs(proto: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[str, ...]:
-    """Remove the shape of each output that contradicts the operators before it, where all else fits together. `infer`
-    fills shapes in, and raises InputError for a contradiction. Returns a note about each output.
+    """Remove the shape of each output that contradicts the operators before it, where all else fits together: of
+    outputs that are declared as scalars alone, or of all. `infer` fills shapes in, and raises InputError for a
+    contradiction. Returns a note about each output.
 
     onnx's inference tells a rank less often than the rules of operators do: PyTorch's exporter declares an output
     behind an If, such as that of `scatter_reduce`, with a rank that neither branch has.
     """
-    probe = copied(proto)
     declared = {
-        value.name: value for value in _results(proto, outputs_alone=True) if value.type.tensor_type.HasField("shape")
+        value.name: _extents(value)
+        for value in _results(proto, outputs_alone=True)
+        if value.type.tensor_type.HasField("shape") and not (scalars_alone and _dims(value))
     }
-    for value in probe.graph.output:
-        if value.name in declared:
-            value.type.tensor_type.ClearField("shape")
+    if not declared:
+        return ()
+    probe = copied(proto)
+    _clear_shapes(probe, declared.keys())
     try:
         inferred = infer(probe)
     except InputError:
         return ()  # another value is at fault
-    notes = []
-    for value in inferred.graph.output:
-        if value.name in declared and value.type.tensor_type.HasField("shape"):
-            stated, found = _extents(declared[value.name]), _extents(value)
-            if not do_agree(stated, found):
-                declared[value.name].type.tensor_type.ClearField("shape")
-                notes.append(
-                    f"output '{value.name}' is declared with dims {_text(stated)}, and those that follow from the "
-                    f"operators are used: {_text(found)}"
-                )
-    return tuple(notes)
+    outputs = {v.name: _extents(v) for v in inferred.graph.output if v.type.tensor_type.HasField("shape")}
+    wrong = {
+        name: found
+        for name, stated in declared.items()
+        if (found := outputs.get(name)) is not None and not do_agree(stated, found)
+    }
+    _clear_shapes(proto, wrong.keys())
+    return tuple(
+        f"output '{name}' is declared with dims {_text(declared[name])}, and those that follow from the operators are "
+        f"used: {_text(found)}"
+        for name, found in wrong.items()
+    )
+
+
+def _clear_shapes(proto: onnx.ModelProto, names: Set[str]) -> None:
+    for value in _results(proto):
+        if value.name in names:
+            value.type.tensor_type.ClearField("shape")
 
 
 def do_agree(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.model.dims.constant_propagation import Inferred, infer_with_values
-from relayout.model.dims.declared_dims import open_declared_scalars, open_wrong_outputs
+from relayout.model.dims.declared_dims import open_wrong_outputs
 from relayout.model.dims.forced_dims import enter_sizes, sizes_of_all_runs
 from relayout.model.dims.operator_placeholders import insert_operator_placeholders, remove_operator_placeholders
 from relayout.model.dims.output_dims import open_output_dims
@@ -63,7 +63,7 @@ def infer_in_rounds(
         if known is None:
             break
         has_new_types = state_completed(completed, known.graph)
-        opened = open_declared_scalars(known, without_values)
+        opened = open_wrong_outputs(known, without_values, scalars_alone=True)
         # A scalar would force the sizes of the dims before it to 1.
         if not opened and enter_sizes(known.graph, sizes_of_all_runs(model)):
             proto = known
