@@ -84,9 +84,10 @@ def test_one_extent_alone_is_open_where_the_number_of_elements_along_an_axis_is_
     assert [re.sub(r"unk__\d+", "?", shape) for shape in found.values()] == [f"[{shape}]" for shape in shapes]
 
 
-def test_the_extents_beside_a_compressed_axis_are_known_in_old_opsets() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 6, opset_import: ["" : 11]> g (float[n,6,8] x, bool[k] c) => (y) {
-        y = Compress <axis = 1> (x, c) }""")
+@pytest.mark.parametrize("opset", [9, 10, 11])
+def test_the_extents_beside_a_compressed_axis_are_known_in_old_opsets(opset: int) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 6, opset_import: ["" : {opset}]>
+        g (float[n,6,8] x, bool[k] c) => (y) {{ y = Compress <axis = 1> (x, c) }}""")
     assert str(read_model(model).graph.outputs[0].shape) == "[n,unk__0,8]"
 
 
