@@ -267,3 +267,14 @@ def test_a_quantized_lstm_has_the_results_of_onnxs(direction: str) -> None:
     made = run(net.model(), {"x": np.ones((3, 2, 8), np.float32)})
     assert [array.shape for array in made] == [(3, ways, 2, 5), (ways, 2, 5), (ways, 2, 5)]
     assert [array.dtype for array in made] == [value.dtype.numpy() for value in node.outputs if value.dtype is not None]
+
+
+@pytest.mark.parametrize("operator", ["com.microsoft.FastGelu", "MeanVarianceNormalization <axes = [0]>"])
+def test_a_result_has_not_the_values_of_the_placeholder(operator: str) -> None:
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[2, 4] x) => (float[2, 4] y) <float[4] k = {{-1.0, 1.0, 2.0, 3.0}}> {{
+            a = {operator} (k)
+            y = Add (x, a) }}""")
+    (result, _) = (value for node in read_model(source).graph for value in node.outputs)
+    assert list(result.shape or ()) == [4]
+    assert result.const_value is None

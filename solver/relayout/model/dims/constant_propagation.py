@@ -20,6 +20,7 @@ from relayout.layout.terms import GENERATED, term_of
 from relayout.model.dims.dim_unification import MadeUpNames, number, rename, unify_names
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.model.dims.operand_ranks import enter_ranks, enter_scan_inputs
+from relayout.model.dims.operator_placeholders import has_values
 from relayout.model.dims.rank_completion import known_dims
 from relayout.model.dims.shape_merging import merge_shapes, name_open_dims, names_in
 from relayout.model.dims.symbolic_values import Symbols
@@ -345,7 +346,7 @@ def _follow_symbols(
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
     """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
-    if node.domain not in STANDARD_DOMAINS:
+    if node.domain not in STANDARD_DOMAINS or not has_values(node):
         return False
     # Several axes of an attribute it enters one after the other.
     return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)

@@ -89,6 +89,12 @@ def remove_operator_placeholders(graph: onnx.GraphProto, replaced: Mapping[str, 
     replace_entries(graph.value_info, (info for info in graph.value_info if not info.name.startswith(PREFIX)))
 
 
+def has_values(node: onnx.NodeProto) -> bool:
+    """Whether the first result has the values that the node computes. The result of a placeholder has the values of the
+    operator that it replaces."""
+    return not node.name.startswith(PREFIX) or node.output[0].startswith(PREFIX)
+
+
 def replaced_operator(operator: str, name: str) -> tuple[str, str]:
     """The operator and the name of the node that this placeholder replaces; those given for any other node."""
     if not name.startswith(PREFIX):

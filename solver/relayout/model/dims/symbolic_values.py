@@ -18,6 +18,7 @@ from relayout.model.dims.dim_unification import MadeUpNames
 from relayout.model.dims.formula import LONGEST_FORMULA
 from relayout.model.dims.lone_nodes import inferred_alone
 from relayout.model.dims.operand_facts import Operands
+from relayout.model.dims.operator_placeholders import has_values
 from relayout.model.dims.symbolic_shapes import (
     COMPUTED,
     KEPT,
@@ -98,7 +99,7 @@ class Symbols:
                 self._follow_shape(node)
             else:
                 self._follow_alone(node)
-            if node.op_type in RULES:
+            if node.op_type in RULES and has_values(node):
                 self._follow(node)
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -189,7 +190,8 @@ class Symbols:
         branch = branch_taken(node, self._known)
         if branch is None:
             return
-        passed = {each.output[0]: each.input[0] for each in branch.node if each.op_type == "Identity"}
+        copies = [each for each in branch.node if each.op_type == "Identity" and has_values(each)]
+        passed = {each.output[0]: each.input[0] for each in copies}
         made = value_names(branch)
         for name, result in zip(node.output, branch.output, strict=True):
             source = result.name
