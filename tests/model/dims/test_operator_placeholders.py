@@ -231,19 +231,22 @@ def test_attention_and_its_neighbours_pass_on_the_dims_of_batch_and_rows(opset: 
         ("n,h,6,4", "transB = 0", "[n,h,6,5]"),
     ],
 )
+@pytest.mark.parametrize("is_stored", [True, False], ids=["initializer", "Constant"])
 def test_a_product_of_a_transposed_operand_whose_shape_is_not_declared_has_one(
-    operand: str, flags: str, shape: str
+    operand: str, flags: str, shape: str, is_stored: bool
 ) -> None:
     """Models that onnxruntime has optimized declare no values inside."""
-    numbers = ",".join("1" * 20)
+    weight = f"float[4,5] {'w = ' if is_stored else ''}{{{','.join('1' * 20)}}}"
+    stored, made = (f"<{weight}>", "") if is_stored else ("", f"w = Constant <value = {weight}> ()")
     shapes = read(
-        f"""g (float[{operand}] x) => (y) <float[4,5] w = {{{numbers}}}> {{
+        f"""g (float[{operand}] x) => (y) {stored} {{
+            {made}
             a = Relu (x)
             p = com.microsoft.FusedMatMul <{flags}> (a, w)
             y = Tanh (p) }}"""
     )
     assert (shapes["p"], shapes["y"]) == (shape, shape)
-    assert sorted(shapes) == ["a", "p", "y"]
+    assert {*shapes} - {"w"} == {"a", "p", "y"}
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])

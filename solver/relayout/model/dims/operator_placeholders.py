@@ -133,9 +133,14 @@ def _vectors(graph: onnx.GraphProto) -> Mapping[str, onnx.TensorProto]:
     """The constants of one dimension of a graph that has a Resize, by name."""
     if not any(node.op_type == _RESIZE for node in graph.node[:]):
         return {}
+    return {name: each for name, each in _constants(graph).items() if len(each.dims) == 1 and not is_absent(each)}
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """The constants of a graph, by name: initializers, and results of its Constants."""
     made = [(node.output[0], tensor_of(node)) for node in graph.node if node.op_type == "Constant"]
     found = [*((tensor.name, tensor) for tensor in graph.initializer), *made]
-    return {name: each for name, each in found if each is not None and len(each.dims) == 1 and not is_absent(each)}
+    return {name: each for name, each in found if each is not None}
 
 
 def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
@@ -163,11 +168,12 @@ def _replace(
     if not needs_one:
         return
     values = (*graph.input, *graph.value_info)
-    stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    tensors = _constants(graph)
+    stored = {name: tuple(tensor.dims) for name, tensor in tensors.items()}
     types = {v.name: v.type.tensor_type.elem_type for v in values}
     declared = _Declared(
         {**extents_by_name(graph), **stored, **resized},
-        {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}},
+        {**types, **{name: tensor.data_type for name, tensor in tensors.items()}},
         stored,
         vectors,
     )
