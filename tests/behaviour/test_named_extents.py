@@ -468,3 +468,17 @@ def test_a_shape_is_read_once_for_reshapes_in_another_order() -> None:
     for sizes in SIZES:
         x = np.random.default_rng(7).standard_normal((sizes["n"], 8, sizes["h"], sizes["w"])).astype(np.float32)
         assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+@pytest.mark.parametrize("reader", ["MatMul", "Mul"])
+def test_no_constant_is_cut_where_a_name_says_how_long_its_axis_is(reader: str, backend: str) -> None:
+    """The model runs where `n` is 3; the product's operand has the columns `5*n`, and the constant 15."""
+    net = Net(opset=21)
+    flat = net.node("Flatten", net.node("Sin", net.transpose(net.input("x", ("n", 1, 5, "n")), 3, 2, 0, 1)))
+    net.output(net.node(reader, flat, net.weight(15, 3) if reader == "MatMul" else net.weight(15)))
+    model = net.model()
+    for objective in ("bytes", "transposes"):
+        legal, report = legalize(model, backend, objective=objective)
+        assert report.status == "optimal"
+        assert_same_numbers(model, legal)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from relayout.backend.interface import element_size
 from relayout.backend.noted_costs import noted_cost
-from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, noted_orders
+from relayout.candidates.alternatives import FreeLowering, NodePorts, axis_numbers, is_parameter, noted_orders
 from relayout.candidates.axis_names import KnownNames, filled_names
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports, port_axis_names
@@ -86,18 +86,25 @@ class FreeNode:
         dims = self.maps.grouped(order)
         if dims is None or (self._choice.others and any(map(has_open_stride, order))):
             return None
-        answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
-        return tuple([answer for answer in answers if answer is not None and self._is_told(answer[1])]) or None
+        found = [self._answer(requirements, dims) for requirements in self._devices.values()]
+        return tuple([each for each in found if each is not None and self._allows_open_strides(each[1])]) or None
 
-    def _is_told(self, lowering: FreeLowering) -> bool:
-        """Whether the legal model tells in which order each operand lies. At open strides no annotation does, so that a
-        value of the source's shape counts as one in the source's order."""
-        for port in self._choice.ports if any(map(has_open_stride, flat(lowering.dims))) else ():
+    def _allows_open_strides(self, lowering: FreeLowering) -> bool:
+        """Whether the legal model tells in which order each operand lies, and no constant is cut at an open stride: its
+        extents are numbers. At open strides no annotation tells it, so that a value of the source's shape counts as one
+        in the source's order."""
+        open_axes = {atom.axis for atom in flat(lowering.dims) if has_open_stride(atom)}
+        if not open_axes:
+            return True
+        for port in self._choice.ports:
             own = tuple([group for group in lowering.operand_dims(port, self._rule) if group is not None])
             extents = port.operand.view.extents
             if any(map(has_open_stride, flat(own))) and dims_shape(own, extents) == extents:
                 return False
-        return True
+        data = {port.index for port in self._choice.ports if not port.is_result}
+        constants = [axes for index, axes in enumerate(self._rule.inputs) if index not in data and axes is not None]
+        is_kept = lowering.rewritten is None
+        return all((is_kept and is_parameter(self._rule, axes)) or open_axes.isdisjoint(axes) for axes in constants)
 
     def answers_by_requirement(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
         """The lowering in this order for each requirement that allows it; None if none does. A region edge is no
