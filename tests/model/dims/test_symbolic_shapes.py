@@ -369,3 +369,12 @@ def test_the_axes_that_a_slice_cuts_are_each_as_long_as_what_it_takes() -> None:
     net.output(net.node("Relu", taken))
     shapes = {value.name: str(value.shape) for node in read_model(net.model()).graph for value in node.outputs}
     assert shapes[taken] == "[min(2, n),2,h + 2]"
+
+
+def test_a_deformable_convolution_has_as_many_pixels_as_offsets() -> None:
+    net = Net(opset=22)
+    image = net.input("x", ("n", 4, "h", "w"))
+    found = net.node("DeformConv", image, net.weight(8, 4, 3, 3), net.conv(image, 4, 18, strides=[2, 2]))
+    net.output(found)
+    made = {str(value.name): value.shape for node in read_model(net.model()).graph for value in node.outputs}
+    assert [str(dim) for dim in made[found] or ()] == ["n", "8", "(h - 1)//2 + 1", "(w - 1)//2 + 1"]

@@ -109,6 +109,12 @@ def _in_blocks(read: Operands) -> Dims | None:
     return (batch, quotient(channels, product([size, size])), *(product([dim, size]) for dim in image))
 
 
+def _like_offsets(read: Operands) -> Dims | None:
+    """The shape of a DeformConv's result, each of whose pixels has offsets; of batch and channels nothing is said."""
+    offsets = read.dims(2)
+    return None if offsets is None else (None, None, *offsets[2:])
+
+
 def _flattened(read: Operands) -> Dims | None:
     source, axis = read.dims(), read.attributes.get("axis", 1)
     return None if source is None else (product(source[:axis]), product(source[axis:]))
@@ -324,6 +330,7 @@ SHAPED: Mapping[str, Rule] = {
 """The shape of the result of an operator that elements of its operands give a shape."""
 KEPT: Mapping[str, Rule] = {
     **dict.fromkeys([*BROADCAST, *UNARY, "Clip", "Dropout", "Identity"], _matched),
+    "DeformConv": _like_offsets,
     "DepthToSpace": _in_blocks,
     "Einsum": _contracted,
     "MatMul": _multiplied,
