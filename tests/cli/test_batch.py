@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, saved, transposes
 
@@ -125,6 +126,26 @@ def items(folder: Path, target: Path) -> list[Item]:
     return [Item(path, target / path.name, request) for path in sorted(folder.iterdir())]
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_attribute_that_is_no_text_is_kept_and_no_process_calls_it_invalid(
+    jobs: str, tmp_path: Path, command: Path
+) -> None:
+    """Such as the engine of an accelerator. onnx_ir logs warnings about it in each process."""
+    node = onnx.helper.make_node("Engine", ["x"], ["y"], domain="acme")
+    node.attribute.append(onnx.AttributeProto(name="data", type="STRING", s=b"\xff\xfe"))
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    opsets = [onnx.helper.make_opsetid(*each) for each in (("", 20), ("acme", 1))]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets)
+    (tmp_path / "models").mkdir()
+    for name in ("one.onnx", "two.onnx"):
+        onnx.save(model, tmp_path / "models" / name)
+    arguments = ["batch", tmp_path / "models", "-o", tmp_path / "legal", "--jobs", jobs]
+    done = subprocess.run([command, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 3, done.stderr
+    assert onnx.load(tmp_path / "legal" / "two.onnx").graph.node == model.graph.node
+
+
 def test_a_process_that_dies_fails_its_own_model_alone(folder: Path, tmp_path: Path) -> None:
     done = {each.name: each for each in processes(items(folder, tmp_path / "legal"), 2)}
     assert done.pop("deadly.onnx").message.startswith("its process was ended by SIGKILL")
@@ -182,7 +203,11 @@ def test_an_interrupt_of_all_processes_is_one_line(
         while process.poll() is None and not [*(tmp_path / "legal").glob(begun)]:
             time.sleep(0.01)
         os.killpg(process.pid, sent)
-        _, said = process.communicate(timeout=60)
+        try:
+            _, said = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     assert (process.returncode, said) == ends
 
 

@@ -96,21 +96,6 @@ def test_a_name_in_a_model_is_no_command_to_a_ci(command: str, tmp_path: Path, r
     assert len(said.out.splitlines()) == 3
 
 
-def test_an_attribute_that_is_no_text_is_kept_and_no_library_calls_it_invalid(
-    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its name may have a line that is a command to a CI, and onnx_ir would log it as it is."""
-    node = onnx.helper.make_node("Engine", ["x"], ["y"], domain="acme")
-    node.attribute.append(onnx.AttributeProto(name="data\n::error::owned", type="STRING", s=b"\xff\xfe"))
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
-    opsets = [onnx.helper.make_opsetid(*each) for each in (("", 20), ("acme", 1))]
-    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets)
-    onnx.save(model, tmp_path / "odd.onnx")
-    assert run("legalize", tmp_path / "odd.onnx", "-o", tmp_path / "legal.onnx").status == 0
-    assert not caplog.records
-    assert onnx.load(tmp_path / "legal.onnx").graph.node == model.graph.node
-
-
 def test_an_output_that_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
     odd = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
 from relayout.cli.job import backend_of, legalize_file_of_folder, read_file, save
 from relayout.cli.options import Request
-from relayout.cli.terminal import results_alone
+from relayout.cli.terminal import leave_out_logs, results_alone
 from relayout.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Done:
 
 def legalize_item(item: Item, progress: Callable[[str], None] = lambda step: None) -> Done:
     """Legalize one model and write it. Every failure is in the result."""
+    leave_out_logs()  # a process of its own logs too
     key = ""
     # The work itself says that a file cannot be read.
     with suppress(OSError):

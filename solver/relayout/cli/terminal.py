@@ -28,8 +28,8 @@ def prepare_streams() -> None:
 
 
 def leave_out_logs() -> None:
-    """Keep onnx_ir's log off stderr. It warns of attributes that are no text, which operators of other domains may
-    have, and repeats names as they are, with line breaks in them."""
+    """Keep onnx_ir's log off stderr. It calls a model invalid for attributes that are no text, which operators of other
+    domains may have, and shows some names as they are, with line breaks in them."""
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
 
 
