@@ -86,8 +86,8 @@ class FreeNode:
         dims = self.maps.grouped(order)
         if dims is None or (self._choice.others and any(map(has_open_stride, order))):
             return None
-        found = [self._answer(requirements, dims) for requirements in self._devices.values()]
-        return tuple([each for each in found if each is not None and self._allows_open_strides(each[1])]) or None
+        answers = [self._answer(requirements, dims) for requirements in self._devices.values()]
+        return tuple([answer for answer in answers if answer is not None]) or None
 
     def _allows_open_strides(self, lowering: FreeLowering) -> bool:
         """Whether the legal model tells in which order each operand lies, and no constant is cut at an open stride: its
@@ -214,10 +214,12 @@ class FreeNode:
                 met = self._as_onnx(requirement, dims)
             if met is None and self._takes_any_order(requirement, dims):
                 met = self._as_required(requirement, dims)
-            if met is not None:
+            if met is not None and self._allows_open_strides(met[1]):
                 return met
             if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
-                written = self._decomposed(requirement.relaxed(), dims, may_convert=requirement.is_empty)
+                decomposed = self._decomposed(requirement.relaxed(), dims, may_convert=requirement.is_empty)
+                if decomposed is not None and self._allows_open_strides(decomposed[1]):
+                    written = decomposed
         return written
 
     def _is_permuted_asymmetrically(self, dims: Dims) -> bool:
