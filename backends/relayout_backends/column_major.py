@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.backend import DEVICE_KEY, rank_of
-from relayout.layout.relaid_constant import relaid
+from relayout.layout.relaid_constant import note_transform, relaid
 from relayout.model.constants import constant_values
 from relayout.ops.node_reader import constant_tensor
 
@@ -208,6 +208,7 @@ def _turn(constant: ir.Value) -> None:
     transposed = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
     transposed.name = constant.name
     constant.const_value, constant.shape = transposed, ir.Shape(transposed.shape.numpy())
+    note_transform(constant, constant, tensor)
     maker = constant.producer()
     if maker is not None:
         maker.attributes.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from relayout.backend import load_backend
+from relayout.layout.relaid_constant import Step, relaid
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.causes import causes
@@ -63,17 +65,23 @@ def value_of(model: ir.Model, name: str) -> ir.Value:
     return next(value for value in values if value.name == name)
 
 
+def unshuffling(outputs: int, inputs: int, parts: int) -> list[Step]:
+    """The steps from a 1x1 kernel that reads shuffled channels to one for channels that are not."""
+    return [
+        {"op": "reshape", "shape": [outputs, inputs // parts, parts, 1, 1]},
+        {"op": "transpose", "perm": [0, 2, 1, 3, 4]},
+        {"op": "reshape", "shape": [outputs, inputs, 1, 1]},
+    ]
+
+
 def unshuffled(weight: np.ndarray, parts: int) -> np.ndarray:
-    """The columns of a 1x1 kernel that reads shuffled channels, for channels that are not."""
-    outputs, inputs = weight.shape[:2]
-    return np.ascontiguousarray(
-        weight.reshape(outputs, inputs // parts, parts, 1, 1).swapaxes(1, 2).reshape(weight.shape)
-    )
+    return relaid(ir.tensor(weight), unshuffling(*weight.shape[:2], parts)).numpy()
 
 
 def folded(atoms: str = "0,1:1:2+1:2:0,2,3", v: np.ndarray | None = None) -> ir.Model:
     """The legal model: f lies as the channels were before the shuffle, and says so."""
     model = model_of(FOLDED, w=W, v=unshuffled(V, 2) if v is None else v)
+    model.graph.initializers["v"].metadata_props["relayout.transform"] = json.dumps(unshuffling(4, 6, 2))
     if atoms:
         value_of(model, "f").metadata_props["relayout.atoms"] = atoms
     return model

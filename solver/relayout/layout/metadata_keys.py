@@ -32,7 +32,8 @@ SOURCE_KEY = "relayout.source"
 """On a constant that exists in several layouts: its name in the source."""
 
 TRANSFORM_KEY = "relayout.transform"
-"""On a constant without data: the steps from the source's data to its own, in JSON."""
+"""On a constant that was converted: the steps from the source's data to its own, in JSON. On one without data, the
+owner of the data must apply them."""
 
 DEVICE_KEY = "relayout.device"
 """On a node, an input or an output, if the backend has several devices: its device."""

@@ -200,6 +200,25 @@ def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
     return of.transform if of is not None else ()
 
 
+def note_transform(constant: ir.Value, source: ir.Value, before: ir.TensorProtocol) -> None:
+    """Note on a constant that was converted from `before`, the data of `source`, by which steps: those that are noted
+    on the source, then its own. An absent constant has them in its tensor."""
+    tensor = constant.const_value
+    if is_one_of(tensor, RelaidTensor):
+        steps = [*noted_transform(source), *tensor.transform[len(transform_of(before)) :]]
+        constant.metadata_props[TRANSFORM_KEY] = json.dumps(steps)
+
+
+def noted_transform(constant: ir.Value) -> Steps:
+    """The steps that are noted on a constant; none where the note cannot be read."""
+    text = constant.metadata_props.get(TRANSFORM_KEY, "[]")
+    try:
+        msgspec.json.decode(text, type=_STEPS)
+    except msgspec.MsgspecError:
+        return ()
+    return tuple(json.loads(text))
+
+
 def _lazy(tensor: ir.TensorProtocol | None) -> AbsentTensor | RelaidTensor | None:
     # The check of a class is slow, since onnx_ir derives it from a protocol.
     is_lazy = is_one_of(tensor, AbsentTensor, RelaidTensor)

@@ -10,7 +10,7 @@ from relayout.candidates.alternatives import OperandDims, Port
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.layout.relaid_constant import relaid
+from relayout.layout.relaid_constant import note_transform, relaid
 from relayout.layout.terms import GENERATED
 from relayout.model.dims.output_dims import carry_names
 from relayout.ops import extents_of
@@ -30,6 +30,7 @@ def enter_inputs(context: RewriteContext) -> None:
             if default is not None and (steps := steps_to(own, tuple(default.shape.numpy()))):
                 value.const_value = relaid(default, steps)
                 value.const_value.name = value.name
+                note_transform(value, value, default)
             context.register(value, port.operand, format_, present(own))
             _keep_denotations(value, declared, present(own))
             convert(context, port.operand.tensor)

@@ -17,7 +17,7 @@ from relayout.candidates.tensors import Tensors
 from relayout.layout.conversion import one_each, steps_of
 from relayout.layout.memory_format import Atom, Extent, normal_form, order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.layout.relaid_constant import Step, relaid, transform_of
+from relayout.layout.relaid_constant import Step, note_transform, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
 from relayout.ops import NO_EDIT, Axes, Edit, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
@@ -133,7 +133,7 @@ class Constants:
             return self.after_steps(value, steps_to(dims, extents))
         folded = self._folded(value)
         if folded is not None:
-            return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
+            return self._stored(value, folded, steps_to(dims, tuple(folded.shape.numpy())))
         target = tuple(group or () for group in dims)
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
@@ -194,7 +194,7 @@ class Constants:
         """The steps applied to a stored constant, to the folded data of a computed one, or else emitted as nodes."""
         tensor = constant_tensor(value)
         if tensor is not None:
-            constant = self._stored(value, relaid(tensor, steps))
+            constant = self._stored(value, tensor, steps)
             known = value.metadata_props.get(SOURCE_KEY) if transform_of(tensor) else None
             constant.metadata_props[SOURCE_KEY] = known or value.name or ""
             return constant
@@ -205,7 +205,7 @@ class Constants:
             if uniform is not None:
                 return uniform
         folded = self._folded(value)
-        return self._at_run_time(value, steps) if folded is None else self._stored(value, relaid(folded, steps))
+        return self._at_run_time(value, steps) if folded is None else self._stored(value, folded, steps)
 
     def _viewed(self, value: ir.Value) -> tuple[ir.Value, list[Step]] | None:
         """The constant that `value` is a view of, and the steps of the view; None: its data are known."""
@@ -218,15 +218,15 @@ class Constants:
         if constant_tensor(value) is not None:
             return None
         steps = _view_steps(producer)
-        return (source, steps) if steps is not None and self._folded(value) is None else None
+        return (source, steps) if steps is not None else None
 
     def _folded(self, value: ir.Value) -> ir.TensorProtocol | None:
         if value not in self._folded_values:
             self._folded_values[value] = folded_value(value, self._tensors.known)
         return self._folded_values[value]
 
-    def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        name = self._emitter.fresh(f"{value.name}_laid")
+    def _stored(self, value: ir.Value, data: ir.TensorProtocol, steps: Sequence[Step]) -> ir.Value:
+        name, tensor = self._emitter.fresh(f"{value.name}_laid"), relaid(data, steps)
         tensor.name = name
         constant = ir.Value(
             name=name,
@@ -235,6 +235,7 @@ class Constants:
             const_value=tensor,
             doc_string=value.doc_string,
         )
+        note_transform(constant, value, data)
         self._emitter.constants.append(constant)
         self.replaced.setdefault(value, []).append(constant)
         if value.graph is not None:

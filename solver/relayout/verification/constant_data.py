@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY, TRANSFORM_KEY
+from relayout.layout.relaid_constant import AbsentTensor, Step, noted_transform
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
@@ -68,17 +68,12 @@ def check_constants(pairs: Counterparts) -> Iterator[Finding]:
         data = [each for each in map(data_of, sources) if each is not None]
         if len(data) < len(sources) or not data or any(each is tensor for each in data):
             continue
-        agree = [_agree(value, array_of(each), tensor.numpy()) for each in data]
-        if True in agree:
-            continue
-        if None in agree:
-            message = "too many of its elements are equal to tell their order: only a run compares them"
-            yield Finding(rule="constant", severity="note", node=value.name, message=message)
-        else:
+        pairs_of_data = zip(sources, map(array_of, data), strict=True)
+        if not any(_agree(value, source, array, tensor.numpy()) for source, array in pairs_of_data):
             yield Finding(
                 rule="constant",
                 node=value.name,
-                expected=f"the elements of {sources[0].name}, which may be permuted by axes and padded",
+                expected=f"the elements of {sources[0].name}, with permuted axes or after the steps in {TRANSFORM_KEY}",
                 found=_difference(array_of(data[0]), tensor.numpy()),
                 message=f"the constant {value.name} has other data than in the original",
             )
@@ -101,7 +96,10 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
             data = [array_of(each) for each in map(data_of, operands) if each is not None]
             if len(data) < len(operands):
                 continue
-            agree = is_relayout(data[1], data[0]) is not False if len(data) == 2 else not data[0].any()
+            if mine is not None and theirs is not None:
+                agree = is_relayout(data[1], data[0], _steps(mine, theirs))
+            else:
+                agree = not data[0].any()
             if not agree:
                 yield Finding(
                     rule="constant",
@@ -187,10 +185,17 @@ def _is_parameter(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype.is_integer() and tensor.dtype.bitwidth > 8 and tensor.size <= _LARGEST_PARAMETER
 
 
-def _agree(value: ir.Value, expected: Array, found: Array) -> bool | None:
+def _agree(value: ir.Value, source: ir.Value, expected: Array, found: Array) -> bool:
     if any(node.op_type in _BY_AXIS and operand > 0 for node, operand in value.uses()):
         return np.array_equal(np.sort(expected, axis=None), np.sort(found, axis=None))
-    return is_relayout(expected, found)
+    return is_relayout(expected, found, _steps(value, source))
+
+
+def _steps(value: ir.Value, source: ir.Value) -> Sequence[Step]:
+    """The noted steps from the data of the original's constant. If that is itself a converted one, its steps come first
+    in the note."""
+    steps, earlier = noted_transform(value), noted_transform(source)
+    return steps[len(earlier) :] if steps[: len(earlier)] == earlier else steps
 
 
 def _difference(expected: Array, found: Array) -> str:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 
 from relayout.errors import InputError, InternalError
-from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_KEY
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_KEY, TRANSFORM_KEY
 from relayout.model.graph_json.attributes import attribute_to_json, attribute_to_proto
 from relayout.model.graph_json.schema import FunctionJson, GraphBody, GraphJson, NodeJson, ValueJson, validate
 from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json, type_name, type_proto
@@ -277,6 +277,8 @@ def _constant_json(value: ir.Value, weights: bool) -> dict[str, Any]:
     metadata = {} if value.is_graph_input() else _metadata(value)
     tensor = tensor_to_json(value.const_value, weights=weights)
     source = metadata.pop(SOURCE_KEY, None) if "transform" in tensor else None
+    if "transform" in tensor:
+        metadata.pop(TRANSFORM_KEY, None)
     return _filled({"name": value.name, "source": source, "metadata": metadata}) | tensor
 
 
