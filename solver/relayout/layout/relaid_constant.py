@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, BinaryIO, NoReturn, TypeGuard, TypeVar
 
 import msgspec
@@ -76,7 +76,7 @@ class AbsentTensor(TensorProtoTensor):
     def from_proto(cls, proto: onnx.TensorProto) -> AbsentTensor:
         """The absent constant of a protobuf without data, with the steps from the protobuf's metadata."""
         metadata = {entry.key: entry.value for entry in reversed(proto.metadata_props)}
-        steps = _steps_in(metadata.pop(TRANSFORM_KEY, "[]"), proto)
+        steps = _parsed(metadata.pop(TRANSFORM_KEY, "[]"), tuple(proto.dims), f"constant '{proto.name}'")
         dtype, doc = ir.DataType(proto.data_type), proto.doc_string
         return cls(dtype, proto.dims, proto.name, steps, doc_string=doc, metadata=metadata)
 
@@ -205,18 +205,22 @@ def note_transform(constant: ir.Value, source: ir.Value, before: ir.TensorProtoc
     on the source, then its own. An absent constant has them in its tensor."""
     tensor = constant.const_value
     if is_one_of(tensor, RelaidTensor):
-        steps = [*noted_transform(source), *tensor.transform[len(transform_of(before)) :]]
-        constant.metadata_props[TRANSFORM_KEY] = json.dumps(steps)
+        steps = joined([*noted_transform(source), *tensor.transform[len(transform_of(before)) :]])
+        if steps:
+            constant.metadata_props[TRANSFORM_KEY] = json.dumps(steps)
+        else:
+            constant.metadata_props.pop(TRANSFORM_KEY, None)
 
 
 def noted_transform(constant: ir.Value) -> Steps:
-    """The steps that are noted on a constant; none where the note cannot be read."""
-    text = constant.metadata_props.get(TRANSFORM_KEY, "[]")
-    try:
-        msgspec.json.decode(text, type=_STEPS)
-    except msgspec.MsgspecError:
+    """The steps that are noted on a constant; none where the note cannot be read, or does not fit the constant."""
+    text, tensor = constant.metadata_props.get(TRANSFORM_KEY), constant.const_value
+    if text is None or tensor is None:
         return ()
-    return tuple(json.loads(text))
+    try:
+        return tuple(_parsed(text, tuple(tensor.shape.numpy()), f"constant '{constant.name}'"))
+    except InputError:
+        return ()
 
 
 def _lazy(tensor: ir.TensorProtocol | None) -> AbsentTensor | RelaidTensor | None:
@@ -241,6 +245,30 @@ def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:
         return array[tuple(slice(extent) for extent in step["shape"])]
     pads = step["pads"]
     return np.pad(array, list(zip(pads[: array.ndim], pads[array.ndim :], strict=True)))
+
+
+def joined(steps: Iterable[Step]) -> list[Step]:
+    """The steps with one transpose or reshape in place of several in a row, and none in place of those that undo each
+    other.
+
+    >>> turn, rows = {"op": "transpose", "perm": [1, 0]}, {"op": "reshape", "shape": [6], "from": [2, 3]}
+    >>> joined([turn, rows, {"op": "reshape", "shape": [2, 3], "from": [6]}, turn])
+    []
+    """
+    found: list[Step] = []
+    for step in steps:
+        kind = step["op"]
+        if found and kind == found[-1]["op"] == "transpose":
+            earlier = found.pop()["perm"]
+            step = {"op": kind, "perm": [earlier[axis] for axis in step["perm"]]}
+        elif found and kind == found[-1]["op"] == "reshape":
+            step = {**found.pop(), "shape": step["shape"]}
+        if kind == "transpose" and step["perm"] == sorted(step["perm"]):
+            continue
+        if kind == "reshape" and step["shape"] == step.get("from"):
+            continue
+        found.append(step)
+    return found
 
 
 def shape_before(shape: Sequence[int], step: Step) -> tuple[int, ...] | None:
@@ -303,9 +331,8 @@ def fault_of(steps: Sequence[Step], shape: tuple[int, ...] | None) -> str:
     return ""
 
 
-def _steps_in(text: str, proto: onnx.TensorProto) -> list[Step]:
-    """The steps in the metadata of a constant. Raises InputError."""
-    where = f"constant '{proto.name}'"
+def _parsed(text: str, shape: tuple[int, ...], where: str) -> list[Step]:
+    """The steps to this shape in the metadata of a constant. Raises InputError."""
     try:
         msgspec.json.decode(text, type=_STEPS)
     except msgspec.MsgspecError as error:
@@ -316,7 +343,7 @@ def _steps_in(text: str, proto: onnx.TensorProto) -> list[Step]:
             found=f"{text[:80]!r}: {error}",
         ) from None
     steps: list[Step] = json.loads(text)
-    check_steps(proto.dims, steps, where)
+    check_steps(shape, steps, where)
     return steps
 
 

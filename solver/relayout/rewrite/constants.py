@@ -17,7 +17,7 @@ from relayout.candidates.tensors import Tensors
 from relayout.layout.conversion import one_each, steps_of
 from relayout.layout.memory_format import Atom, Extent, normal_form, order_of
 from relayout.layout.metadata_keys import SOURCE_KEY
-from relayout.layout.relaid_constant import Step, note_transform, relaid, transform_of
+from relayout.layout.relaid_constant import Step, joined, note_transform, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
 from relayout.ops import NO_EDIT, Axes, Edit, Free, Relabel, extents_of
 from relayout.ops.node_reader import constant_tensor
@@ -182,7 +182,7 @@ class Constants:
         """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
         while (view := self._viewed(value)) is not None:
             # The steps are applied to the base, which has the data.
-            value, steps = view[0], _joined([*view[1], *steps])
+            value, steps = view[0], joined([*view[1], *steps])
         if not steps:
             return value
         key = (value, repr(list(steps)))
@@ -343,20 +343,6 @@ def steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
         shape = [extents[group[0].axis] if group is not None else 1 for group in dims]
         steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
     return steps
-
-
-def _joined(steps: Sequence[Step]) -> list[Step]:
-    """The steps with one Transpose in place of several in a row, and none in place of those that undo each other."""
-    found: list[Step] = []
-    for step in steps:
-        if found and step["op"] == found[-1]["op"] == "transpose":
-            earlier = found.pop()["perm"]
-            perm = [earlier[axis] for axis in step["perm"]]
-            if perm == sorted(perm):
-                continue
-            step = {"op": "transpose", "perm": perm}
-        found.append(step)
-    return found
 
 
 def _view_steps(node: ir.Node) -> list[Step] | None:

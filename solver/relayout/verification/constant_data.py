@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.metadata_keys import OPERAND_ORDERS_KEY, SOURCE_KEY, TRANSFORM_KEY
-from relayout.layout.relaid_constant import AbsentTensor, Step, noted_transform
+from relayout.layout.relaid_constant import AbsentTensor, noted_transform
 from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
@@ -97,7 +97,7 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
             if len(data) < len(operands):
                 continue
             if mine is not None and theirs is not None:
-                agree = is_relayout(data[1], data[0], _steps(mine, theirs))
+                agree = is_relayout(data[1], data[0], noted_transform(mine), noted_transform(theirs))
             else:
                 agree = not data[0].any()
             if not agree:
@@ -188,14 +188,7 @@ def _is_parameter(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
 def _agree(value: ir.Value, source: ir.Value, expected: Array, found: Array) -> bool:
     if any(node.op_type in _BY_AXIS and operand > 0 for node, operand in value.uses()):
         return np.array_equal(np.sort(expected, axis=None), np.sort(found, axis=None))
-    return is_relayout(expected, found, _steps(value, source))
-
-
-def _steps(value: ir.Value, source: ir.Value) -> Sequence[Step]:
-    """The noted steps from the data of the original's constant. If that is itself a converted one, its steps come first
-    in the note."""
-    steps, earlier = noted_transform(value), noted_transform(source)
-    return steps[len(earlier) :] if steps[: len(earlier)] == earlier else steps
+    return is_relayout(expected, found, noted_transform(value), noted_transform(source))
 
 
 def _difference(expected: Array, found: Array) -> str:

@@ -14,56 +14,66 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Step = Mapping[str, Any]
+
+_MOST_PADDED, _MOST_TIMES = 1 << 20, 16
+"""A note may not ask for more memory than so many elements, or so many times those that are there."""
 
 
-def is_relayout(source: Array, result: Array, steps: Sequence[Mapping[str, Any]] = ()) -> bool:
-    """Whether `result` is `source` in another shape, with its axes permuted, or after `steps`: each a transpose,
-    reshape, pad or crop (see `relayout.layout.relaid_constant`). A crop may cut off zeros alone.
+def is_relayout(source: Array, result: Array, steps: Sequence[Step] = (), earlier: Sequence[Step] = ()) -> bool:
+    """Whether `result` is `source` in another shape, with its axes permuted, or by their steps from one root: `earlier`
+    are the source's, `steps` the result's. Each is a transpose, reshape, pad or crop (see
+    `relayout.layout.relaid_constant`); what a crop cuts off must be zeros.
 
     >>> kernel = np.arange(24.0).reshape(2, 3, 4)
     >>> is_relayout(kernel, kernel.transpose(2, 0, 1)), is_relayout(kernel, kernel[::-1])
     (True, False)
-    >>> steps = [{"op": "reshape", "shape": [2, 3, 2, 2]}, {"op": "transpose", "perm": [2, 0, 1, 3]}]
+    >>> steps = [{"op": "reshape", "shape": [2, 3, 2, 2], "from": [2, 3, 4]}, {"op": "transpose", "perm": [2, 0, 1, 3]}]
     >>> blocks = kernel.reshape(2, 3, 2, 2).transpose(2, 0, 1, 3)
-    >>> is_relayout(kernel, blocks), is_relayout(kernel, blocks, steps)
-    (False, True)
+    >>> is_relayout(kernel, blocks), is_relayout(kernel, blocks, steps), is_relayout(blocks, kernel, (), steps)
+    (False, True, True)
     """
     if source.dtype != result.dtype:
         return False
     one, other = bits_of(source), bits_of(result)
     if one.size == other.size and np.array_equal(one.reshape(-1), other.reshape(-1)):
         return True
-    laid = _after(source, steps) if steps else None
+    laid = _moved(_moved(source, earlier, back=True), steps)
     if laid is not None and np.array_equal(bits_of(laid), other):
         return True
     one, other = one.squeeze(), other.squeeze()
     return any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape))
 
 
-def _after(array: Array, steps: Sequence[Mapping[str, Any]]) -> Array | None:
-    """The array after all steps; None where one does not fit it, or drops more than zeros."""
-    for step in steps:
-        kind, rank = step["op"], array.ndim
-        if kind == "transpose":
-            if sorted(step["perm"]) != list(range(rank)):
+def _moved(array: Array | None, steps: Sequence[Step], *, back: bool = False) -> Array | None:
+    """The array after all steps, or before them; None where one does not fit, or cuts off more than zeros."""
+    try:
+        for step in reversed(steps) if back else steps:
+            if array is None:
                 return None
-            array = array.transpose(step["perm"])
-        elif kind == "reshape":
-            if math.prod(step["shape"]) != array.size:
-                return None
-            array = array.reshape(step["shape"])
-        elif kind == "pad":
-            if len(step["pads"]) != 2 * rank:
-                return None
-            array = np.pad(array, list(zip(step["pads"][:rank], step["pads"][rank:], strict=True)))
-        else:
-            if len(step["shape"]) != rank:
-                return None
-            kept = array[tuple(map(slice, step["shape"]))]
-            if np.count_nonzero(bits_of(kept)) != np.count_nonzero(bits_of(array)):
-                return None
-            array = kept
+            if step["op"] == "transpose":
+                array = array.transpose(np.argsort(step["perm"]) if back else step["perm"])
+            elif step["op"] == "reshape":
+                array = array.reshape(step["from" if back else "shape"])
+            elif step["op"] == "pad":
+                array = _padded(array, np.reshape(step["pads"], (2, -1)) * (-1 if back else 1))
+            else:
+                behind = np.subtract(step["from" if back else "shape"], array.shape)
+                array = _padded(array, np.stack([np.zeros_like(behind), behind]))
+    except (KeyError, ValueError):
+        return None
     return array
+
+
+def _padded(array: Array, widths: Array) -> Array | None:
+    """The array with so many zeros before and behind each axis, or, of a negative width, without so many."""
+    before, behind = widths
+    cut = array[tuple(map(slice, np.maximum(-before, 0), np.minimum(behind, 0) + array.shape))]
+    size = math.prod(np.add(cut.shape, np.maximum(widths, 0).sum(0)).tolist())
+    is_large = size > max(_MOST_PADDED, _MOST_TIMES * array.size)
+    if is_large or np.count_nonzero(bits_of(cut)) != np.count_nonzero(bits_of(array)):
+        return None
+    return np.pad(cut, np.maximum(widths, 0).T)
 
 
 def is_turned(source: Array, perm: Sequence[int], result: Array) -> bool:
