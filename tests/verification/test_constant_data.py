@@ -14,7 +14,8 @@ from relayout import legalize
 from relayout.layout.relaid_constant import Step, relaid
 from relayout.model.io import Source, read_model
 from relayout.verification.constant_data import check_constants
-from relayout.verification.counterparts import Counterparts, OriginalIndex
+from relayout.verification.counterparts import Counterparts
+from relayout.verification.model_index import ModelIndex
 from relayout.verification.relaid_data import is_relayout
 from relayout.verification.verifier import verify
 
@@ -97,14 +98,14 @@ def test_a_second_run_adds_its_steps_to_those_of_the_first(tmp_path: Path) -> No
     onnx.save(first, path)
     for second in (blocked(first, "NCHW8c", "OIHW8i8o"), blocked(path, "NHWC", "HWIO"), blocked(path, "NCHW", "OIHW")):
         for original in (source, first):
-            pairs = Counterparts(OriginalIndex(read_model(second)), OriginalIndex(read_model(original)))
+            pairs = Counterparts(ModelIndex(read_model(second)), ModelIndex(read_model(original)))
             assert list(check_constants(pairs)) == []
     noted = {
         entry.key: entry for value in first.graph.value_info for entry in value.metadata_props if value.name == "w"
     }
     noted["relayout.transform"].value = "[1"
-    original = OriginalIndex(read_model(source))
-    assert {f.node for f in check_constants(Counterparts(OriginalIndex(read_model(first)), original))} == {"w"}
+    original = ModelIndex(read_model(source))
+    assert {f.node for f in check_constants(Counterparts(ModelIndex(read_model(first)), original))} == {"w"}
 
 
 def convolution() -> onnx.ModelProto:
@@ -118,10 +119,10 @@ def convolution() -> onnx.ModelProto:
 def test_branches_may_have_different_constants_of_one_name() -> None:
     """Each is the relayout of its own branch's. Exchanged ones are found, though the other branch has such data."""
     kernels = np.random.default_rng(2).normal(size=(2, 4, 4, 3, 3)).astype(np.float32)
-    source = OriginalIndex(read_model(with_branches(*kernels)))
+    source = ModelIndex(read_model(with_branches(*kernels)))
     legal, _ = legalize(with_branches(*kernels), "nhwc")
-    assert list(check_constants(Counterparts(OriginalIndex(read_model(legal)), source))) == []
-    exchanged = OriginalIndex(read_model(with_branches(*kernels[::-1])))
+    assert list(check_constants(Counterparts(ModelIndex(read_model(legal)), source))) == []
+    exchanged = ModelIndex(read_model(with_branches(*kernels[::-1])))
     assert {f.node for f in check_constants(Counterparts(exchanged, source))} == {"kernel"}
 
 
@@ -170,12 +171,12 @@ def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> No
     legal, report = legalize(source, backend, backend_options=options)
     assert report.verification is not None
     assert report.verification.findings == ()
-    original = OriginalIndex(read_model(source))
-    assert list(check_constants(Counterparts(OriginalIndex(read_model(legal)), original))) == []
-    assert list(check_constants(Counterparts(original, OriginalIndex(read_model(legal))))) == []
+    original = ModelIndex(read_model(source))
+    assert list(check_constants(Counterparts(ModelIndex(read_model(legal)), original))) == []
+    assert list(check_constants(Counterparts(original, ModelIndex(read_model(legal))))) == []
 
     def wrong(model: onnx.ModelProto) -> set[str]:
-        return {finding.rule for finding in check_constants(Counterparts(OriginalIndex(read_model(model)), original))}
+        return {finding.rule for finding in check_constants(Counterparts(ModelIndex(read_model(model)), original))}
 
     off = onnx.ModelProto.FromString(legal.SerializeToString())
     for tensor in off.graph.initializer:
@@ -190,7 +191,7 @@ def test_a_small_bias_of_a_quantized_convolution_is_compared(backend: str) -> No
         assert wrong(changed) == {"constant"}
     without = onnx.ModelProto.FromString(source.SerializeToString())
     del without.graph.node[0].input[8]
-    assert {f.rule for f in check_constants(Counterparts(original, OriginalIndex(read_model(without))))} == {"constant"}
+    assert {f.rule for f in check_constants(Counterparts(original, ModelIndex(read_model(without))))} == {"constant"}
 
 
 @pytest.mark.parametrize("owner", [True, False], ids=["the original has it", "neither has it"])

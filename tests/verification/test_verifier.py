@@ -73,8 +73,8 @@ def test_a_network_may_transpose_its_image_and_use_tokens_as_channels() -> None:
 @pytest.mark.parametrize(
     ("spoil", "rule"),
     [
-        (lambda m: node_of(m, "to_nhwc").attributes.add(ir.AttrInt64s("perm", [0, 3, 2, 1])), "axis-mismatch"),
-        (lambda m: node_of(m, "soft").attributes.add(ir.AttrInt64("axis", 2)), "axis-mismatch"),
+        (lambda m: node_of(m, "to_nhwc").attributes.add(ir.AttrInt64s("perm", [0, 3, 2, 1])), "layout-annotation"),
+        (lambda m: node_of(m, "soft").attributes.add(ir.AttrInt64("axis", 2)), "element-order"),
         (lambda m: node_of(m, "soft").attributes.add(ir.AttrInt64("axis", 2)), "numeric"),
         (lambda m: node_of(m, "pool").attributes.add(ir.AttrString("data_layout", "NCHW")), "function-body"),
         (lambda m: node_of(m, "conv").attributes.add(ir.AttrString("kernel_layout", "HWOI")), "function-body"),

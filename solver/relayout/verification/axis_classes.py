@@ -7,7 +7,7 @@ for an operator between that requires a layout, so any of them counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 
 import onnx_ir as ir
@@ -36,15 +36,12 @@ class _Places(dict[ir.Value, int]):
 class CommonNames:
     """The names of all axes of a model, computed on first use."""
 
-    def __init__(
-        self, index: ModelIndex, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
-    ) -> None:
-        """`beside_pieces`: names pass through a Reshape along the axes that it does not split or fuse. `given`: names
-        of values, independent of their operators; without them, operators on constants give no names, as a constant
-        follows the data that it meets."""
+    def __init__(self, index: ModelIndex, *, beside_pieces: bool = False) -> None:
+        """`beside_pieces`: names pass through a Reshape along the axes that it does not split or fuse.
+
+        Operators on constants give no names, as a constant follows the data that it meets."""
         self._index = index
-        self._given = given or {}
-        self._silent = index.ahead if given is None else frozenset()
+        self._silent = index.ahead
         self._beside_pieces = beside_pieces
         # Each place leads to another one that is the same axis, or to itself.
         self._same: list[int] = []
@@ -134,8 +131,6 @@ class CommonNames:
                 naming.append((node, kind))
         found: dict[int, frozenset[str]] = {}
         by_place: list[list[tuple[ir.Value, AxisNames]]] = []
-        for value, names in self._given.items():
-            self._enter(found, self._places[value], names)
         entered: set[tuple[int, AxisNames]] = set()
         for node, kind in naming:
             own = _named(node, kind)
@@ -148,7 +143,7 @@ class CommonNames:
                 if given not in entered:
                     entered.add(given)
                     self._enter(found, *given)
-        for own in by_place if not self._given else ():
+        for own in by_place:
             # The layout attribute of a position-wise node names only axes that have no other name.
             places = [self._places[value] + axis for value, names in own for axis in range(len(names))]
             if not any(self._first(place) in found for place in places):

@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
-from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.operator_facts import AxisNames, is_channels_only, parsed_layout, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, region_edges
@@ -44,23 +43,6 @@ def fed(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def input_places(model: ir.Model) -> dict[ir.Value, AxisNames]:
-    """Names for the axes of graph inputs that do not depend on the inputs' formats: `x.1` is axis 1 of the original's
-    x.
-
-    Axes of extent 1 have none, as they may be anywhere.
-    """
-    places: dict[ir.Value, AxisNames] = {}
-    for value in fed(model):
-        if value.shape is None:
-            continue
-        axes = (memory_format_of(value) or whole(range(len(value.shape)))).axes
-        if len(axes) == len(value.shape):
-            named_axes = zip(axes, value.shape, strict=True)
-            places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)
-    return places
-
-
 def derive(index: ModelIndex, written: Set[ir.Value]) -> Derivation:
     """Derive all names, from the layouts that graph inputs declare.
 
@@ -77,26 +59,16 @@ def derive(index: ModelIndex, written: Set[ir.Value]) -> Derivation:
     return Derivation(made, read)
 
 
-def names_by_places(index: ModelIndex, places: Mapping[ir.Value, AxisNames]) -> Mapping[ir.Value, AxisNames]:
-    """The names of each value's axes by its producer, from those of graph inputs (see `input_places`).
-
-    Only the graph is used: a node's layout attribute has no equal at its counterpart in another model.
-    """
-    made = dict(places)
-    _carry_forward(index.model.graph, (), made, _Rules(index, frozenset(), None))
-    return made
-
-
 class _Rules:
     """The rules of one derivation. `silent` nodes do not name axes; `written` are the values named by the layout
-    attribute of their node; None: layout attributes are not used.
+    attribute of their node.
 
     The names that a node gives its results are a function of its operator class, of the names of its operands, and of
     which results are `written`; those that it gives its operands, of the class and of the readings of its results. Both
     are computed once.
     """
 
-    def __init__(self, index: ModelIndex, silent: Set[ir.Node], written: Set[ir.Value] | None) -> None:
+    def __init__(self, index: ModelIndex, silent: Set[ir.Node], written: Set[ir.Value]) -> None:
         self.index, self.silent, self._written = index, silent, written
         self._forward: dict[object, tuple[AxisNames | None, ...]] = {}
         self._backward: dict[object, tuple[frozenset[AxisNames], ...]] = {}
@@ -158,9 +130,7 @@ class _Rules:
             return own if is_written and not any(carried) and None not in own else tuple(carried)
         if channels_only:
             # It reads the channels alone by name; the operand names the rest.
-            rest = own if self._written is not None else (None,) * rank
-            rest_names = (theirs or written for theirs, written in zip(carried, rest, strict=True))
-            return tuple(mine if mine == "C" else other for mine, other in zip(own, rest_names, strict=True))
+            return tuple([mine if mine == "C" else other or mine for mine, other in zip(own, carried, strict=True)])
         return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
 
 

@@ -16,7 +16,7 @@ from relayout.model.reading import Declared
 from relayout.ops.node_reader import extents_of
 from relayout.report.schema import Finding, Report
 from relayout.verification.axis_names import declared_layout
-from relayout.verification.counterparts import source_name
+from relayout.verification.counterparts import VIEWS, source_name
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of, whole
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
@@ -221,9 +221,12 @@ def _shown(shape: object) -> str:
     return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
 
 
-def check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each annotated result, in graphs inside nodes too, whose extents are not those of the source
-    of its name."""
+def check_inner_shapes(
+    model: ir.Model, original: ir.Model, constants: Set[ir.Value] | None = None
+) -> Iterator[Finding]:
+    """Yield a finding for each result, in graphs inside nodes too, whose extents are not those of the source of its
+    name in the annotated format. The `constants`, and without them all that is not annotated, are left out: a computed
+    constant has no annotation, in whatever format it is."""
     made = [value for node in walk(original.graph) for value in node.outputs]
     # Two branches may each have a value of one name.
     counts = Counter(value.name for value in made)
@@ -233,12 +236,16 @@ def check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]
         for value in node.outputs:
             source = sources.get(source_name(value))
             format_ = memory_format_of(value)
-            if source is None or format_ is None or value in outputs or _same_shape(value, source):
+            # A view is followed, whatever its name (see `relayout.verification.order`).
+            is_free = constants is None or value in constants or node.op_type in VIEWS
+            is_left_out = format_ is None and (is_free or (source is not None and memory_format_of(source) is not None))
+            if source is None or is_left_out or value in outputs or _same_shape(value, source):
                 continue
+            order = "no annotated order leads" if format_ is None else "the annotated order does not lead"
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
                 expected=_shown(_in_format(source, format_)),
                 found=_shown(value.shape),
-                message=f"the annotated order does not lead from the source's shape to the value's ({value.name})",
+                message=f"{order} from the source's shape to the value's ({value.name})",
             )

@@ -21,8 +21,8 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.axis_reads import flattens
 from relayout.verification.counterparts import COPY, Counterparts, moved_from
+from relayout.verification.numbered_axes import flattens
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order

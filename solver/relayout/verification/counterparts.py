@@ -11,14 +11,12 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.layout.metadata_keys import SOURCE_KEY, WRITTEN_FOR_KEY
 from relayout.model.io import Source, read_model
 from relayout.ops import graphs_of
 from relayout.ops.logical_node import node_name
-from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import input_places, names_by_places
 from relayout.verification.model_index import ModelIndex
-from relayout.verification.operator_facts import OURS, AxisNames, enter_backend_operators, perm_of
+from relayout.verification.operator_facts import OURS, enter_backend_operators, perm_of
 from relayout.verification.subgraph_values import walk
 
 COPY = re.compile(r"_laid(_\d+)?$")
@@ -26,24 +24,6 @@ COPY = re.compile(r"_laid(_\d+)?$")
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators whose result has the elements of their first operand."""
-
-
-class OriginalIndex(ModelIndex):
-    """The index of an original, with the names of its axes."""
-
-    @cached_property
-    def places(self) -> Mapping[ir.Value, AxisNames]:
-        """Names for the axes of graph inputs (see `input_places`), from which the others are derived."""
-        return input_places(self.model)
-
-    @cached_property
-    def made(self) -> Mapping[ir.Value, AxisNames]:
-        """The names of each value's axes by its producer."""
-        return names_by_places(self, self.places)
-
-    @cached_property
-    def common_names(self) -> CommonNames:
-        return CommonNames(self, beside_pieces=True, given=self.places)
 
 
 class Original:
@@ -54,13 +34,13 @@ class Original:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._index: OriginalIndex | None = None
+        self._index: ModelIndex | None = None
 
-    def index_for(self, backend: Backend) -> OriginalIndex:
+    def index_for(self, backend: Backend) -> ModelIndex:
         """The index of the original, in which a backend may state layouts of operators. Raises InputError."""
         if self._index is not None:
             return self._index
-        index = OriginalIndex(read_model(self.source))
+        index = ModelIndex(read_model(self.source))
         if not enter_backend_operators(index.nodes, backend):
             # The same for every backend.
             self._index = index
@@ -80,7 +60,7 @@ def first_result(node: ir.Node) -> str:
 class Counterparts:
     """A model beside its original: which of the original's graphs, nodes and values those of the model stand for."""
 
-    def __init__(self, model: ModelIndex, original: OriginalIndex) -> None:
+    def __init__(self, model: ModelIndex, original: ModelIndex) -> None:
         self.model, self.original = model, original
 
     @cached_property
@@ -111,7 +91,7 @@ class Counterparts:
         for node in self.model.nodes:
             name = node_name(node)
             other = theirs.get(name) if mine.get(name) is node else None
-            if other is None:
+            if other is None and WRITTEN_FOR_KEY not in node.metadata_props:
                 other = self._maker(node.graph and self.graphs.get(node.graph), first_result(node))
             if other is not None:
                 pairs[node] = other

@@ -16,16 +16,6 @@ _RESIZES = ("Resize", "Upsample")
 Extents = tuple[int | ir.SymbolicDim, ...]
 
 
-def placed_names(node: ir.Node, rank: int) -> AxisNames:
-    """The names of the data axes of an operator with attributes in ONNX's order of axes.
-
-    That order is N, C, then the spatial axes. A Resize of an image that changes the second axis and keeps the last one
-    has its channels last.
-    """
-    is_resize = node.op_type in _RESIZES and node.domain == "" and rank in (3, 4, 5)
-    return _names(_changes(node, rank)) if is_resize else standard_names(rank)
-
-
 def names_by_extents(node: ir.Node) -> AxisNames | None:
     """The names that a Resize gives the axes of its data, by those of the source that it resizes; None for any other
     operator, and where its result has no annotated order of whole axes.

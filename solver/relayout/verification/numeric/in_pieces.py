@@ -14,7 +14,7 @@ from itertools import chain, islice
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
-from relayout.verification.counterparts import Counterparts, OriginalIndex
+from relayout.verification.counterparts import Counterparts
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.baseline import Baseline, baseline_of, drawn_anew, first_line
 from relayout.verification.numeric.bodies import BodyOf
@@ -49,7 +49,7 @@ def compare_in_pieces(
     theirs_lack, mine_lacks = lacking(original), lacking(model)
     faults: list[str] = []
     for mine, theirs, sizes in _at_sizes(model, original, sampling.dims):
-        both = Counterparts(ModelIndex(mine), OriginalIndex(theirs))
+        both = Counterparts(ModelIndex(mine), ModelIndex(theirs))
         outcomes: _Outcomes = {}
         for piece in pieces(both, opaque, theirs_lack | mine_lacks):
             outcomes.setdefault(piece.value, []).append(_run(piece, mine, theirs, sampling, body_of, opaque))

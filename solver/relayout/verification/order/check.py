@@ -13,10 +13,11 @@ from math import prod
 import onnx_ir as ir
 
 from relayout.report.schema import Finding
-from relayout.verification.axis_reads import by_number, summed_axes
 from relayout.verification.counterparts import Counterparts
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.operator_facts import AxisNames, is_channels_only
+from relayout.verification.model_index import OperatorClass
+from relayout.verification.numbered_axes import by_number, summed_axes
+from relayout.verification.operator_facts import OURS, AxisNames, is_channels_only
 from relayout.verification.order.digits import (
     Digits,
     composed,
@@ -30,7 +31,9 @@ from relayout.verification.order.digits import (
     text_of,
 )
 from relayout.verification.order.elements import ModelElements, Operand, ReadElements, is_view
+from relayout.verification.order.number_vectors import check_axis_numbers
 from relayout.verification.requirements import node_label
+from relayout.verification.subgraph_values import region_edges
 
 # Attributes with an entry for each spatial axis, or two.
 _BY_AXIS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
@@ -55,11 +58,14 @@ def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[
             yield from _check_passed(node, other, known, operands)
             yield from _check_named(node, other, known, {each.place: each for each in operands})
             yield from _check_reduced(node, other, operands)
+            yield from _check_vectors(node, other, known)
+            yield from _check_unknown(node, other, known, operands)
+            yield from _check_edges(node, other, known)
 
 
 def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
     """Yield a finding where a view gives other elements than its result is annotated with."""
-    is_stated = memory_format_of(value) is not None or value.is_graph_output()
+    is_stated = memory_format_of(value) is not None or value in mine.outputs
     made, stated = mine[value], mine.stated(value) if is_stated else None
     if made is None or stated is None or made.root is not stated.root or made.dims == stated.dims:
         return
@@ -83,21 +89,87 @@ def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements, operands: 
     result, shape = made
     summed = _summed(node, other, operands)
     for operand in operands:
-        path = known.pairs.model.class_of(node).path(operand.place, 0)
-        sources = known.pairs.original.class_of(other).path(operand.place, 0)
-        if path is None or sources is None or len(path) != len(result) or len(sources) != len(shape):
+        path = _path(known.pairs.model.class_of(node), operand.place)
+        sources = _path(known.pairs.original.class_of(other), operand.place)
+        dims = None if path is None or sources is None else _passed(operand.wanted, result, shape, path, sources)
+        if dims is None or path is None:
             continue
-        axes = [None if axis is None else operand.wanted[axis] for axis in sources]
-        steps = row_major(shape)
-        passed = [(place, passed_on(dim, steps, axes)) for dim, place in zip(result, path, strict=True)]
-        dims = {place: dim for place, dim in passed if place is not None and dim is not None}
+        # Of an axis of which one element is left, any may be.
+        left = {place for place, dim in zip(path, result, strict=True) if not dim}
+        dims = {place: dim for place, dim in dims.items() if place not in left or not operand.read[place]}
         dims |= summed.get(operand.place, {})
         if operand.data is not None and len(dims) < len(operand.read):
             continue  # the data along one of its axes is no single vector
         places = sorted(dims)
         found, expected = [operand.read[place] for place in places], [dims[place] for place in places]
-        if not operand.has(found, expected):
+        # By names, an axis of extent 1 may be anywhere.
+        is_sized = operand.is_sized and known.pairs.model.class_of(node).path(operand.place, 0) is not None
+        if not operand.has(found, expected, is_sized=is_sized):
             yield _another_order(node, operand.place, expected, found)
+
+
+def _path(kind: OperatorClass, n: int) -> Sequence[int | None] | None:
+    """For each axis of the first result the axis of the operand that it is, by their names where the operator names
+    them; None where that is not known."""
+    path, facts, results = kind.path(n, 0), kind.facts, kind.results[0] if kind.results else None
+    names = kind.inputs[n] if facts is not None and n in facts.inputs and not facts.pooled else None
+    if path is not None or facts is None or names is None or results is None:
+        return path
+    # The channels of a product with a kernel are other ones.
+    passing = {name for name in names if name is not None and (facts.kernel is None or name.upper() != "C")}
+    return [names.index(name) if name in passing else None for name in results]
+
+
+def _passed(
+    wanted: Sequence[Digits],
+    result: Sequence[Digits],
+    shape: Sequence[int],
+    path: Sequence[int | None],
+    sources: Sequence[int | None],
+) -> dict[int, Digits] | None:
+    """The digits by dimension of what passes to a `result`, whose dimensions it is by `path`, where it is `wanted` in
+    the original and passes by `sources` to a value of this shape; None where the ranks do not fit."""
+    if len(path) != len(result) or len(sources) != len(shape):
+        return None
+    axes = [None if axis is None else wanted[axis] for axis in sources]
+    steps = row_major(shape)
+    passed = [(place, passed_on(dim, steps, axes)) for dim, place in zip(result, path, strict=True)]
+    return {place: dim for place, dim in passed if place is not None and dim is not None}
+
+
+def _check_edges(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield a finding for each value that another one stands for at the border of a graph inside the node, in another
+    order."""
+    edges = [*region_edges(node)] if node in known.pairs.model.nesting else []
+    others = [*region_edges(other)] if len(edges) else []
+    if len(edges) != len(others):
+        return
+    for (source, target, path), (theirs, aim, sources) in zip(edges, others, strict=True):
+        read, made, wanted, shape = (
+            known.mine[source],
+            known.mine[target],
+            known.theirs[theirs],
+            known.theirs.shape(aim),
+        )
+        if (
+            read is None
+            or made is None
+            or wanted is None
+            or shape is None
+            or made.root is not aim
+            or read.root is not wanted.root
+        ):
+            continue
+        dims = _passed(wanted.dims, made.dims, shape, path, sources) or {}
+        found, expected = [read.dims[place] for place in dims], [*dims.values()]
+        if [*map(extent_of, found)] == [*map(extent_of, expected)] and found != expected:
+            yield Finding(
+                rule="element-order",
+                node=node_label(node),
+                expected=text_of(expected),
+                found=text_of(found),
+                message=f"{source.name} has other elements along an axis than {target.name}, which stands for it",
+            )
 
 
 def _summed(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -> dict[int, dict[int, Digits]]:
@@ -242,6 +314,27 @@ def _check_reduced(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -
             expected = _as_set(operand.wanted[axis] for axis in there.axes)
             if not operand.has([found], [expected]):
                 yield _another_order(node, operand.place, [expected], [found])
+
+
+def _check_vectors(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield the findings on vectors with numbers of the axes of the result."""
+    result, shape = known.result(node, other) or ((), ())
+    axes = [normal([each]) for each in row_major(shape)]
+    if shape and all(each in axes for each in result):
+        yield from check_axis_numbers(node, other, [axes.index(each) for each in result])
+
+
+def _check_unknown(
+    node: ir.Node, other: ir.Node, known: ReadElements, operands: Iterable[Operand]
+) -> Iterator[Finding]:
+    """Yield a finding for each operand in another order of an operator whose effect on axes is not known."""
+    kind, results = known.pairs.model.class_of(node), range(len(node.outputs))
+    has_paths = any(kind.path(n, m) is not None for n in range(len(node.inputs)) for m in results)
+    if node.domain in ("", OURS) or kind.facts is not None or has_paths or by_number(node) is not None:
+        return
+    for operand in operands:
+        if not operand.has(operand.read, operand.wanted):
+            yield _another_order(node, operand.place, operand.wanted, operand.read)
 
 
 def _as_set(dims: Iterable[Digits]) -> Digits:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from relayout.layout.relaid_constant import Step, transform_of
 from relayout.model.dims.forced_dims import sizes_of_all_runs
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops.node_reader import constant_tensor
@@ -34,9 +35,16 @@ from relayout.verification.relaid_data import bits_of
 # Sizes for open dims: no two alike, with many divisors, for formulas divide them.
 _PRIMES = tuple(n for n in range(7, 360) if all(n % divisor for divisor in range(2, min(n, 20))))
 _DIVISORS = 240
+_FIRST_OWN = 1009
 
 # Operators whose results are floats, and jump.
 _STEPPED = frozenset({"Ceil", "Floor", "Mod", "Round", "Sign"})
+
+# The parts of an image, its axes cut into blocks, in the order that they have in the result.
+_BLOCKS = {
+    "DepthToSpace": {"DCR": (0, 3, 4, 1, 5, 2), "CRD": (0, 1, 4, 2, 5, 3)},
+    "SpaceToDepth": {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)},
+}
 
 # Constants of more elements are not computed.
 _MOST_COMPUTED = 1 << 24
@@ -51,19 +59,21 @@ class Elements(NamedTuple):
 
 class Operand(NamedTuple):
     """An operand of a node and that of its counterpart: the elements of both at one root, or, of constants, each at a
-    root of its own, whose data is beside them, and `is_rounded` where both models compute it."""
+    root of its own, whose data is beside them, and `is_rounded` where both models compute it. `is_sized`: both models
+    know all extents."""
 
     place: int
     read: tuple[Digits, ...]
     wanted: tuple[Digits, ...]
     data: tuple[Array, Array] | None = None
     is_rounded: bool = False
+    is_sized: bool = False
 
-    def has(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
-        """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or
-        other extents: an extent that is open in one of the models may be known in the other."""
+    def has(self, found: Sequence[Digits], expected: Sequence[Digits], *, is_sized: bool = False) -> bool:
+        """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or,
+        unless `is_sized`, other extents: an extent that is open in one of the models may be known in the other."""
         if [*map(extent_of, found)] != [*map(extent_of, expected)]:
-            return True
+            return not is_sized
         if self.data is None:
             return tuple(found) == tuple(expected)
         # The bits of a complex number are two integers, not an element each.
@@ -94,7 +104,9 @@ class ReadElements:
             if value is None or wanted is None:
                 continue
             read = self.mine[value]
-            placed = Operand(n, read.dims, wanted.dims) if read is not None and read.root is wanted.root else None
+            placed = None
+            if read is not None and read.root is wanted.root:
+                placed = Operand(n, read.dims, wanted.dims, is_sized=_is_sized(value) and _is_sized(source))
             if value in self.pairs.constants:
                 read = self._constants[value]
                 if all(each is not None and _is_filled(each.root) for each in (read, wanted)):
@@ -133,6 +145,7 @@ class OriginalElements(dict[ir.Value, Elements | None]):
 
     def __init__(self, sizes: Mapping[str, int], opaque: Set[ir.Value]) -> None:
         self._sizes, self._opaque = sizes, opaque
+        self._own_sizes: dict[object, int] = {}
 
     def __missing__(self, value: ir.Value) -> Elements | None:
         path = []
@@ -151,22 +164,48 @@ class OriginalElements(dict[ir.Value, Elements | None]):
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """The shape at the sizes; None where it, or the order of elements in it, is not known."""
+        extents = self._extents(value)
+        if extents is None:
+            return None
+        return tuple([self._own_size(value, axis) if each is None else each for axis, each in enumerate(extents)])
+
+    def _extents(self, value: ir.Value) -> list[int | None] | None:
+        """The extents at the sizes, None for one that they do not tell."""
+        if value.shape is None or value in self._opaque:
+            return None
         extents = [
             each if isinstance(each, int) else formula_size(str(each), self._sizes) if each.value else None
-            for each in value.shape or ()
+            for each in value.shape
         ]
         # An empty value has no elements to compare.
-        is_unknown = value.shape is None or value in self._opaque or any(not each or each < 0 for each in extents)
-        return None if is_unknown else tuple(map(int, extents))  # type: ignore[arg-type]
+        return None if any(each is not None and each <= 0 for each in extents) else extents
+
+    def _own_size(self, value: ir.Value, axis: int) -> int:
+        """A size of its own for an extent that nothing tells, the same for all that have its name."""
+        extent = value.shape[axis] if value.shape is not None else None
+        name = str(extent) if isinstance(extent, ir.SymbolicDim) and extent.value else None
+        key = name if name is not None else (value, axis)
+        return self._own_sizes.setdefault(key, _DIVISORS * (_FIRST_OWN + 2 * len(self._own_sizes)))
 
     def _view(self, value: ir.Value, found: Elements) -> Elements | None:
-        node, shape = value.producer(), self.shape(value)
-        if node is None or shape is None:
+        node, extents = value.producer(), self._extents(value)
+        if node is None or extents is None:
             return None
         if node.op_type == "Transpose":
-            perm = perm_of(node, len(shape))
-            return found._replace(dims=tuple([found.dims[axis] for axis in perm])) if len(perm) == len(shape) else None
-        dims = grouped([*chain.from_iterable(found.dims)], shape)
+            perm = perm_of(node, len(extents))
+            return (
+                found._replace(dims=tuple([found.dims[axis] for axis in perm])) if len(perm) == len(extents) else None
+            )
+        if node.op_type in _BLOCKS:
+            dims = _of_blocks(node, found.dims)
+            return None if dims is None else found._replace(dims=dims)
+        digits = [*chain.from_iterable(found.dims)]
+        if extents.count(None) == 1:
+            rest = prod(digit.extent for digit in digits) // prod(filter(None, extents))
+            extents[extents.index(None)] = rest
+        if None in extents or 0 in extents:
+            return None
+        dims = grouped(digits, [*filter(None, extents)])
         return None if dims is None else found._replace(dims=dims)
 
 
@@ -178,23 +217,55 @@ class ModelElements(OriginalElements):
     ) -> None:
         super().__init__(sizes, opaque)
         self.theirs, self._pairs = theirs, pairs
+        self.outputs = frozenset(pairs.model.model.graph.outputs)
+        """The values whose order a caller expects; a branch may have its output in any."""
 
     def at_root(self, value: ir.Value) -> Elements | None:
-        found, shape = self.stated(value), self.shape(value)
-        return found if found is not None and shape == tuple(map(extent_of, found.dims)) else None
+        found, extents = self.stated(value), self._extents(value)
+        if found is None or extents is None or len(extents) != len(found.dims):
+            return None
+        known = zip(extents, found.dims, strict=True)
+        return found if all(extent in (None, extent_of(dim)) for extent, dim in known) else None
 
     def stated(self, value: ir.Value) -> Elements | None:
         """The elements of a value by its annotation, which its shape may not fit; None where they are not known."""
         graph = self._pairs.graphs.get(value.graph) if value.graph is not None else None
         scope = self._pairs.scopes[graph] if graph is not None else {}
-        source = counterpart(value, scope) or scope.get(COPY.sub("", source_name(value)))
-        shape, elements = (self.theirs.shape(source), self.theirs[source]) if source is not None else (None, None)
-        if source is None or shape is None or elements is None:
+        source = counterpart(value, scope)
+        is_copy = source is None
+        source = source or scope.get(COPY.sub("", source_name(value)))
+        elements = self.theirs[source] if source is not None else None
+        if source is None or elements is None:
             return None
-        format_ = _counted_in(source, memory_format_of(value) or whole(range(len(shape))))
+        shape = tuple(map(extent_of, elements.dims))
+        format_ = memory_format_of(value)
+        if format_ is None and value in self._pairs.constants:
+            # A constant notes steps, and one that is computed in another order, under a name of its own, notes nothing.
+            steps = None if is_copy and value.const_value is None else _steps(value, source)
+            dims = None if steps is None else _after(steps, elements.dims)
+            return None if dims is None else elements._replace(dims=dims)
+        format_ = _counted_in(source, format_ or whole(range(len(shape))))
         dims = None if format_ is None else _in_format(format_, shape)
         found = None if dims is None else composed(dims, elements.dims)
         return None if found is None else Elements(elements.root, found)
+
+
+def _steps(value: ir.Value, source: ir.Value) -> Sequence[Step] | None:
+    """The steps from one constant to another; None where they are not known."""
+    steps, earlier = transform_of(value.const_value), transform_of(source.const_value)
+    return steps[len(earlier) :] if steps[: len(earlier)] == earlier else None
+
+
+def _after(steps: Iterable[Step], dims: tuple[Digits, ...]) -> tuple[Digits, ...] | None:
+    """The digits of a constant after steps; None where they fill up or crop."""
+    for step in steps:
+        if step["op"] == "transpose":
+            dims = tuple([dims[axis] for axis in step["perm"]])
+        elif step["op"] == "reshape" and (pieces := grouped([*chain.from_iterable(dims)], step["shape"])) is not None:
+            dims = pieces
+        else:
+            return None
+    return dims
 
 
 def are_close(found: Array, expected: Array) -> bool:
@@ -226,7 +297,29 @@ def _has_steps(node: ir.Node) -> bool:
 
 
 def is_view(node: ir.Node) -> bool:
-    return node.op_type in VIEWS and node.domain == ""
+    """Whether the result has the elements of the first operand, in another order or shape."""
+    return (node.op_type in VIEWS or node.op_type in _BLOCKS) and node.domain == ""
+
+
+def _of_blocks(node: ir.Node, dims: Sequence[Digits]) -> tuple[Digits, ...] | None:
+    """The digits of an image behind a SpaceToDepth or DepthToSpace; None where the blocks do not divide it."""
+    size, mode = node.attributes.get_int("blocksize", 0), node.attributes.get_string("mode", "DCR")
+    perm = _BLOCKS[node.op_type].get(str(mode))
+    if not size or perm is None or len(dims) != 4:
+        return None
+    batch, channels, rows, columns = map(extent_of, dims)
+    if node.op_type == "SpaceToDepth":
+        shape, counts = (batch, channels, rows // size, size, columns // size, size), (1, 3, 1, 1)
+    else:
+        parts = (size, size, channels // size**2) if mode == "DCR" else (channels // size**2, size, size)
+        shape, counts = (batch, *parts, rows, columns), (1, 1, 2, 2)
+    pieces = grouped([*chain.from_iterable(dims)], shape)
+    moved = iter([pieces[place] for place in perm] if pieces is not None else ())
+    return pieces and tuple([normal(chain.from_iterable(islice(moved, count))) for count in counts])
+
+
+def _is_sized(value: ir.Value | None) -> bool:
+    return value is not None and value.shape is not None and value.shape.is_static()
 
 
 def _is_filled(value: ir.Value) -> bool:
