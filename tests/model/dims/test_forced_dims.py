@@ -156,6 +156,14 @@ def test_an_output_asks_for_the_extents_that_it_declares(operator: str) -> None:
     assert fitting_sizes(read_model(parsed(text)), {"n": 1}) == {"w": 100}
 
 
+def test_a_number_that_a_transpose_declares_for_a_formula_is_no_size_that_fits() -> None:
+    """An exporter may declare the extents of its example there, and the legal model may lack the Transpose."""
+    text = """g (float[1,4,h,w] x) => (float[1,4] y) <float[8,8,1,4] b> {
+        a = MaxPool <kernel_shape = [2,2], strides = [2,2]> (x)
+        b = Transpose <perm = [2,3,0,1]> (a)  y = ReduceMean <axes = [0,1], keepdims = 0> (b) }"""
+    assert fitting_sizes(read_model(parsed(text)), {}) == {}
+
+
 @pytest.mark.parametrize("inputs", ["1,3,h,w", "n,3,h,w", "n,3,h,h"])
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc", "xla-cpu"])
 def test_patches_of_an_open_image_are_as_many_as_a_reshape_says(backend: str, inputs: str) -> None:

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from relayout.layout.terms import GENERATED, NAME, Term, extent_term, product, term_of
+from relayout.layout.terms import GENERATED, NAME, Term, extent_term, is_name, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
 from relayout.ops import all_nodes, extents_of, graphs_of
@@ -269,6 +269,9 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = Fa
             # An extent of 1 may come and go beside other open ones: what reads the input leaves it open.
             if not (made.shape.is_static() or node.op_type == "Transpose" or of_operands):
                 found = [(dim, size) for dim, size in found if size != 1]
+            # A number in place of a formula is only declared, and the legal model may lack the Transpose.
+            if node.op_type == "Transpose":
+                found = [(dim, size) for dim, size in found if _has_names_alone(dim)]
         elif node.op_type in _ELEMENTWISE:
             found = _by_axis(node, made.shape, of_operands)
         elif node.op_type in _BY_BATCH and read.shape and made.shape:
@@ -283,6 +286,10 @@ def _asked(model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = Fa
         for dim, size in found:
             if not isinstance(dim, int) and dim.value and isinstance(size, int):
                 yield from _solved(dim.value, size)
+
+
+def _has_names_alone(dim: ir.SymbolicDim | int) -> bool:
+    return isinstance(dim, int) or dim.value is None or all(map(is_name, term_of(dim.value).names))
 
 
 def _solved(dim: str, size: int) -> Iterator[Asked]:
