@@ -135,6 +135,16 @@ def test_an_order_of_open_strides_is_told_by_the_shape(backend: str) -> None:
         assert_close(run(net.model(), {"x": x}), run(legal, {"x": x}))
 
 
+@pytest.mark.parametrize("backend", ["canonical", "nhwc", "onnx"])
+def test_rows_of_a_gemm_are_exchanged_at_no_open_stride(backend: str) -> None:
+    """torch.onnx writes so the last layer of an attention whose texts come first: the rows are texts and places."""
+    model = parse("""g (float[n,2,6,4] x, float[n,6,8] r, float[8,8] w) => (float[n,6,8] y)
+        <int64[2] rows = {-1,8}, int64[3] texts = {6,-1,8}> {
+            p = Transpose <perm = [2,0,1,3]> (x)  q = Reshape (p, rows)  g = Gemm (q, w)
+            s = Reshape (g, texts)  t = Transpose <perm = [1,0,2]> (s)  y = Add (r, t) }""")
+    checked(model, backend)
+
+
 @pytest.mark.parametrize("backend", ["nhwc", "onnx", "xla-cpu"])
 def test_windows_of_a_convolved_image_are_quotients_of_formulas(backend: str) -> None:
     """The rows behind a stride are `(h - 1)//2 + 1`. Reshapes with -1 for the batch show that the windows are all."""

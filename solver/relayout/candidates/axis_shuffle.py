@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port, in_source
 from relayout.candidates.backend_requirements import Requirement
-from relayout.layout.conversion import Dims
+from relayout.layout.conversion import Dims, is_untold
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, is_padded, is_whole
 from relayout.ops import Free, Shared, extents_of
 
@@ -69,8 +69,8 @@ class AxisShuffle(Struct, frozen=True, eq=False):
     def _shuffled(
         self, port: Port, own: MemoryFormat, lowering: FixedLowering, *, is_ordered: bool
     ) -> FixedLowering | None:
-        """The form with the factors of `own` in each dimension; None where these are its own, and, if `is_ordered`,
-        where the axes of `own` stand in another order."""
+        """The form with the factors of `own` in each dimension; None where these are its own, where the model would not
+        tell the order, and, if `is_ordered`, where the axes of `own` stand in another one."""
         dims_of_port = _dims(port, lowering)
         if any(len({a.axis for a in group}) != 1 for group in dims_of_port):
             return None
@@ -91,7 +91,9 @@ class AxisShuffle(Struct, frozen=True, eq=False):
                 if sum(group[0].axis == member[2] for group in dims) != 1:
                     return None  # a layout that is required tiles it
                 dims_side[member[1]] = _replaced(dims, member[2], factors)
-        return FixedLowering(tuple(inputs), tuple(outputs), lowering.pick, lowering.rewrite)
+        shuffled = FixedLowering(tuple(inputs), tuple(outputs), lowering.pick, lowering.rewrite)
+        is_told = all(not is_untold(_dims(each, shuffled), each.operand.view.extents) for each in self.node.ports)
+        return shuffled if is_told else None
 
 
 def axis_shuffle(

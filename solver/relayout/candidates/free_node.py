@@ -18,7 +18,7 @@ from relayout.candidates.fixed_node import of_ports, port_axis_names
 from relayout.candidates.iteration_space import indexing_maps, unit_axis_insertions
 from relayout.candidates.tensors import Operand
 from relayout.layout.binding import bind, names_for
-from relayout.layout.conversion import Dims, dims_shape, flat, one_each
+from relayout.layout.conversion import Dims, dims_shape, flat, is_untold, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, MemoryFormat, has_open_stride, normal_form, order_of
 from relayout.ops import Axes, Decomposition, Free, Traffic, extents_of
@@ -91,15 +91,13 @@ class FreeNode:
 
     def _allows_open_strides(self, lowering: FreeLowering) -> bool:
         """Whether the legal model tells in which order each operand lies, and no constant is cut at an open stride: its
-        extents are numbers. At open strides no annotation tells it, so that a value of the source's shape counts as one
-        in the source's order."""
+        extents are numbers."""
         open_axes = {atom.axis for atom in flat(lowering.dims) if has_open_stride(atom)}
         if not open_axes:
             return True
         for port in self._choice.ports:
             own = tuple([group for group in lowering.operand_dims(port, self._rule) if group is not None])
-            extents = port.operand.view.extents
-            if any(map(has_open_stride, flat(own))) and dims_shape(own, extents) == extents:
+            if is_untold(own, port.operand.view.extents):
                 return False
         data = {port.index for port in self._choice.ports if not port.is_result}
         constants = [axes for index, axes in enumerate(self._rule.inputs) if index not in data and axes is not None]

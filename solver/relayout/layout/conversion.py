@@ -23,6 +23,7 @@ from relayout.layout.memory_format import (
     MemoryFormat,
     atom_extent,
     boxes_of,
+    has_open_stride,
     is_padded,
     normal_form,
     source_order,
@@ -70,6 +71,18 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
         else:
             shape.append(parts[0] if len(parts) == 1 else _product_of_symbols(parts))
     return tuple(shape)
+
+
+def is_untold(dims: Dims, extents: tuple[Extent, ...]) -> bool:
+    """Whether the legal model does not tell in which order a tensor lies: no annotation has open strides, so that a
+    value of the source's shape counts as one in the source's order.
+
+    >>> from relayout.layout.strides import stride_of
+    >>> inner, outer = Atom(0, 1, stride_of("n")), Atom(0, stride_of("n"))
+    >>> is_untold(((inner, outer),), ("64*n",)), is_untold(((inner,), (outer,)), ("64*n",))
+    (True, False)
+    """
+    return any(map(has_open_stride, flat(dims))) and dims_shape(dims, extents) == extents
 
 
 def _product_of_symbols(parts: Sequence[Extent]) -> str | None:
