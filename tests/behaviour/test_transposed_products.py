@@ -227,3 +227,22 @@ def test_a_gemm_of_which_layouts_are_required_keeps_its_operands_in_their_places
     net.output(net.transpose(net.node("Gemm", net.input("y", (7, 5)), net.weight(5, 9)), 1, 0))
     legal, _ = checked(net.model(), OrderedGemm())
     assert operators(legal) == ["Gemm", "Transpose"]
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_rows_of_a_product_in_a_batch_are_in_any_order(opset: int) -> None:
+    """Channels that a GroupNormalization has by groups, with the groups last, are the rows of an attention over pixels,
+    whose result is added to them."""
+    net = Net(opset)
+    image = net.conv(net.input("x", (1, 3, 6, 8)), 3, 32)
+    groups = net.node("Reshape", image, net.constant([0, 8, -1]))
+    groups = net.node("InstanceNormalization", groups, net.weight(8), net.weight(8))
+    value = net.node("Reshape", groups, net.constant([0, 32, 6, 8]))
+    keys = net.node("Reshape", net.conv(value, 32, 8, 1), net.constant([0, 8, -1]))
+    pixels = net.node("Softmax", net.node("MatMul", net.transpose(keys, 0, 2, 1), keys))
+    read = net.node("MatMul", net.node("Reshape", net.conv(value, 32, 32, 1), net.constant([0, 32, -1])), pixels)
+    total = net.node("Add", net.node("Reshape", read, net.constant([0, 32, 6, 8])), image)
+    net.output(net.conv(total, 32, 4))
+    legal, report = checked(net.model(), "nhwc")
+    assert report.after.transposes == 3  # image, keys and result
+    assert legalize(legal, "nhwc")[1].cost == report.cost

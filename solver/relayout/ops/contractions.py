@@ -55,7 +55,8 @@ def quantised_matmul(node: Reading) -> Free:
 
 def product_rule(node: Reading, right: int) -> Free:
     """The product of inputs 0 and `right`. Batch axes are permuted alike, the last two stay. If the right operand is a
-    matrix, every axis of the left but the last is a row axis, and row axes are in any order."""
+    matrix, every axis of the left but the last is a row axis, and row axes are in any order. Else the rows of each
+    matrix are in one axis, in any order."""
     a, b = node.extents(0), node.extents(right)
     if len(a) < 2 or len(b) < 2:
         raise NoRuleError
@@ -85,7 +86,7 @@ def product_rule(node: Reading, right: int) -> Free:
         allows=product.is_plain,
         broadcasts=batch,
         tileable=batch if batched else tuple(range(rows)),
-        permutable_within=(contracted, column),
+        permutable_within=(rows - 1, contracted, column) if batched else (contracted, column),
         insertion_rule=_TransposedInsertion(contracted, column),
         suggested=lambda order: chain.from_iterable(proposed(order) for proposed in proposals),
         decompositions=tuple(decompositions),
