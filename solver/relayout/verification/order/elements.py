@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.relaid_constant import Step, transform_of
+from relayout.layout.relaid_constant import Step, noted_transform, transform_of
 from relayout.model.dims.forced_dims import sizes_of_all_runs
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops.node_reader import constant_tensor
@@ -252,7 +252,7 @@ class ModelElements(OriginalElements):
 
 def _steps(value: ir.Value, source: ir.Value) -> Sequence[Step] | None:
     """The steps from one constant to another; None where they are not known."""
-    steps, earlier = transform_of(value.const_value), transform_of(source.const_value)
+    steps, earlier = (noted_transform(each) or transform_of(each.const_value) for each in (value, source))
     return steps[len(earlier) :] if steps[: len(earlier)] == earlier else None
 
 
