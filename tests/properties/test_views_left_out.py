@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import islice
 
 import onnx
 import onnx_ir as ir
@@ -15,33 +17,43 @@ from relayout.verification import verify
 
 VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FIRST_SEED, WRONG = 510_000, 60
+MOST = 3
+"""At most so many wrong models are made of a legal one. Four legal models in five have no view to leave out, and of
+graphs without a Transpose nearly all."""
 
 
-def without_views(model: onnx.ModelProto, draw: random.Random) -> onnx.ModelProto | None:
-    """The model where some readers read a value before a Transpose that keeps its shape, or before more views, or where
-    a Transpose exchanges two axes of one extent; None where no reader or Transpose is of this kind."""
+def without_views(model: onnx.ModelProto, draw: random.Random) -> Iterator[onnx.ModelProto]:
+    """The model, once for each view of this kind, where some readers read a value before a Transpose that keeps its
+    shape, or before more views, or where a Transpose exchanges two axes of one extent."""
+    places = [n for n, node in enumerate(model.graph.node) if node.op_type in VIEWS and node.domain == ""]
+    draw.shuffle(places)
     found = ir.from_proto(model)
-    nodes = [node for node in found.graph if node.op_type in VIEWS and node.domain == ""]
-    draw.shuffle(nodes)
-    for node in nodes:
-        result, source = node.outputs[0], node.outputs[0]
-        has_moved = False
-        while (maker := source.producer()) is not None and maker.op_type in VIEWS and maker.inputs[0] is not None:
-            has_moved = has_moved or maker.op_type == "Transpose"
-            source = maker.inputs[0]
-            is_alike = source.shape is not None and source.shape == result.shape and source.type == result.type
-            if has_moved and is_alike and not result.is_graph_output():
-                for use in tuple(result.uses()):
-                    use.node.replace_input_with(use.idx, source)
-                return ir.to_proto(found)
-        perm = [*node.attributes["perm"].as_ints()] if "perm" in node.attributes else []
-        if len(perm) > 1 and result.shape is not None:
-            i, j = draw.sample(range(len(perm)), 2)
-            if result.shape[i] == result.shape[j] != 1:
-                perm[i], perm[j] = perm[j], perm[i]
-                node.attributes["perm"] = ir.AttrInt64s("perm", perm)
-                return ir.to_proto(found)
-    return None
+    for place in places:
+        if is_changed(found.graph[place], draw):
+            yield ir.to_proto(found)
+            found = ir.from_proto(model)
+
+
+def is_changed(node: ir.Node, draw: random.Random) -> bool:
+    """Whether the view could be left out or turned, which is done."""
+    result, source = node.outputs[0], node.outputs[0]
+    has_moved = False
+    while (maker := source.producer()) is not None and maker.op_type in VIEWS and maker.inputs[0] is not None:
+        has_moved = has_moved or maker.op_type == "Transpose"
+        source = maker.inputs[0]
+        is_alike = source.shape is not None and source.shape == result.shape and source.type == result.type
+        if has_moved and is_alike and not result.is_graph_output():
+            for use in tuple(result.uses()):
+                use.node.replace_input_with(use.idx, source)
+            return True
+    perm = [*node.attributes["perm"].as_ints()] if "perm" in node.attributes else []
+    if len(perm) > 1 and result.shape is not None:
+        i, j = draw.sample(range(len(perm)), 2)
+        if result.shape[i] == result.shape[j] != 1:
+            perm[i], perm[j] = perm[j], perm[i]
+            node.attributes["perm"] = ir.AttrInt64s("perm", perm)
+            return True
+    return False
 
 
 def test_wrong_views_are_found_without_a_run() -> None:
@@ -52,11 +64,13 @@ def test_wrong_views_are_found_without_a_run() -> None:
         draw = random.Random(seed)
         try:
             original = draw_graph(seed).model
+            if all(node.op_type != "Transpose" for node in original.graph.node):
+                continue
             backend = draw.choice(["onnx", "nhwc", "x86-nchwc", "tpu"])
-            model = without_views(legalize(original, backend, verify=False)[0], draw)
+            legal, _ = legalize(original, backend, verify=False)
         except (Rejected, RelayoutError):
             continue
-        if model is not None and differs(model, original):
+        for model in islice((each for each in without_views(legal, draw) if differs(each, original)), MOST):
             wrong += 1
             passed += [seed] * verify(model, backend, against=original, run=False).passed
     assert len(passed) <= WRONG // 10, passed
