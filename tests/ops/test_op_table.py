@@ -128,11 +128,14 @@ def test_a_row_computes_the_same_in_every_order(example: Example) -> None:
         model = wrapped(example, perm)
         legal, report = legalize(model)
         assert report.status == "optimal"
+        assert report.verification is not None
+        assert report.verification.passed
         assert report.after.bytes <= report.before.bytes
         assert_same_numbers(model, legal, feeds_of(example, perm))
         fewest.append(report.after.transposes if perm != every[0] else 1)
     if example.moves:
-        rest = (legalize(wrapped(example, perm))[1].after.transposes for perm in every if perm not in sampled)
+        others = (wrapped(example, perm) for perm in every if perm not in sampled)
+        rest = (legalize(model, verify=False)[1].after.transposes for model in others)
         assert min(fewest) == 0 or 0 in rest
 
 

@@ -213,7 +213,7 @@ def _shapes(read: ir.Model) -> list[ir.Shape | None]:
 def _idempotence(case: _Case) -> list[Failure]:
     report = case.report
     try:
-        twice, second = legalize(case.legal, case.settings.loaded(), objective=case.settings.objective)
+        twice, second = legalize(case.legal, case.settings.loaded(), objective=case.settings.objective, verify=False)
     except Exception as error:
         return [_crash("again", error)]
     # The cost of a decomposition does not recur: its parts have none.
@@ -236,7 +236,7 @@ def _second_backend(case: _Case) -> list[Failure]:
     """Legalize the legal model for a second backend; the numbers must stay the same."""
     first, second = case.settings.backend, case.settings.second
     try:
-        moved, _ = legalize(case.legal, case.settings.loaded(second))
+        moved, _ = legalize(case.legal, case.settings.loaded(second), verify=False)
     except InfeasibleError as error:
         return [Failure("infeasible, elsewhere", str(error))] if second in _ALWAYS_FEASIBLE else []
     except BackendError as error:
@@ -268,7 +268,8 @@ def _verified(case: _Case, *, numeric: bool) -> list[Failure]:
 
 def _other_engine(case: _Case) -> list[Failure]:
     try:
-        _, other = legalize(case.graph.model, case.settings.loaded(), engine="cp-sat", time_limit=20, **case.options)
+        options = {**case.options, "engine": "cp-sat", "time_limit": 20, "verify": False}
+        _, other = legalize(case.graph.model, case.settings.loaded(), **options)
     except OutOfTimeError:
         return []
     except Exception as error:
