@@ -54,10 +54,10 @@ def fed(report: Report, array: np.ndarray) -> np.ndarray:
 # The document's example: images [2,230,230,3] and a kernel [7,7,3,64], strides 2
 
 
-def example(*, batch: int = 2) -> Net:
+def example(*, batch: int = 2, size: int = 230) -> Net:
     """As TensorFlow's models are exported: images channels last, transposed for the convolution, and back."""
     net = Net()
-    images = net.transpose(net.input("images", (batch, 230, 230, 3)), *TO_NCHW)
+    images = net.transpose(net.input("images", (batch, size, size, 3)), *TO_NCHW)
     value = net.node("Conv", images, net.weight(64, 3, 7, 7), strides=[2, 2])
     net.output(net.transpose(value, *TO_NHWC))
     return net
@@ -122,7 +122,7 @@ def test_the_input_may_be_fed_in_named_blocks() -> None:
     ("why", "net", "backend"),
     [
         ("a flag disables it", example(), Tpu(space_to_depth=False)),
-        ("the batch is large", example(batch=9), Tpu),
+        ("the batch is large", example(batch=9, size=30), Tpu),
     ],
 )
 def test_if_disabled_or_for_large_batches_the_convolution_is_unchanged(why: str, net: Net, backend: object) -> None:
