@@ -162,9 +162,12 @@ def _in_slices_of(a: Array, b: Array, noisy: Array | None, narrow: float) -> flo
     if a.dtype != b.dtype or a.ndim < 2 or a.size == 0 or a.dtype.kind == "c" or _is_exact(a):
         return 0.0
     wide = a.astype(np.float64)
-    apart, scale, noise = _gap(wide, b), np.nan_to_num(np.abs(wide), posinf=0.0), _gap(wide, noisy)
+    apart = _gap(wide, b)
+    if not apart.any():
+        return 0.0
+    scale, noise = np.nan_to_num(np.abs(wide), posinf=0.0), _gap(wide, noisy)
     worst, gross = 0.0, max(GROSS, 2 * _tolerance(a, False, narrow))
-    for axis in range(a.ndim) if apart.any() else ():
+    for axis in range(a.ndim):
         rest = tuple(each for each in range(a.ndim) if each != axis)
         sizes, gaps = scale.max(axis=rest), apart.max(axis=rest)
         tells = (np.count_nonzero(scale, axis=rest) >= _FEW) & (sizes > _SMALL * scale.max())
