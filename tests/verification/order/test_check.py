@@ -6,10 +6,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from random_patterns import draw_graph
 
 from relayout import legalize
+from relayout.model.io import read_model
 from relayout.report.schema import Verification
 from relayout.verification import verify
+from relayout.verification.order.digits import elements_at
+from relayout.verification.order.elements import OriginalElements
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 # Rows of an image in another order: 2 x 4 of them become 4 x 2.
@@ -226,3 +231,37 @@ def test_dequantized_weights_are_compared_in_all_opsets(opset: int) -> None:
     assert np.array_equal(numpy_helper.to_array(weight), turned)
     weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
     assert rules(unrun(legal, original)) == {"element-order"}
+
+
+@pytest.mark.parametrize(("seed", "backend"), [(75300122, "nhwc"), (75300151, "onnx"), (76720090, "onnx")])
+def test_a_constant_that_is_computed_in_another_order_states_none(seed: int, backend: str) -> None:
+    """As an operand, and as the output of a branch, computed when the model runs or before."""
+    original = draw_graph(seed).model
+    legal, _ = legalize(original, backend)
+    assert unrun(legal, original, backend).passed
+
+
+@pytest.mark.parametrize(
+    ("operator", "mode"), [("SpaceToDepth", "DCR"), ("DepthToSpace", "DCR"), ("DepthToSpace", "CRD")]
+)
+def test_blocks_of_an_image_are_followed_as_onnx_moves_them(operator: str, mode: str) -> None:
+    attributes = "blocksize = 2" + (f', mode = "{mode}"' if operator == "DepthToSpace" else "")
+    model = parsed(HEAD + f"net (float[2,12,4,6] x) => (y) {{ y = {operator} <{attributes}> (x) }}")
+    data = np.arange(2 * 12 * 4 * 6, dtype=np.float32).reshape(2, 12, 4, 6)
+    (result,) = ReferenceEvaluator(model).run(None, {"x": data})
+    found = OriginalElements({}, set())[read_model(model).graph.outputs[0]]
+    assert found is not None
+    assert found.root.name == "x"
+    assert np.array_equal(elements_at(data, found.dims), result)
+
+
+def test_an_operator_of_unknown_effect_reads_its_operand_as_in_the_original() -> None:
+    text = (
+        HEAD.replace("18]", '18, "acme" : 1]')
+        + """net (float[4,4] x) => (float[4,4] y) {
+        a = Relu (x)  t = Transpose <perm = [1,0]> (a)  y = acme.Odd (READ) }"""
+    )
+    original = parsed(text.replace("READ", "t"))
+    wrong = unrun(parsed(text.replace("READ", "a")), original)
+    assert "element-order" in {finding.rule for finding in wrong.findings}
+    assert "element-order" not in {finding.rule for finding in unrun(original, original).findings}
