@@ -221,12 +221,20 @@ def _shown(shape: object) -> str:
     return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
 
 
+def _has_axes_exchanged(value: ir.Value, source: ir.Value | None) -> bool:
+    """Whether two values without annotations have the same extents in another order."""
+    if source is None or value.shape is None or source.shape is None or memory_format_of(source) is not None:
+        return False
+    is_known = value.shape.is_static() and source.shape.is_static()
+    return is_known and sorted(value.shape.numpy()) == sorted(source.shape.numpy()) and value.shape != source.shape
+
+
 def check_inner_shapes(
     model: ir.Model, original: ir.Model, constants: Set[ir.Value] | None = None
 ) -> Iterator[Finding]:
     """Yield a finding for each result, in graphs inside nodes too, whose extents are not those of the source of its
-    name in the annotated format. The `constants`, and without them all that is not annotated, are left out: a computed
-    constant has no annotation, in whatever format it is."""
+    name in the annotated format. A result without an annotation may be padded, but has no axes exchanged; the
+    `constants`, and without them all of these, are left out: a computed constant has no annotation in any format."""
     made = [value for node in walk(original.graph) for value in node.outputs]
     # Two branches may each have a value of one name.
     counts = Counter(value.name for value in made)
@@ -238,7 +246,7 @@ def check_inner_shapes(
             format_ = memory_format_of(value)
             # A view is followed, whatever its name (see `relayout.verification.order`).
             is_free = constants is None or value in constants or node.op_type in VIEWS
-            is_left_out = format_ is None and (is_free or (source is not None and memory_format_of(source) is not None))
+            is_left_out = format_ is None and (is_free or not _has_axes_exchanged(value, source))
             if source is None or is_left_out or value in outputs or _same_shape(value, source):
                 continue
             order = "no annotated order leads" if format_ is None else "the annotated order does not lead"

@@ -102,9 +102,7 @@ def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements, operands: 
             continue  # the data along one of its axes is no single vector
         places = sorted(dims)
         found, expected = [operand.read[place] for place in places], [dims[place] for place in places]
-        # By names, an axis of extent 1 may be anywhere.
-        is_sized = operand.is_sized and known.pairs.model.class_of(node).path(operand.place, 0) is not None
-        if not operand.has(found, expected, is_sized=is_sized):
+        if not operand.has(found, expected):
             yield _another_order(node, operand.place, expected, found)
 
 

@@ -59,21 +59,19 @@ class Elements(NamedTuple):
 
 class Operand(NamedTuple):
     """An operand of a node and that of its counterpart: the elements of both at one root, or, of constants, each at a
-    root of its own, whose data is beside them, and `is_rounded` where both models compute it. `is_sized`: both models
-    know all extents."""
+    root of its own, whose data is beside them, and `is_rounded` where both models compute it."""
 
     place: int
     read: tuple[Digits, ...]
     wanted: tuple[Digits, ...]
     data: tuple[Array, Array] | None = None
     is_rounded: bool = False
-    is_sized: bool = False
 
-    def has(self, found: Sequence[Digits], expected: Sequence[Digits], *, is_sized: bool = False) -> bool:
-        """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or,
-        unless `is_sized`, other extents: an extent that is open in one of the models may be known in the other."""
+    def has(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
+        """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or
+        other extents: an extent that is open in one of the models may be known in the other."""
         if [*map(extent_of, found)] != [*map(extent_of, expected)]:
-            return not is_sized
+            return True
         if self.data is None:
             return tuple(found) == tuple(expected)
         # The bits of a complex number are two integers, not an element each.
@@ -104,9 +102,7 @@ class ReadElements:
             if value is None or wanted is None:
                 continue
             read = self.mine[value]
-            placed = None
-            if read is not None and read.root is wanted.root:
-                placed = Operand(n, read.dims, wanted.dims, is_sized=_is_sized(value) and _is_sized(source))
+            placed = Operand(n, read.dims, wanted.dims) if read is not None and read.root is wanted.root else None
             if value in self.pairs.constants:
                 read = self._constants[value]
                 if all(each is not None and _is_filled(each.root) for each in (read, wanted)):
@@ -316,10 +312,6 @@ def _of_blocks(node: ir.Node, dims: Sequence[Digits]) -> tuple[Digits, ...] | No
     pieces = grouped([*chain.from_iterable(dims)], shape)
     moved = iter([pieces[place] for place in perm] if pieces is not None else ())
     return pieces and tuple([normal(chain.from_iterable(islice(moved, count))) for count in counts])
-
-
-def _is_sized(value: ir.Value | None) -> bool:
-    return value is not None and value.shape is not None and value.shape.is_static()
 
 
 def _is_filled(value: ir.Value) -> bool:
