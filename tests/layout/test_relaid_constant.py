@@ -19,6 +19,8 @@ from relayout.layout.relaid_constant import (
     Step,
     apply_step,
     check_steps,
+    note_transform,
+    noted_transform,
     relaid,
     shape_before,
     share,
@@ -137,3 +139,20 @@ def test_steps_that_make_no_sense_are_refused(steps: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as caught:
         AbsentTensor.from_proto(proto)
     assert "constant 'w'" in str(caught.value)
+
+
+def test_a_constant_notes_all_steps_from_its_source_until_they_undo_each_other() -> None:
+    """Also one that is converted in place, after it was read anew."""
+    value, data, turn = ir.Value(name="w"), ir.tensor(ARRAY), STEPS[0]
+    first = STEPS[:2]
+    for steps, noted in ((first, first), ([turn], [*first, turn]), ([turn], first), ([turn, turn], first)):
+        value.const_value = relaid(data, steps)
+        note_transform(value, value, data)
+        assert [*noted_transform(value)] == noted
+        data = ir.tensor(value.const_value.numpy())
+
+
+@pytest.mark.parametrize("text", ["[1", '[{"op": "turn"}]', '[{"op": "transpose", "perm": [0]}]'])
+def test_a_note_that_does_not_fit_is_none(text: str) -> None:
+    value = ir.Value(name="w", const_value=ir.tensor(ARRAY), metadata_props={"relayout.transform": text})
+    assert noted_transform(value) == ()

@@ -205,7 +205,8 @@ def note_transform(constant: ir.Value, source: ir.Value, before: ir.TensorProtoc
     on the source, then its own. An absent constant has them in its tensor."""
     tensor = constant.const_value
     if is_one_of(tensor, RelaidTensor):
-        steps = joined([*noted_transform(source), *tensor.transform[len(transform_of(before)) :]])
+        # The source may be the constant itself, which has the new data already.
+        steps = joined([*_noted(source, before), *tensor.transform[len(transform_of(before)) :]])
         if steps:
             constant.metadata_props[TRANSFORM_KEY] = json.dumps(steps)
         else:
@@ -214,8 +215,12 @@ def note_transform(constant: ir.Value, source: ir.Value, before: ir.TensorProtoc
 
 def noted_transform(constant: ir.Value) -> Steps:
     """The steps that are noted on a constant; none where the note cannot be read, or does not fit the constant."""
-    text, tensor = constant.metadata_props.get(TRANSFORM_KEY), constant.const_value
-    if text is None or tensor is None:
+    return () if constant.const_value is None else _noted(constant, constant.const_value)
+
+
+def _noted(constant: ir.Value, tensor: ir.TensorProtocol) -> Steps:
+    text = constant.metadata_props.get(TRANSFORM_KEY)
+    if text is None:
         return ()
     try:
         return tuple(_parsed(text, tuple(tensor.shape.numpy()), f"constant '{constant.name}'"))
