@@ -265,3 +265,18 @@ def test_an_operator_of_unknown_effect_reads_its_operand_as_in_the_original() ->
     wrong = unrun(parsed(text.replace("READ", "a")), original)
     assert "element-order" in {finding.rule for finding in wrong.findings}
     assert "element-order" not in {finding.rule for finding in unrun(original, original).findings}
+
+
+def test_a_value_enters_and_leaves_a_loop_in_one_order() -> None:
+    text = (
+        HEAD
+        + """net (float[4,4] x, int64 n, bool c) => (float[4,4] y) {
+        TURN
+        y = Loop (n, c, READ) <body = body (int64 i, bool going, float[4,4] s) => (bool on, float[4,4] t) {
+            on = Identity (going)  t = Softmax <axis = 1> (s) }> }"""
+    )
+    original = parsed(text.replace("TURN", "").replace("READ", "x"))
+    wrong = parsed(text.replace("TURN", "turned = Transpose <perm = [1,0]> (x)").replace("READ", "turned"))
+    (found,) = unrun(wrong, original).findings
+    assert (found.rule, found.expected, found.found) == ("element-order", "[4:4, 4:1]", "[4:1, 4:4]")
+    assert "turned has other elements along an axis than s" in found.message

@@ -139,24 +139,15 @@ def _check_edges(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator
     """Yield a finding for each value that another one stands for at the border of a graph inside the node, in another
     order."""
     edges = [*region_edges(node)] if node in known.pairs.model.nesting else []
-    others = [*region_edges(other)] if len(edges) else []
+    others = [*region_edges(other)] if edges else []
     if len(edges) != len(others):
         return
     for (source, target, path), (theirs, aim, sources) in zip(edges, others, strict=True):
-        read, made, wanted, shape = (
-            known.mine[source],
-            known.mine[target],
-            known.theirs[theirs],
-            known.theirs.shape(aim),
-        )
-        if (
-            read is None
-            or made is None
-            or wanted is None
-            or shape is None
-            or made.root is not aim
-            or read.root is not wanted.root
-        ):
+        read, wanted = known.mine[source], known.theirs[theirs]
+        made, shape = known.mine[target], known.theirs.shape(aim)
+        if read is None or wanted is None or made is None or shape is None:
+            continue
+        if read.root is not wanted.root or made.root is not aim:
             continue
         dims = _passed(wanted.dims, made.dims, shape, path, sources) or {}
         found, expected = [read.dims[place] for place in dims], [*dims.values()]

@@ -189,9 +189,9 @@ class OriginalElements(dict[ir.Value, Elements | None]):
             return None
         if node.op_type == "Transpose":
             perm = perm_of(node, len(extents))
-            return (
-                found._replace(dims=tuple([found.dims[axis] for axis in perm])) if len(perm) == len(extents) else None
-            )
+            if sorted(perm) != [*range(len(found.dims))]:
+                return None
+            return found._replace(dims=tuple([found.dims[axis] for axis in perm]))
         if node.op_type in _BLOCKS:
             dims = _of_blocks(node, found.dims)
             return None if dims is None else found._replace(dims=dims)
