@@ -6,6 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from relayout import InputError, legalize
 from relayout.model.io import read_model
 from relayout.model.tensor_sizes import DYNAMIC, DimSizes
 
@@ -75,3 +76,16 @@ def test_the_dims_of_a_view_that_are_named_anew_keep_their_sizes(view: str, size
     counted = DimSizes(model, {"n": 5, "m": 3, "c": 7})
     assert [counted(ir.Shape([name])) for name in ("k", "l")] == sizes
     assert [counted.bounds(ir.SymbolicDim(name)) for name in ("k", "l", "d")] == [None] * 3
+
+
+@pytest.mark.parametrize(("extent", "given"), [(str(1 << 62), {}), ("n", {"n": 1 << 62})])
+def test_more_elements_than_64_bits_count_are_an_error(extent: str, given: dict[str, int]) -> None:
+    """The product of extents that are each below that, known or given."""
+    model = read_model(
+        onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20]>
+            net (float[{extent},{extent}] x) => (float[{extent},{extent}] y) {{ t = Transpose (x)  y = Relu (t) }}""")
+    )
+    with pytest.raises(InputError, match="a value has more elements than 64 bits count"):
+        DimSizes(model, given)(model.graph.inputs[0].shape)
+    with pytest.raises(InputError, match="a value has more elements than 64 bits count"):
+        legalize(model, "nhwc", dims=given)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from relayout.errors import InputError
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
@@ -39,6 +40,8 @@ from relayout.ops.node_reader import constant_tensor
 
 BATCH = 1
 DYNAMIC = 64
+MOST_ELEMENTS = (1 << 63) - 1
+"""ONNX and its runtimes count elements in 64 bits."""
 USUAL = (128, 224, 256, 384, 512, 1024, 2048, 4096)
 """Sizes of images and texts that take the place of `DYNAMIC` where that is too small."""
 
@@ -104,6 +107,14 @@ class DimSizes:
         count = 1
         for dim in shape.dims:
             count *= dim if isinstance(dim, int) else self._extent(dim)
+        if count > MOST_ELEMENTS:
+            raise InputError(
+                "a value has more elements than 64 bits count",
+                where=f"a value of shape {str(shape)[:80]}",
+                expected=f"at most {MOST_ELEMENTS} elements",
+                found=f"about 10 to the {len(str(count)) - 1}",
+                hint="declare smaller extents, or give open dims smaller sizes",
+            )
         return count
 
     def bounds(self, dim: int | ir.SymbolicDim) -> Bounds | None:

@@ -84,7 +84,7 @@ def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
     """The bytes of a value; an element of unknown type, or a string, counts four."""
     elements = _UNKNOWN if value.shape is None else math.prod(map(extent_of, value.shape))
     is_sized = value.dtype is not None and value.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
-    return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
+    return -(-elements * value.dtype.bitwidth // 8) if is_sized and value.dtype is not None else 4 * elements
 
 
 def extent_counter(model: ir.Model, dims: Mapping[str, int], nodes: Iterable[ir.Node] | None = None) -> ExtentOf:
