@@ -152,7 +152,11 @@ def test_a_constant_notes_all_steps_from_its_source_until_they_undo_each_other()
         data = ir.tensor(value.const_value.numpy())
 
 
-@pytest.mark.parametrize("text", ["[1", '[{"op": "turn"}]', '[{"op": "transpose", "perm": [0]}]'])
+# Nothing tells the shape before a reshape that does not say it.
+LOST = '[{"op": "transpose", "perm": [5]}, {"op": "transpose", "perm": [9]}, {"op": "reshape", "shape": [2, 3]}]'
+
+
+@pytest.mark.parametrize("text", ["[1", '[{"op": "turn"}]', '[{"op": "transpose", "perm": [0]}]', LOST])
 def test_a_note_that_does_not_fit_is_none(text: str) -> None:
     value = ir.Value(name="w", const_value=ir.tensor(ARRAY), metadata_props={"relayout.transform": text})
     assert noted_transform(value) == ()

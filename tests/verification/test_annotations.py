@@ -67,10 +67,12 @@ def value_of(model: ir.Model, name: str) -> ir.Value:
 
 def unshuffling(outputs: int, inputs: int, parts: int) -> list[Step]:
     """The steps from a 1x1 kernel that reads shuffled channels to one for channels that are not."""
+    whole, cut = [outputs, inputs, 1, 1], [outputs, inputs // parts, parts, 1, 1]
+    turned = [outputs, parts, inputs // parts, 1, 1]
     return [
-        {"op": "reshape", "shape": [outputs, inputs // parts, parts, 1, 1]},
+        {"op": "reshape", "shape": cut, "from": whole},
         {"op": "transpose", "perm": [0, 2, 1, 3, 4]},
-        {"op": "reshape", "shape": [outputs, inputs, 1, 1]},
+        {"op": "reshape", "shape": whole, "from": turned},
     ]
 
 

@@ -222,10 +222,14 @@ def _noted(constant: ir.Value, tensor: ir.TensorProtocol) -> Steps:
     text = constant.metadata_props.get(TRANSFORM_KEY)
     if text is None:
         return ()
+    shape: tuple[int, ...] | None = tuple(tensor.shape.numpy())
     try:
-        return tuple(_parsed(text, tuple(tensor.shape.numpy()), f"constant '{constant.name}'"))
+        steps = _parsed(text, tuple(tensor.shape.numpy()), f"constant '{constant.name}'")
     except InputError:
         return ()
+    for step in reversed(steps):
+        shape = None if shape is None else shape_before(shape, step)
+    return () if shape is None else tuple(steps)
 
 
 def _lazy(tensor: ir.TensorProtocol | None) -> AbsentTensor | RelaidTensor | None:

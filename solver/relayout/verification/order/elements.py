@@ -255,7 +255,7 @@ def _steps(value: ir.Value, source: ir.Value) -> Sequence[Step] | None:
 def _after(steps: Iterable[Step], dims: tuple[Digits, ...]) -> tuple[Digits, ...] | None:
     """The digits of a constant after steps; None where they fill up or crop."""
     for step in steps:
-        if step["op"] == "transpose":
+        if step["op"] == "transpose" and sorted(step["perm"]) == [*range(len(dims))]:
             dims = tuple([dims[axis] for axis in step["perm"]])
         elif step["op"] == "reshape" and (pieces := grouped([*chain.from_iterable(dims)], step["shape"])) is not None:
             dims = pieces
