@@ -156,6 +156,7 @@ def _replace_node(
     for each in writer.nodes:
         keep_notes(each, node)
     context.written[id(planned)] = writer.nodes
+    is_backends = isinstance(planned.lowering, FixedLowering) and planned.lowering.rewrite is not None
     for port, format_ in planned.results():
         physical = writer.defined.get(port.index)
         if physical is None:
@@ -167,7 +168,7 @@ def _replace_node(
         is_permuted = own != in_source(len(port.operand.view.axes))
         if physical.shape is None and (is_permuted or boxes_of(format_)):
             context.annotate(physical.value, port.operand, own, format_)
-        if physical.shape is None and physical.value.producer() in writer.nodes:
+        if is_backends and physical.shape is None and physical.value.producer() in writer.nodes:
             result = node.outputs[port.index]
             physical.value.metadata_props[SOURCE_KEY] = result.metadata_props.get(SOURCE_KEY) or result.name or ""
     context.insert_before(node)

@@ -11,7 +11,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.layout.metadata_keys import SOURCE_KEY, WRITTEN_FOR_KEY
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.model.io import Source, read_model
 from relayout.ops import graphs_of
 from relayout.ops.logical_node import node_name
@@ -91,7 +91,7 @@ class Counterparts:
         for node in self.model.nodes:
             name = node_name(node)
             other = theirs.get(name) if mine.get(name) is node else None
-            if other is None and WRITTEN_FOR_KEY not in node.metadata_props:
+            if other is None:
                 other = self._maker(node.graph and self.graphs.get(node.graph), first_result(node))
             if other is not None:
                 pairs[node] = other
