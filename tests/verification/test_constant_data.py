@@ -67,7 +67,9 @@ def test_a_relayout_is_one_by_its_steps_until_an_element_is_off(steps: list[Step
         [step("transpose", 0, 0, 1, 2)],
         [step("reshape", 31, 48, 3, 3)],
         [step("pad", 0, 0)],
-        [step("pad", 0, 0, 0, 0, 0, 0, 0, 1 << 50), step("crop", 31, 48, 3, 3)],
+        *[[step("pad", 0, 0, 0, 0, 0, 0, 0, zeros), step("crop", 31, 48, 3, 3)] for zeros in (1 << 50, (1 << 63) - 1)],
+        # Each makes sixteen times the elements that the one before it made.
+        [*[step("pad", 0, 0, 0, 0, 0, 0, 0, 45 * 16**n) for n in range(9)], step("crop", 31, 48, 3, 3)],
     ],
 )
 def test_steps_that_drop_elements_or_do_not_fit_make_nothing_a_relayout(steps: list[Step]) -> None:

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 Step = Mapping[str, Any]
 
 _MOST_PADDED, _MOST_TIMES = 1 << 20, 16
-"""A note may not ask for more memory than so many elements, or so many times those that are there."""
+"""A note may not ask for more memory than so many elements, or so many times those of the two constants."""
 
 
 def is_relayout(source: Array, result: Array, steps: Sequence[Step] = (), earlier: Sequence[Step] = ()) -> bool:
@@ -38,15 +38,17 @@ def is_relayout(source: Array, result: Array, steps: Sequence[Step] = (), earlie
     one, other = bits_of(source), bits_of(result)
     if one.size == other.size and np.array_equal(one.reshape(-1), other.reshape(-1)):
         return True
-    laid = _moved(_moved(source, earlier, back=True), steps)
+    most = max(_MOST_PADDED, _MOST_TIMES * max(source.size, result.size))
+    laid = _moved(_moved(source, earlier, most, back=True), steps, most)
     if laid is not None and np.array_equal(bits_of(laid), other):
         return True
     one, other = one.squeeze(), other.squeeze()
     return any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape))
 
 
-def _moved(array: Array | None, steps: Sequence[Step], *, back: bool = False) -> Array | None:
-    """The array after all steps, or before them; None where one does not fit, or cuts off more than zeros."""
+def _moved(array: Array | None, steps: Sequence[Step], most: int, *, back: bool = False) -> Array | None:
+    """The array after all steps, or before them; None where one does not fit, cuts off more than zeros, or makes more
+    than `most` elements."""
     try:
         for step in reversed(steps) if back else steps:
             if array is None:
@@ -56,24 +58,26 @@ def _moved(array: Array | None, steps: Sequence[Step], *, back: bool = False) ->
             elif step["op"] == "reshape":
                 array = array.reshape(step["from" if back else "shape"])
             elif step["op"] == "pad":
-                array = _padded(array, np.reshape(step["pads"], (2, -1)) * (-1 if back else 1))
+                widths = [-width if back else width for width in step["pads"]]
+                array = _padded(array, widths[: array.ndim], widths[array.ndim :], most)
             else:
-                behind = np.subtract(step["from" if back else "shape"], array.shape)
-                array = _padded(array, np.stack([np.zeros_like(behind), behind]))
+                wanted = step["from" if back else "shape"]
+                behind = [extent - own for own, extent in zip(array.shape, wanted, strict=True)]
+                array = _padded(array, [0] * array.ndim, behind, most)
     except (KeyError, ValueError):
         return None
     return array
 
 
-def _padded(array: Array, widths: Array) -> Array | None:
+def _padded(array: Array, before: Sequence[int], behind: Sequence[int], most: int) -> Array | None:
     """The array with so many zeros before and behind each axis, or, of a negative width, without so many."""
-    before, behind = widths
-    cut = array[tuple(map(slice, np.maximum(-before, 0), np.minimum(behind, 0) + array.shape))]
-    size = math.prod(np.add(cut.shape, np.maximum(widths, 0).sum(0)).tolist())
-    is_large = size > max(_MOST_PADDED, _MOST_TIMES * array.size)
-    if is_large or np.count_nonzero(bits_of(cut)) != np.count_nonzero(bits_of(array)):
+    places = zip(array.shape, before, behind, strict=True)
+    cut = array[tuple([slice(max(-first, 0), max(0, extent + min(last, 0))) for extent, first, last in places])]
+    added = [(max(first, 0), max(last, 0)) for first, last in zip(before, behind, strict=True)]
+    size = math.prod([extent + sum(zeros) for extent, zeros in zip(cut.shape, added, strict=True)])
+    if size > most or np.count_nonzero(bits_of(cut)) != np.count_nonzero(bits_of(array)):
         return None
-    return np.pad(cut, np.maximum(widths, 0).T)
+    return np.pad(cut, added)
 
 
 def is_turned(source: Array, perm: Sequence[int], result: Array) -> bool:

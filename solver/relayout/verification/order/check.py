@@ -41,12 +41,13 @@ _SPATIAL = "DHW"
 
 
 def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
-    """Yield a finding for each view whose annotated order is another than it makes, and for each operand of which an
-    operator reads, or passes on, other elements along an axis than its counterpart.
+    """Yield a finding for each view whose annotated order is another than it makes, for each operand of which an
+    operator reads, or passes on, other elements along an axis than its counterpart, and for each value that enters or
+    leaves a graph inside a node in another order.
 
-    Values whose extents are not known, those with padding, and the `opaque` ones, whose memory is in another order than
-    their shape, are left out. Extents that are open have sizes that the formulas of a network divide; where one of the
-    models knows such an extent, the two are not compared.
+    Values with padding, and the `opaque` ones, whose memory is in another order than their shape, are left out. Extents
+    that are open have sizes that the formulas of a network divide, and those that nothing tells have sizes of their
+    own; where one of the models alone knows such an extent, the two are not compared.
     """
     known = ReadElements(pairs, opaque)
     for node in pairs.model.nodes:
@@ -319,7 +320,9 @@ def _check_unknown(
     """Yield a finding for each operand in another order of an operator whose effect on axes is not known."""
     kind, results = known.pairs.model.class_of(node), range(len(node.outputs))
     has_paths = any(kind.path(n, m) is not None for n in range(len(node.inputs)) for m in results)
-    if node.domain in ("", OURS) or kind.facts is not None or has_paths or by_number(node) is not None:
+    # What enters and leaves a graph inside a node is compared by itself.
+    is_known = kind.facts is not None or has_paths or by_number(node) is not None
+    if is_known or node.domain == OURS or node in known.pairs.model.nesting:
         return
     for operand in operands:
         if not operand.has(operand.read, operand.wanted):
