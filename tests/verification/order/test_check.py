@@ -255,12 +255,11 @@ def test_blocks_of_an_image_are_followed_as_onnx_moves_them(operator: str, mode:
     assert np.array_equal(elements_at(data, found.dims), result)
 
 
-@pytest.mark.parametrize("operator", ["acme.Odd", "NonZero"])
-def test_an_operator_of_unknown_effect_reads_its_operand_as_in_the_original(operator: str) -> None:
+def test_a_custom_operator_reads_its_operand_as_in_the_original() -> None:
     text = (
         HEAD.replace("18]", '18, "acme" : 1]')
-        + f"""net (float[3,4,4] x) => (y) {{
-        a = Relu (x)  t = Transpose <perm = [0,2,1]> (a)  y = {operator} (READ) }}"""
+        + """net (float[4,4] x) => (float[4,4] y) {
+        a = Relu (x)  t = Transpose <perm = [1,0]> (a)  y = acme.Odd (READ) }"""
     )
     original = parsed(text.replace("READ", "t"))
     wrong = unrun(parsed(text.replace("READ", "a")), original)

@@ -17,7 +17,7 @@ from relayout.verification.counterparts import Counterparts
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.model_index import OperatorClass
 from relayout.verification.numbered_axes import by_number, summed_axes
-from relayout.verification.operator_facts import OURS, AxisNames, is_channels_only
+from relayout.verification.operator_facts import OURS, AxisNames, is_channels_only, is_contributed
 from relayout.verification.order.digits import (
     Digits,
     composed,
@@ -60,7 +60,7 @@ def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[
             yield from _check_named(node, other, known, {each.place: each for each in operands})
             yield from _check_reduced(node, other, operands)
             yield from _check_vectors(node, other, known)
-            yield from _check_unknown(node, other, known, operands)
+            yield from _check_unknown(node, known, operands)
             yield from _check_edges(node, other, known)
 
 
@@ -314,15 +314,11 @@ def _check_vectors(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterat
         yield from check_axis_numbers(node, other, [axes.index(each) for each in result])
 
 
-def _check_unknown(
-    node: ir.Node, other: ir.Node, known: ReadElements, operands: Iterable[Operand]
-) -> Iterator[Finding]:
-    """Yield a finding for each operand in another order of an operator whose effect on axes is not known."""
-    kind, results = known.pairs.model.class_of(node), range(len(node.outputs))
-    has_paths = any(kind.path(n, m) is not None for n in range(len(node.inputs)) for m in results)
-    # What enters and leaves a graph inside a node is compared by itself.
-    is_known = kind.facts is not None or has_paths or by_number(node) is not None
-    if is_known or node.domain == OURS or node in known.pairs.model.nesting:
+def _check_unknown(node: ir.Node, known: ReadElements, operands: Iterable[Operand]) -> Iterator[Finding]:
+    """Yield a finding for each operand in another order of an operator of another domain, whose effect on axes is not
+    known. ONNX's own, such as Size, may read any order."""
+    has_facts = known.pairs.model.class_of(node).facts is not None
+    if node.domain in ("", OURS) or has_facts or is_contributed(node):
         return
     for operand in operands:
         if not operand.has(operand.read, operand.wanted):
