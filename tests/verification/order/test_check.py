@@ -267,6 +267,20 @@ def test_a_custom_operator_reads_its_operand_as_in_the_original() -> None:
     assert "element-order" not in {finding.rule for finding in unrun(original, original).findings}
 
 
+@pytest.mark.parametrize(("order", "found"), [("1,0", set()), ("0,1", {"element-order"})])
+def test_a_custom_operator_may_be_rewritten_in_the_order_of_its_annotated_result(order: str, found: set[str]) -> None:
+    text = (
+        HEAD.replace("18]", '18, "acme" : 1]')
+        + """net (float[4,4] x) => (float[4,4] y) <float[4,4] b> {
+        a = Relu (x)  t = Transpose <perm = [1,0]> (a)  b = acme.Odd (READ)  y = Neg (b) }"""
+    )
+    rewritten = parsed(text.replace("READ", "a"))
+    rewritten.graph.value_info[0].metadata_props.add(key="relayout.order", value=order)
+    findings = unrun(rewritten, parsed(text.replace("READ", "t"))).findings
+    rules = {finding.rule for finding in findings if "Odd" in str(finding.node)}
+    assert rules == found | {"function-missing"}
+
+
 def test_a_value_enters_and_leaves_a_loop_in_one_order() -> None:
     text = (
         HEAD

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding
 from relayout.verification.counterparts import Counterparts
-from relayout.verification.memory_format import memory_format_of
+from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import OperatorClass
 from relayout.verification.numbered_axes import by_number, summed_axes
 from relayout.verification.operator_facts import OURS, AxisNames, is_channels_only, is_contributed
@@ -316,9 +316,12 @@ def _check_vectors(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterat
 
 def _check_unknown(node: ir.Node, known: ReadElements, operands: Iterable[Operand]) -> Iterator[Finding]:
     """Yield a finding for each operand in another order of an operator of another domain, whose effect on axes is not
-    known. ONNX's own, such as Size, may read any order."""
+    known and whose results are in the original's order. ONNX's own, such as Size, may read any order; where results
+    are annotated with another order, a backend's `rewrite` wrote the operator in that order."""
     has_facts = known.pairs.model.class_of(node).facts is not None
-    if node.domain in ("", OURS) or has_facts or is_contributed(node):
+    formats = [memory_format_of(result) for result in node.outputs]
+    is_rewritten = any(each is not None and each != whole(range(len(each.dims))) for each in formats)
+    if node.domain in ("", OURS) or has_facts or is_contributed(node) or is_rewritten:
         return
     for operand in operands:
         if not operand.has(operand.read, operand.wanted):
