@@ -10,18 +10,20 @@ import onnx
 import onnx_ir as ir
 import pytest
 from outside_mutation import differs
-from random_graphs import Rejected
 from random_open_extents import draw_open
 from random_patterns import draw_graph
 
-from relayout import RelayoutError, legalize
+from relayout import legalize
 from relayout.verification import verify
 
 VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FIRST_SEED = 510_000
+PATTERNS = """16 19 27 31 37 64 80 87 96 113 133 140 141 148 170 188 194 200 206 220 229 237 241 243 247 257 278 284
+    294 302 310 332 342 347 362 397 402 413 419 426 439 441 453 454 462 464 466"""
+COMPUTED = "1 3 11 14 21 22 23 27 29 32 33 53 55 58 61 63 65 77 79 81 83 84 95 99 102 104"
+"""Of the first seeds those whose legal models have a view to leave out, or to turn; nine in ten have none."""
 MOST = 3
-"""At most so many wrong models are made of a legal one. Four legal models in five have no view to leave out, and of
-graphs without a Transpose nearly all."""
+"""At most so many wrong models are made of a legal one."""
 
 
 def without_views(model: onnx.ModelProto, draw: random.Random) -> Iterator[onnx.ModelProto]:
@@ -59,28 +61,23 @@ def is_changed(node: ir.Node, draw: random.Random) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("draw_model", "count", "most"),
-    [(lambda seed: draw_graph(seed).model, 60, 4), (draw_open, 30, 1)],
+    ("draw_model", "seeds", "least", "most"),
+    [(lambda seed: draw_graph(seed).model, PATTERNS, 54, 4), (draw_open, COMPUTED, 27, 1)],
     ids=["patterns", "extents that are computed"],
 )
 def test_wrong_views_are_found_without_a_run(
-    draw_model: Callable[[int], onnx.ModelProto], count: int, most: int
+    draw_model: Callable[[int], onnx.ModelProto], seeds: str, least: int, most: int
 ) -> None:
     """The rest are between values of which one model knows an extent that the other computes, behind operators whose
     results have parts of their operands, and copies of constants that are computed in another order."""
-    wrong, passed, seed = 0, [], FIRST_SEED
-    while wrong < count:
-        seed += 1
-        draw = random.Random(seed)
-        try:
-            original = draw_model(seed)
-            if all(node.op_type != "Transpose" for node in original.graph.node):
-                continue
-            backend = draw.choice(["onnx", "nhwc", "x86-nchwc", "tpu"])
-            legal, _ = legalize(original, backend, verify=False)
-        except (Rejected, RelayoutError):
-            continue
+    wrong, passed = 0, []
+    for seed in map(int, seeds.split()):
+        draw = random.Random(FIRST_SEED + seed)
+        original = draw_model(FIRST_SEED + seed)
+        backend = draw.choice(["onnx", "nhwc", "x86-nchwc", "tpu"])
+        legal, _ = legalize(original, backend, verify=False)
         for model in islice((each for each in without_views(legal, draw) if differs(each, original)), MOST):
             wrong += 1
             passed += [seed] * verify(model, backend, against=original, run=False).passed
+    assert wrong >= least
     assert len(passed) <= most, passed
