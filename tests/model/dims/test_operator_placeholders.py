@@ -281,3 +281,46 @@ def test_a_result_has_not_the_values_of_the_placeholder(operator: str) -> None:
     (result, _) = (value for node in read_model(source).graph for value in node.outputs)
     assert list(result.shape or ()) == [4]
     assert result.const_value is None
+
+
+@pytest.mark.parametrize(
+    ("values", "made"),
+    [("k = Identity (key)", "[N,L,8]"), ("k = Transpose <perm = [0,2,1,3]> (divided)", "[N,L,8]")],
+    ids=["rows of all heads", "divided into heads"],
+)
+def test_attention_has_the_values_of_all_heads_however_values_of_undeclared_shape_lie(values: str, made: str) -> None:
+    shapes = read(f"""g (float["N","L",8] q, float["N","M",8] key, float["N","M",2,4] divided) => (v) {{
+        {values}
+        v = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, k) }}""")
+    assert shapes["v"] == made
+
+
+def test_attention_appends_its_keys_and_values_to_those_of_before() -> None:
+    shapes = read("""g (float["N",3,8] q, float["N",2,5,4] past) => (v, a, b) {
+        v, a, b = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q, , , , past, past) }""")
+    assert (shapes["v"], shapes["a"], shapes["b"]) == ("[N,3,8]", "[N,2,8,4]", "[N,2,8,4]")
+
+
+def test_attention_in_groups_has_the_values_of_all_queries() -> None:
+    shapes = read("""g (float["N","L",32] packed, float["N","L",16] q, float["N","L",8] k, int32 n, int32 t) => (u) {
+        v, a, b = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (packed, , , , , n, t)
+        w, c, d = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, k, , , n, t)
+        u = com.microsoft.MoE (w, w, w, , w) }""")
+    assert (shapes["v"], shapes["w"], shapes["u"]) == ("[N,L,16]",) * 3
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "v, t = com.microsoft.Attention <num_heads = 2> (x, w, b)",
+        "v, t, u = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x)",
+        "v, t, u = com.microsoft.SkipLayerNormalization (x, x, b)",
+        "v, t, u = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (x, x, x, , , n, m)",
+    ],
+)
+def test_a_result_whose_shape_is_not_known_may_be_read(operator: str) -> None:
+    shapes = read(f"""g (float["N",3,8] x, float[8,24] w, float[24] b, int32["N"] n, int32 m) => (v, r) {{
+        {operator}
+        s = Transpose <perm = [1,0,2,3,4]> (t)
+        r = Relu (s) }}""")
+    assert shapes["v"] == "[N,3,8]"

@@ -34,6 +34,7 @@ _ALONG_ONE_AXIS = {"Compress": 0, "Split": 0, "TopK": -1}
 """The axis, where no attribute gives it, in which the results of these operators have another extent than the first
 operand. A Compress without one gives a vector."""
 _UNPOOL = "MaxUnpool"
+_UNDEFINED = f"{PREFIX}unknown"
 _RESIZE = "Resize"
 _MAY_NEED_ONE = frozenset({*_STANDARD, *_FROM_BODIES, *_ALONG_ONE_AXIS, "If", "Loop", _UNPOOL, _RESIZE, "Scan"})
 """Operators of ONNX's domain that are, or may hold, one of these."""
@@ -42,6 +43,7 @@ _OLDEST_OPSET = 11
 # The results that have the type and shape of the first operand.
 _LIKE = {
     **dict.fromkeys(("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"), (0,)),
+    **dict.fromkeys(("MoE", "QMoE"), (0,)),
     "SkipGroupNorm": (0, 1),
     **dict.fromkeys((*_STANDARD, *_FROM_BODIES), (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 3)),
@@ -210,7 +212,20 @@ class _Writer:
         self._nodes: list[onnx.NodeProto] = []
 
     def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
-        """The nodes that make results of the same types; none where no operators of ONNX do."""
+        """The nodes that make results of the same types; none where no operators of ONNX do.
+
+        Results for which there is no operator come from one that ONNX does not define. Without it onnx would take a
+        reader of such a result for wrong.
+        """
+        self._write(declared)
+        made = {name for node in self._nodes for name in node.output}
+        left = [name for name in self._results.values() if name and name not in made]
+        if self._nodes and left:
+            self._add(_UNDEFINED, [], left[0])
+            self._nodes[-1].output.extend(left[1:])
+        return self._nodes
+
+    def _write(self, declared: _Declared) -> None:
         operator = self._node.op_type
         form = quantized_form(operator, len(self._node.input))
         if form is not None:
@@ -237,6 +252,8 @@ class _Writer:
             self._attention(declared)
         elif operator == "MultiHeadAttention" and self._opset >= _OLDEST_WITH_PARTS_OF_SHAPES:
             self._heads(declared)
+        elif operator == "GroupQueryAttention":
+            self._grouped_heads()
         elif operator == "EmbedLayerNormalization":
             words = self._add("Gather", [self._read(2), self._read(0)])
             for m in (0, 2):
@@ -264,7 +281,6 @@ class _Writer:
             if made is not None:
                 operands = [*self._node.input[:2], self._add("Constant", [], value=numpy_helper.from_array(made))]
                 self._add(operator, operands, self._result(0), self._node.attribute, domain=self._node.domain)
-        return self._nodes
 
     def _chosen(self, operator: str) -> None:
         """Elements along one axis, as many as are not known."""
@@ -298,18 +314,47 @@ class _Writer:
 
     def _heads(self, declared: _Declared) -> None:
         """The rows of a MultiHeadAttention's queries; each has the values of all heads. Queries, keys and values may be
-        packed in one operand of 5 axes, and keys and values may be: then there are no values apart."""
+        packed in one operand of 5 axes, and keys and values may be: then there are no values apart. Those of another
+        sequence may be divided into heads, in front of the rows."""
+        heads = self._integer("num_heads")
         if not self._read(1):
             first = self._add("Constant", [], value_int=0)
-            heads = self._add("Gather", [self._read(0), first], axis=3)
-            self._add("Reshape", [heads, self._add("Constant", [], value_ints=[0, 0, -1])], self._result(0))
+            queries = self._add("Gather", [self._read(0), first], axis=3)
+            self._add("Reshape", [queries, self._add("Constant", [], value_ints=[0, 0, -1])], self._result(0))
         elif not self._read(2):
             self._add("Identity", [self._read(0)], self._result(0))
-        elif declared.rank(self._read(2)) != 4:
-            rows = self._add("Shape", [self._read(0)], end=2)
-            columns = self._add("Shape", [self._read(2)], start=2)
-            shape = self._add("Concat", [rows, columns], axis=0)
+        else:
+            rank = declared.rank(self._read(2))
+            columns = self._add("Shape", [self._read(2)], start=2 if rank == 3 else -1)
+            if rank != 3:
+                columns = self._add("Mul", [columns, self._heads_apart(heads)])
+            shape = self._add("Concat", [self._add("Shape", [self._read(0)], end=2), columns], axis=0)
             self._add("Reshape", [self._read(0), shape], self._result(0))
+            for m, new, past in ((1, 1, 6), (2, 2, 7)):
+                if self._result(m) and self._read(past) and not self._read(8):
+                    divided = self._add("Constant", [], value_ints=[0, 0, heads, -1])
+                    divided = self._add("Reshape", [self._read(new), divided])
+                    divided = self._add("Transpose", [divided], perm=[0, 2, 1, 3])
+                    self._add("Concat", [self._read(past), divided], self._result(m), axis=2)
+
+    def _heads_apart(self, heads: int) -> str:
+        """The number of heads where the values are divided into them and so have 4 axes, else 1."""
+        rank = self._add("Size", [self._add("Shape", [self._read(2)])])
+        added = self._add("Sub", [rank, self._add("Constant", [], value_int=3)])
+        more = self._add("Mul", [added, self._add("Constant", [], value_int=heads - 1)])
+        return self._add("Add", [more, self._add("Constant", [], value_int=1)])
+
+    def _grouped_heads(self) -> None:
+        """The queries of a GroupQueryAttention; keys and values may be packed behind them, in fewer heads."""
+        if self._read(1):
+            self._add("Identity", [self._read(0)], self._result(0))
+            return
+        heads, others = self._integer("num_heads"), 2 * self._integer("kv_num_heads")
+        divided = self._add("Constant", [], value_ints=[0, 0, heads + others, -1])
+        divided = self._add("Reshape", [self._read(0), divided])
+        bounds = [self._add("Constant", [], value_ints=[each]) for each in (0, heads, 2)]
+        queries = self._add("Slice", [divided, *bounds])
+        self._add("Reshape", [queries, self._add("Constant", [], value_ints=[0, 0, -1])], self._result(0))
 
     def _cast(self, declared: _Declared, like: str) -> None:
         """The shape of operand 0 with the type of `like`. ONNX's casts lack the types of four bits before opset 21."""
