@@ -20,9 +20,9 @@ SCALES = "s = Constant <value = float {0.5}> () z = Constant <value = uint8 {3}>
 CONTRIBUTED = [example for example in EXAMPLES if example.domain == "com.microsoft"]
 
 
-def read(text: str) -> dict[str, str]:
+def read(text: str, opset: int = 18) -> dict[str, str]:
     """The shape of each result of the main graph."""
-    model = read_model(onnx.parser.parse_model(f"{HEADER} {text}"))
+    model = read_model(onnx.parser.parse_model(f"{HEADER.replace('18', str(opset))} {text}"))
     return {str(value.name): str(value.shape) for node in model.graph for value in node.outputs}
 
 
@@ -196,6 +196,23 @@ def test_windows_of_channels_last_have_the_shape_of_onnxs_operator_between_trans
         t = Transpose <perm = [0,3,1,2]> (p)
         v = com.microsoft.QLinearConv <pads = [1,1,1,1]> (t, s, z, k, s, u, s, z) }}""")
     assert (shapes["c"], shapes["p"], shapes["v"]) == ("[N,4,4,8]", "[N,2,2,8]", "[N,5,2,2]")
+
+
+@pytest.mark.parametrize("opset", [12, 13, 18])
+def test_windows_of_channels_last_have_a_shape_where_that_of_their_data_is_not_declared(opset: int) -> None:
+    """As onnxruntime's optimizer leaves them: it declares no values inside."""
+    shapes = read(
+        f"""g (float["N",3,9,9] x, int8[8,3,3,3] w, int8[5,8,1,1] k) => (v) {{
+        {SCALES}
+        u = Constant <value = int8 {{0}}> ()
+        q = QuantizeLinear (x, s, z)
+        t = Transpose <perm = [0,2,3,1]> (q)
+        c = com.microsoft.QLinearConv <channels_last = 1> (t, s, z, w, s, u, s, z)
+        p = com.microsoft.QLinearGlobalAveragePool <channels_last = 1> (c, s, z, s, z)
+        v = com.microsoft.QLinearConv <channels_last = 1> (p, s, z, k, s, u, s, z) }}""",
+        opset,
+    )
+    assert (shapes["c"], shapes["p"], shapes["v"]) == ("[N,7,7,8]", "[N,1,1,8]", "[N,1,1,5]")
 
 
 @pytest.mark.parametrize("opset", [17, 18])

@@ -50,6 +50,7 @@ _LIKE = {
 }
 # The results that have the shape of the first operand and the type of this one.
 _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
+_OLDEST_WITH_AXES_OF_SUMS = 13
 _OLDEST_WITH_CAST_LIKE = 15
 _OLDEST_WITH_PARTS_OF_SHAPES = 15
 _OLDEST_WITH_COUNTED_PARTS = 18
@@ -245,7 +246,8 @@ class _Writer:
             plain, count = _ACTIVATED[operator]
             self._add(plain, [self._read(n) for n in range(count)], self._result(0), self._kept())
         elif operator in _WINDOWS:
-            self._channels_last(_WINDOWS[operator], declared.rank(self._read(0)))
+            rank = declared.rank(self._read(0)) or (declared.rank(self._read(3)) if operator == "QLinearConv" else None)
+            self._channels_last(_WINDOWS[operator], rank)
         elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
             self._product(self._integer("K"), self._integer("N"))
         elif operator == "Attention" and self._opset >= _OLDEST_WITH_CAST_LIKE:
@@ -375,18 +377,34 @@ class _Writer:
         if not zero and (scale or not is_gemm):
             return  # QuantizeLinear would make uint8 of it
         perms = self._perms(rank)
-        if perms is None:
+        if perms is None and form.operator != "GlobalAveragePool":
             return
         # The shape of a product does not depend on its bias.
         data = form.data[:2] if is_gemm else form.data
         read = [self._read(n) if n in form.plain else self._dequantized(n, n + 1) for n in data]
-        for perm in perms[:1]:
+        for perm in (perms or ())[:1]:
             read = [self._add("Transpose", read, perm=perm)]
-        made = self._add(form.operator, read, kept=self._kept())
-        for perm in perms[1:]:
+        made = self._outer(*read) if perms is None else self._add(form.operator, read, kept=self._kept())
+        for perm in (perms or ())[1:]:
             made = self._add("Transpose", [made], perm=perm)
         operator, read = ("QuantizeLinear", [made, scale, zero]) if zero else ("Identity", [made])
         self._add(operator, read, self._result(0))
+
+    def _outer(self, value: str) -> str:
+        """The extents of the first and the last axis of a value of any rank, with 1 for those between."""
+        ones = self._add("ReduceSum", [value])
+        first, last = [
+            self._sum_of_matrix(self._add("Flatten", [value], axis=at), kept) for at, kept in ((1, 0), (-1, 1))
+        ]
+        # A vector is added along the last axis, and without `perm` a Transpose reverses the axes.
+        reversed_ = self._add("Transpose", [self._add("Add", [ones, first])])
+        return self._add("Add", [reversed_, last])
+
+    def _sum_of_matrix(self, matrix: str, kept: int) -> str:
+        """The sums of a matrix along the axis that is not `kept`, a vector."""
+        if self._opset < _OLDEST_WITH_AXES_OF_SUMS:
+            return self._add("ReduceSum", [matrix], axes=[1 - kept], keepdims=0)
+        return self._add("ReduceSum", [matrix, self._add("Constant", [], value_ints=[1 - kept])], keepdims=0)
 
     def _channels_last(self, operator: str, rank: int | None) -> None:
         """ONNX's operator of the same operands; its data and result may be channels last."""
