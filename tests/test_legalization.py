@@ -87,6 +87,19 @@ def test_transposes_at_the_ends_of_inlined_bodies_cancel_and_the_model_is_legal_
     assert "layout-requirement" in {finding.rule for finding in verify(legal, "nhwc").findings}
 
 
+def test_an_inlined_operator_has_its_name_of_the_source_not_that_of_the_body() -> None:
+    """Nodes of the source may have the names of those in bodies, and were compared with others then."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (float[1,4,8,8] x, float[4,4,1,1] v, float[4,4,1,1] w) => (y)
+    {
+        [a] s = Conv (x, v)
+        [node_Conv_0] t = Sigmoid (s)
+        [node_Conv_0_2] y = Conv (t, w) }"""
+    model = onnx.parser.parse_model(text)
+    legal, report = legalize(model, "nhwc", inline=True, check=True)
+    assert report.ok
+    assert {"a", "node_Conv_0_2"} == {node.name for node in legal.graph.node if node.op_type == "Conv"}
+
+
 def with_a_large_constant_in_a_branch() -> onnx.ModelProto:
     """Its branch has 4 KiB of constants, as an initializer or as an attribute of a Constant."""
     net = Net()

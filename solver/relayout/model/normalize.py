@@ -385,7 +385,8 @@ def _inline(model: ir.Model) -> None:
 def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda function: True) -> None:
     """Inline the calls of these functions, in subgraphs and functions too, and remove the functions.
 
-    Annotations of a call's result are kept on the value that replaces it.
+    Annotations of a call's result are kept on the value that replaces it. The operator in a body of ours has the name
+    of the call.
     """
     from onnx_ir.passes.common import InlinePass
 
@@ -400,6 +401,11 @@ def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda functi
         if node.op_identifier() in bodies
         for value in node.outputs
     }
+    calls = {
+        (node.graph, node.outputs[0].name): (node.op_type, node.name)
+        for node in model.graph.all_nodes()
+        if node.domain == OWN_DOMAIN and node.name and node.op_identifier() in bodies
+    }
     own = set(_values(model.graph))
     InlinePass(which)(model)
     for node in model.graph.all_nodes():
@@ -407,10 +413,22 @@ def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda functi
             if (node.graph, value.name) in results:
                 value.metadata_props.update(results[node.graph, value.name])
                 own.add(value)
+            if (node.graph, value.name) in calls:
+                _name_as_call(node, *calls[node.graph, value.name])
     _make_names_unique(model.graph, own)
     for key in bodies:
         # Functions without a call remain after inlining.
         model.functions.pop(key, None)
+
+
+def _name_as_call(last: ir.Node, operator: str, name: str) -> None:
+    """Give the operator of an inlined body of ours, which is behind conversions of its result, the name of the call:
+    a node of the source may have that of the body's."""
+    node: ir.Node | None = last
+    while node is not None and node.op_type != operator:
+        node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if node is not None:
+        node.name = name
 
 
 def _copy_forwarded_inputs(function: ir.Function) -> None:
