@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from relayout.model.dims.negative_extents import inferred_by_onnx
 from relayout.model.dims.rounded_scales import Extents, rounded_scales, scales_that_infer
 from relayout.model.operator_schema import since
-from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, replace_entries, tensor_of
+from relayout.model.proto_graphs import copied, extents_by_name, graphs_inside, nodes_inside, replace_entries, tensor_of
 from relayout.model.tensor_types import is_absent
 from relayout.ops.contributed import CONTRIBUTED, Quantized, quantized_form
 
@@ -153,6 +153,13 @@ def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
     return given.difference([tensor.name for tensor in graph.initializer])
 
 
+def _untyped(graph: onnx.GraphProto) -> frozenset[str]:
+    """The values that nodes or the caller read and that have no declared type."""
+    read = {name for node in nodes_inside(graph.node) for name in node.input}.union(each.name for each in graph.output)
+    typed = {info.name for info in (*graph.value_info, *graph.output) if info.type.WhichOneof("value")}
+    return frozenset(read - typed)
+
+
 def _replace(
     graph: onnx.GraphProto,
     opset: int,
@@ -179,6 +186,7 @@ def _replace(
         {**types, **{name: tensor.data_type for name, tensor in tensors.items()}},
         stored,
         vectors,
+        _untyped(graph),
     )
     nodes: list[onnx.NodeProto] = []
     for index, node in enumerate(graph.node):
@@ -190,13 +198,14 @@ def _replace(
 
 
 class _Declared(Struct, frozen=True):
-    """The declared types of a graph's values, by name: extents, types of elements, extents of `stored` constants; and
-    the constants that are `vectors`, where a Resize may read one."""
+    """The declared types of a graph's values, by name: extents, types of elements, extents of `stored` constants; the
+    constants that are `vectors`, where a Resize may read one; and the values that are read without a declared type."""
 
     extents: Mapping[str, Extents]
     types: Mapping[str, int]
     stored: Mapping[str, tuple[int, ...]]
     vectors: Mapping[str, onnx.TensorProto]
+    untyped: frozenset[str]
 
     def rank(self, name: str) -> int | None:
         return len(self.extents[name]) if name in self.extents else None
@@ -215,12 +224,12 @@ class _Writer:
     def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
         """The nodes that make results of the same types; none where no operators of ONNX do.
 
-        Results for which there is no operator come from one that ONNX does not define. Without it onnx would take a
-        reader of such a result for wrong.
+        Results of unknown type come from an operator that ONNX does not define. Without it onnx would take a reader of
+        such a result for wrong; with it onnx passes over faults.
         """
         self._write(declared)
         made = {name for node in self._nodes for name in node.output}
-        left = [name for name in self._results.values() if name and name not in made]
+        left = [name for name in self._results.values() if name in declared.untyped - made]
         if self._nodes and left:
             self._add(_UNDEFINED, [], left[0])
             self._nodes[-1].output.extend(left[1:])
