@@ -246,11 +246,14 @@ def test_attention_and_its_neighbours_pass_on_the_dims_of_batch_and_rows(opset: 
         ("4,n", "transA = 1, transB = 0", "[n,5]"),
         ("n,h,4,6", "transA = 1", "[n,h,6,5]"),
         ("n,h,6,4", "transB = 0", "[n,h,6,5]"),
+        ("6,n,h,4", "transBatchA = 1", "[n,h,6,5]"),
+        ("4,n,h,6", "transA = 1, transBatchA = 1", "[n,h,6,5]"),
     ],
 )
 @pytest.mark.parametrize("is_stored", [True, False], ids=["initializer", "Constant"])
+@pytest.mark.parametrize("opset", [12, 18])
 def test_a_product_of_a_transposed_operand_whose_shape_is_not_declared_has_one(
-    operand: str, flags: str, shape: str, is_stored: bool
+    operand: str, flags: str, shape: str, is_stored: bool, opset: int
 ) -> None:
     """Models that onnxruntime has optimized declare no values inside."""
     weight = f"float[4,5] {'w = ' if is_stored else ''}{{{','.join('1' * 20)}}}"
@@ -260,7 +263,8 @@ def test_a_product_of_a_transposed_operand_whose_shape_is_not_declared_has_one(
             {made}
             a = Relu (x)
             p = com.microsoft.FusedMatMul <{flags}> (a, w)
-            y = Tanh (p) }}"""
+            y = Tanh (p) }}""",
+        opset,
     )
     assert (shapes["p"], shapes["y"]) == (shape, shape)
     assert {*shapes} - {"w"} == {"a", "p", "y"}

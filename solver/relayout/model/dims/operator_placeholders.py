@@ -52,6 +52,7 @@ _LIKE = {
 _CASTS = {"DequantizeLinear": 1, "QuantizeLinear": 2}
 _OLDEST_WITH_AXES_OF_SUMS = 13
 _OLDEST_WITH_CAST_LIKE = 15
+_OLDEST_WITH_EINSUM = 12
 _OLDEST_WITH_PARTS_OF_SHAPES = 15
 _OLDEST_WITH_COUNTED_PARTS = 18
 # The operators that are ONNX's on operands of which some are quantized, and the scales of these. Two operands tell the
@@ -283,7 +284,9 @@ class _Writer:
         elif operator == "FusedMatMul":
             forms = [(self._integer(f"trans{side}"), self._integer(f"transBatch{side}")) for side in "AB"]
             sides = [(self._read(n), *form) for n, form in enumerate(forms)]
-            if all(name in declared.extents or self._turns_any(*flags) for name, *flags in sides if any(flags)):
+            if self._opset >= _OLDEST_WITH_EINSUM or all(
+                name in declared.extents for name, *flags in sides if any(flags)
+            ):
                 self._add("MatMul", [self._as_matrices(*side, declared) for side in sides], self._result(0))
         elif operator == _RESIZE:
             scales = rounded_scales(self._node, declared.vectors)
@@ -438,24 +441,25 @@ class _Writer:
         """The operand with its rows behind the batch, where they are in front, and then its last two axes swapped,
         as the flags say."""
         rank = declared.rank(operand)
-        if rank is None and self._turns_any(is_swapped, is_behind):
-            return self._turned(operand)
-        if not (is_swapped or is_behind) or rank is None or rank < 2:
+        if not (is_swapped or is_behind) or (rank is not None and rank < 2):
             return operand
+        if rank is None:
+            return self._turned(operand, is_swapped, is_behind)
         axes = list(range(rank))
         *batch, first, last = [*axes[1:-1], axes[0], axes[-1]] if is_behind else axes
         perm = [*batch, last, first] if is_swapped else [*batch, first, last]
         return self._add("Transpose", [operand], perm=perm)
 
-    def _turns_any(self, is_swapped: int, is_behind: int) -> bool:
-        """Whether these flags of a product have a placeholder for an operand of unknown rank."""
-        return bool(is_swapped) and not is_behind and self._opset >= _OLDEST_WITH_PARTS_OF_SHAPES
-
-    def _turned(self, operand: str) -> str:
-        """A value with the extents of the operand, of any rank from 2, whose last two axes are swapped."""
-        bounds: tuple[dict[str, Any], ...] = ({"end": -2}, {"start": -1}, {"start": -2, "end": -1})
-        parts = [self._add("Shape", [operand], **bound) for bound in bounds]
-        shape = self._add("Concat", parts, axis=0)
+    def _turned(self, operand: str, is_swapped: int, is_behind: int) -> str:
+        """A value with the extents that an operand of any rank from 2 has as matrices."""
+        if self._opset < _OLDEST_WITH_PARTS_OF_SHAPES:  # later there are types that Einsum does not take
+            read, made = "i...j" if is_behind else "...ij", "...ji" if is_swapped else "...ij"
+            return self._add("Einsum", [operand], equation=f"{read}->{made}")
+        rows: dict[str, Any] = {"start": 0, "end": 1} if is_behind else {"start": -2, "end": -1}
+        batch: dict[str, Any] = {"start": 1, "end": -1} if is_behind else {"end": -2}
+        last: dict[str, Any] = {"start": -1}
+        bounds = (batch, last, rows) if is_swapped else (batch, rows, last)
+        shape = self._add("Concat", [self._add("Shape", [operand], **bound) for bound in bounds], axis=0)
         return self._add("Reshape", [operand, shape])
 
     def _perms(self, rank: int | None) -> Sequence[list[int]] | None:
