@@ -345,3 +345,20 @@ def test_a_result_whose_shape_is_not_known_may_be_read(operator: str) -> None:
         s = Transpose <perm = [1,0,2,3,4]> (t)
         r = Relu (s) }}""")
     assert shapes["v"] == "[N,3,8]"
+
+
+@pytest.mark.parametrize("opset", [12, 13, 17])
+def test_shapes_pass_quantizers_and_products_with_packed_weights_in_older_opsets(opset: int) -> None:
+    packed, apart = (",".join("1" * count) for count in (5 * 8, 8 * 24))
+    shapes = read(
+        f"""g (float["N","L",8] x, float[24] b) => (v)
+        <uint8[5,1,8] packed = {{{packed}}}, float[8,24] apart = {{{apart}}}, float[5] scales = {{1,1,1,1,1}},
+         float s = {{0.5}}, int16 z = {{3}}> {{
+        q = com.microsoft.QuantizeLinear (x, s, z)
+        d = com.microsoft.DequantizeLinear (q, s, z)
+        a = com.microsoft.Attention <num_heads = 2> (d, apart, b)
+        m = com.microsoft.MatMulNBits <K = 8, N = 5, bits = 4, block_size = 16> (a, packed, scales)
+        v = Relu (m) }}""",
+        opset,
+    )
+    assert [shapes[name] for name in "qdamv"] == ["[N,L,8]", "[N,L,8]", "[N,L,8]", "[N,L,5]", "[N,L,5]"]

@@ -245,7 +245,7 @@ class _Writer:
             for m in _LIKE[operator]:
                 if self._result(m):
                     self._add("Identity", [self._read(0)], self._result(m))
-        elif operator in _CASTS and self._opset >= _OLDEST_WITH_CAST_LIKE and self._read(_CASTS[operator]):
+        elif operator in _CASTS and self._read(_CASTS[operator]):
             self._cast(declared, self._read(_CASTS[operator]))
         elif operator in _DEQUANTIZED:
             plain, count, scale_of = _DEQUANTIZED[operator]
@@ -258,9 +258,9 @@ class _Writer:
         elif operator in _WINDOWS:
             rank = declared.rank(self._read(0)) or (declared.rank(self._read(3)) if operator == "QLinearConv" else None)
             self._channels_last(_WINDOWS[operator], rank)
-        elif operator == "MatMulNBits" and self._opset >= _OLDEST_WITH_CAST_LIKE:
+        elif operator == "MatMulNBits":
             self._product(self._integer("K"), self._integer("N"))
-        elif operator == "Attention" and self._opset >= _OLDEST_WITH_CAST_LIKE:
+        elif operator == "Attention":
             self._attention(declared)
         elif operator == "MultiHeadAttention" and self._opset >= _OLDEST_WITH_PARTS_OF_SHAPES:
             self._heads(declared)
@@ -316,6 +316,13 @@ class _Writer:
 
     def _product(self, rows: int, columns: int) -> None:
         """The product of the first operand and a matrix."""
+        if self._opset < _OLDEST_WITH_CAST_LIKE:
+            # The type of the operand is not known, so no matrix of that type can be made.
+            extent = self._add("Constant", [], value=numpy_helper.from_array(np.array([columns], np.int64)))
+            zero = numpy_helper.from_array(np.array([0], np.int64))
+            places = self._add("ConstantOfShape", [extent], value=zero)
+            self._add("Gather", [self._read(0), places], self._result(0), axis=-1)
+            return
         weight = self._add("ConstantOfShape", [self._add("Constant", [], value_ints=[rows, columns])])
         self._add("MatMul", [self._read(0), self._add("CastLike", [weight, self._read(0)])], self._result(0))
 
@@ -381,7 +388,10 @@ class _Writer:
             extents = numpy_helper.from_array(np.array(declared.stored[data], np.int64))
             shape = self._add("Constant", [], value=extents)
             data = self._add("ConstantOfShape", [shape])
-        self._add("CastLike", [data, like], self._result(0))
+        if declared.types.get(like):
+            self._add("Cast", [data], self._result(0), to=declared.types[like])
+        elif self._opset >= _OLDEST_WITH_CAST_LIKE:
+            self._add("CastLike", [data, like], self._result(0))
 
     def _quantized(self, form: Quantized, rank: int | None) -> None:
         scale, zero = self._read(form.scale), self._read(form.scale + 1)
@@ -518,8 +528,8 @@ def _needs_one(node: onnx.NodeProto, opset: int, vectors: Mapping[str, onnx.Tens
 
 @cache
 def _castable(opset: int) -> frozenset[int]:
-    """The types of elements that CastLike takes, and 0 for one that is not declared."""
-    schema = onnx.defs.get_schema("CastLike", opset)
+    """The types of elements that Cast takes, and 0 for one that is not declared."""
+    schema = onnx.defs.get_schema("Cast", opset)
     taken = {text for each in schema.type_constraints for text in each.allowed_type_strs}
     named = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
     return frozenset({0, *(named[text] for text in taken)})
