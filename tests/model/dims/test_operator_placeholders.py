@@ -12,6 +12,7 @@ from examples import EXAMPLES, Constant, Example, Input
 from graphs import Net, run
 from onnx import TensorProto, helper
 
+from relayout import legalize, verify
 from relayout.errors import InputError
 from relayout.model.io import read_model, to_proto
 
@@ -362,3 +363,18 @@ def test_shapes_pass_quantizers_and_products_with_packed_weights_in_older_opsets
         opset,
     )
     assert [shapes[name] for name in "qdamv"] == ["[N,L,8]", "[N,L,8]", "[N,L,8]", "[N,L,5]", "[N,L,5]"]
+
+
+def test_a_legal_model_with_such_results_is_verified() -> None:
+    """They have declared types there, and inference of the shape of a view begins anew."""
+    packed, bias, past = (",".join("1" * count) for count in (6 * 18, 18, 36))
+    model = onnx.parser.parse_model(f"""{HEADER} g (float["N",3,6] x) => (float u, float v)
+        <float[6,18] w = {{{packed}}}, float[18] b = {{{bias}}}, float[6,2,3,1] past = {{{past}}}> {{
+        y, p = com.microsoft.Attention <num_heads = 2> (x, w, b)
+        u = Transpose <perm = [0,4,1,2,3]> (p)
+        q = Transpose <perm = [2,1,0]> (x)
+        m, k, l = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q, , , , past, past)
+        v = Transpose <perm = [0,1,3,2]> (k) }}""")
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    assert verify(legalize(model, "nchw", dims={"N": 2})[0], "nchw", against=model, dims={"N": 2}).passed

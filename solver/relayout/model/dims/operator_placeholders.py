@@ -154,11 +154,10 @@ def _computed(graph: onnx.GraphProto, around: frozenset[str]) -> frozenset[str]:
     return given.difference([tensor.name for tensor in graph.initializer])
 
 
-def _untyped(graph: onnx.GraphProto) -> frozenset[str]:
-    """The values that nodes or the caller read and that have no declared type."""
-    read = {name for node in nodes_inside(graph.node) for name in node.input}.union(each.name for each in graph.output)
-    typed = {info.name for info in (*graph.value_info, *graph.output) if info.type.WhichOneof("value")}
-    return frozenset(read - typed)
+def _read_in(graph: onnx.GraphProto) -> frozenset[str]:
+    """The values that the nodes of a graph, those inside them, or its caller read."""
+    read = {name for node in nodes_inside(graph.node) for name in node.input}
+    return frozenset(read.union(each.name for each in graph.output))
 
 
 def _replace(
@@ -187,7 +186,7 @@ def _replace(
         {**types, **{name: tensor.data_type for name, tensor in tensors.items()}},
         stored,
         vectors,
-        _untyped(graph),
+        _read_in(graph),
     )
     nodes: list[onnx.NodeProto] = []
     for index, node in enumerate(graph.node):
@@ -200,13 +199,13 @@ def _replace(
 
 class _Declared(Struct, frozen=True):
     """The declared types of a graph's values, by name: extents, types of elements, extents of `stored` constants; the
-    constants that are `vectors`, where a Resize may read one; and the values that are read without a declared type."""
+    constants that are `vectors`, where a Resize may read one; and the values that are `read`."""
 
     extents: Mapping[str, Extents]
     types: Mapping[str, int]
     stored: Mapping[str, tuple[int, ...]]
     vectors: Mapping[str, onnx.TensorProto]
-    untyped: frozenset[str]
+    read: frozenset[str]
 
     def rank(self, name: str) -> int | None:
         return len(self.extents[name]) if name in self.extents else None
@@ -225,14 +224,14 @@ class _Writer:
     def written(self, declared: _Declared) -> Sequence[onnx.NodeProto]:
         """The nodes that make results of the same types; none where no operators of ONNX do.
 
-        Results of unknown type come from an operator that ONNX does not define. Without it onnx would take a reader of
-        such a result for wrong; with it onnx passes over faults.
+        Results that are read and for which there is no operator come from one that ONNX does not define. Without it
+        onnx would take a reader of such a result for wrong.
         """
         self._write(declared)
         made = {name for node in self._nodes for name in node.output}
-        left = [name for name in self._results.values() if name in declared.untyped - made]
+        left = [name for name in self._results.values() if name in declared.read - made]
         if self._nodes and left:
-            self._add(_UNDEFINED, [], left[0])
+            self._add(_UNDEFINED, [], left[0], domain=self._node.domain)
             self._nodes[-1].output.extend(left[1:])
         return self._nodes
 
