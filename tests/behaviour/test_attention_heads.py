@@ -108,3 +108,17 @@ def test_a_form_that_the_backend_does_not_support_is_not_written(backend: Backen
     assert report.after.transposes == 4
     attention = next(node for node in legal.graph.node if node.op_type == "Attention")
     assert "q_num_heads" not in {attribute.name for attribute in attention.attribute}
+
+
+@pytest.mark.parametrize("length", [6, "length"])
+def test_onnxruntimes_rotary_embedding_between_products_needs_no_transpose(length: int | str) -> None:
+    net = Net(17)
+    width = HEADS * SIZE
+    x, places = net.input("x", (2, length, width)), net.input("places", (2, length), onnx.TensorProto.INT64)
+    angles = [net.weight(10, SIZE // 2) for _ in range(2)]
+    q, k = (heads(net, net.node("MatMul", x, net.weight(width, width))) for _ in range(2))
+    q, k = (net.node("RotaryEmbedding", each, places, *angles, domain="com.microsoft") for each in (q, k))
+    net.output(rows(net, net.node("Mul", q, k)))
+    legal, report = checked(net.model(), "onnx", dims={} if length == 6 else {"length": 6})
+    assert report.cost == 0
+    assert "Transpose" not in operators(legal)

@@ -350,6 +350,9 @@ def _contributed() -> list[Example]:
     depthwise = Constant(np.arange(30).reshape(5, 1, 3, 2) - 12, I8)
     channels = Constant(np.linspace(0.01, 0.03, 5), F), Constant(np.zeros(5), I8)
     pixels, per_channel = Input((2, 5, 3, 6)), (Constant(np.arange(1, 7), F), Constant(np.arange(6) - 2, F))
+    places = Constant(np.array([[0, 1, 2, 3], [2, 3, 4, 5]]))
+    turns = np.arange(18).reshape(6, 3) / 9
+    angles = Constant(np.cos(turns), F), Constant(np.sin(turns), F)
     packed, scales = Constant(np.arange(96).reshape(6, 1, 16) * 2, U8), Constant(np.linspace(0.01, 0.03, 6), F)
     return [
         quantized("QLinearAdd", data, *scale(), data, *other, *result),
@@ -412,6 +415,7 @@ def _contributed() -> list[Example]:
             Constant(np.arange(6), F),
         ),
         quantized("MatMulIntegerToFloat", data, Constant(np.full((3, 5, 6), 7), I8), *[scale()[0]] * 2),
+        quantized("RotaryEmbedding", Input((2, 3, 4, 6)), places, *angles, interleaved=1, num_heads=3),
         quantized(
             "MatMulIntegerToFloat",
             data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from relayout.ops.contributed import CONTRIBUTED
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
 from relayout.ops.rule import NO_EDIT, Listed, Replacement
@@ -22,6 +23,7 @@ def attention(node: Reading) -> Listed:
 
 
 @row("contract", "RotaryEmbedding", since=23)
+@row("contract", "RotaryEmbedding", since=1, domain=CONTRIBUTED)
 def rotary_embedding(node: Reading) -> Listed:
     """The numbers of a head are rotated in pairs, by angles that depend on the position alone."""
     return _by_heads(node, 1, {"num_heads": 0})

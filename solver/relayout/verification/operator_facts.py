@@ -96,7 +96,7 @@ FACTORS = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 # The data operands of operators of onnxruntime; the others are scales, zero points and parameters of the last axis.
 _CONTRIBUTED_DATA = {
     **dict.fromkeys("Gelu QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu".split(), (0,)),
-    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), (0,)),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear", "RotaryEmbedding"), (0,)),
     "BiasAdd": (0, 1, 2),
     **dict.fromkeys(("BiasGelu", "FastGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1)),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 3)),
