@@ -111,3 +111,17 @@ def test_a_type_is_transposed_where_onnx_can_transpose_it(opset: int, backend: s
     legal, report = checked(model, backend)
     assert_same_numbers(model, legal)
     assert report.cost == 2 * 120 * (4 if opset < 21 else 1)
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_a_quantized_convolution_names_the_axes_of_what_others_read(backend: str) -> None:
+    """The verifier knew the names and refused the Softmax, which reads NHWC data there."""
+    kernel = ",".join("1" * 32)
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        net (float[2,4,4,8] x) => (y, z)
+        <float s = {{0.5}}, uint8 zero = {{3}}, int8 none = {{0}}, int8[8,4,1,1] w = {{{kernel}}}> {{
+        y = Softmax <axis = 0> (x)
+        q = QuantizeLinear (x, s, zero)
+        z = com.microsoft.QLinearConv (q, s, zero, w, s, none, s, zero) }}""")
+    legal, _ = checked(model, backend)
+    assert_same_numbers(model, legal)

@@ -386,7 +386,8 @@ def _space_of(node: ir.Node, rule: Free, values: Sequence[ir.Value | None], name
         repeated[value] = repeated.get(value, frozenset()) | _repeated_by(long, value, axes)
     members = [(n, _kept_by(node, rule, value, axes), repeated[value]) for n, value, axes in own]
     places = [((n, index), axis) for n, _, axes in own for index, axis in enumerate(axes)]
-    letters = [(place, rule.axis_names[axis]) for place, axis in places] if rule.axis_names else []
+    names = rule.axis_names or rule.told_names
+    letters = [(place, names[axis]) for place, axis in places] if names else []
     return _Space(_joined(members, len(rule.extents)), letters)
 
 

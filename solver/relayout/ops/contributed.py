@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from relayout.layout.memory_format import Extent
 from relayout.ops.contractions import gemm, product_rule
 from relayout.ops.elementwise import elementwise, quantize
+from relayout.ops.named_axes import native_letters
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.registry import built_rule, row, row_for
 from relayout.ops.rule import Axes, Edit, Free, Listed, Rule, free
@@ -120,7 +121,8 @@ def _second_or_last(node: Reading, *, is_last: bool, stays_last: bool = False) -
     axes = tuple(range(rank))
     first = (0, rank - 1, *range(1, rank - 1)) if is_last else axes
     last = axes if is_last else (0, *range(2, rank), 1)
-    return free(
+    letters = native_letters(rank)
+    rule = free(
         # An axis of extent 1 in the data, such as one channel, may be longer in the result.
         tuple([result if own == 1 else own for own, result in zip(read, made, strict=True)]),
         (axes, *(None,) * (len(node.node.inputs) - 1)),
@@ -128,6 +130,7 @@ def _second_or_last(node: Reading, *, is_last: bool, stays_last: bool = False) -
         allows=lambda order: order == last or (order == first and not (is_last and stays_last)),
         edit=lambda order: Edit({"channels_last": int(order == last)}),
     )
+    return replace(rule, told_names="".join(letters[first.index(axis)] for axis in axes))
 
 
 @row("contract", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", since=1, domain=CONTRIBUTED)

@@ -153,7 +153,8 @@ class Free(Struct, frozen=True):
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
     space orders every operand. `traits` has one record per axis. `axis_names` are the operator's own, if it has names:
-    only then can a backend require an order that ONNX cannot express, as a `relayout::` operator.
+    only then can a backend require an order that ONNX cannot express, as a `relayout::` operator. An operator that has
+    an attribute for its orders has `told_names` instead.
 
     `allows` and `edit` take a full order of the axes, in which a tiled axis occurs several times. `edit_tiled` replaces
     `edit` where an axis is tiled by a divisor of its multiple: the operator then works on the outermost tile. Its
@@ -182,6 +183,7 @@ class Free(Struct, frozen=True):
     decompositions: tuple[Decomposition, ...] = ()
     elidable_as: Relabel | None = None
     edit_operands: Callable[[Sequence[MemoryFormat], Sequence[MemoryFormat]], Edit] | None = None
+    told_names: str = ""
 
     @property
     def tileable(self) -> Axes:
