@@ -366,3 +366,17 @@ def test_a_shape_that_another_operator_reads_costs_what_the_backend_states() -> 
     made.graph.output.append(onnx.helper.make_tensor_value_info(shape, onnx.TensorProto.INT64, [4]))
     found = relayout.verify(made, table("Shape", **COSTLY), report=report, run=False).findings
     assert "price" in {each.rule for each in found}
+
+
+def test_a_recorded_cost_that_is_not_computed_in_whole_is_a_note() -> None:
+    """The backend charges for the order in which the Softmax runs, which the model does not show."""
+    made = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        net (float[N,4,H,W] x) => (float[N,4,H,W] y) {
+            a = Transpose <perm = [0,2,3,1]> (x)
+            b = Softmax <axis = 3> (a)
+            y = Transpose <perm = [0,3,1,2]> (b) }""")
+    legal, report = relayout.legalize(made, "x86-nchwc")
+    assert report.cost
+    [note] = relayout.verify(legal, "x86-nchwc").findings
+    assert (note.rule, note.severity) == ("price", "note")
+    assert note.message == "the cost that the model records is not confirmed in whole"

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY
-from relayout.report.schema import Entry, Finding, Price, Report
+from relayout.report.schema import Entry, Finding, Price, Report, Severity
 from relayout.verification.cost.bill import Bill
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.requirements import Charges, node_label
@@ -129,7 +129,9 @@ def check_recorded_price(
         return [_error("the model records a bound above its cost", f"at most {text}", bound)], price
     if not is_sound and price.not_computed and not (bill.is_elsewhere or any(each.unpriced for each in found)):
         text += f"; not computed: {'; '.join(price.not_computed)}"
-        return [Finding(rule="price", severity="warning", expected=str(least), found=text, message=message)], price
+        severity: Severity = "warning" if recorded < least else "note"
+        message = message if recorded < least else "the cost that the model records is not confirmed in whole"
+        return [Finding(rule="price", severity=severity, expected=str(least), found=text, message=message)], price
     return [] if is_sound or price.not_computed else [_error(message, str(least), text)], price
 
 
