@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+
+import onnx_ir as ir
 
 from relayout.backend.calls import conversion_operators_of, opaque_values_of
 from relayout.backend.interface import Backend
@@ -16,7 +18,7 @@ from relayout.verification.counterparts import Counterparts
 from relayout.verification.dataflow import check_dataflow
 from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.operators_kept import check_operators
-from relayout.verification.order.check import check_element_order
+from relayout.verification.order.check import check_element_order, note_unseen
 
 
 def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterator[Finding]:
@@ -34,16 +36,22 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
     yield from check_inner_shapes(model, source, pairs.constants)
     operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
     yield from check_dataflow(pairs, fuses=fuses)
-    yield from check_element_order(pairs, opaque_values_of(backend, model) | opaque_values_of(backend, source))
+    yield from check_element_order(pairs, _opaque_in(pairs, backend))
+    yield from note_unseen(pairs, _opaque_in(pairs, backend)) if not run else ()
     yield from check_operators(pairs, operators, fuses=fuses, run=run)
     yield from check_constants(pairs)
     yield from check_shardings(pairs)
     yield from check_written(pairs, backend)
 
 
-def check_operators_unrun(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
-    """The findings of `check_against` on operators that no run has compared."""
-    return check_operators(pairs, conversion_operators_of(backend), fuses=_may_fuse(backend), run=False)
+def check_unrun(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
+    """The findings of `check_against` on operators and elements that no run has compared."""
+    yield from check_operators(pairs, conversion_operators_of(backend), fuses=_may_fuse(backend), run=False)
+    yield from note_unseen(pairs, _opaque_in(pairs, backend))
+
+
+def _opaque_in(pairs: Counterparts, backend: Backend) -> Set[ir.Value]:
+    return opaque_values_of(backend, pairs.model.model) | opaque_values_of(backend, pairs.original.model)
 
 
 def _may_fuse(backend: Backend) -> bool:

@@ -21,7 +21,7 @@ from relayout.model.dims.lone_nodes import evaluated_alone
 from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import COPY, Counterparts, moved_from
+from relayout.verification.counterparts import COPY, VIEWS, Counterparts, moved_from
 from relayout.verification.numbered_axes import flattens
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
@@ -43,6 +43,19 @@ _READ_DATA = frozenset(
     )
 )
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
+_OF_AXES = {
+    **dict.fromkeys(("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze", "Upsample", "CenterCropPad", "CumSum"), (1,)),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 3),
+    "Resize": (1, 2, 3),
+    "Col2Im": (1, 2),
+    "DFT": (2,),
+    "Dropout": (1, 2),
+}
+"""The operands that speak of axes, or have a default other than zeros; so do those of reductions."""
+_IN_BLOCKS = ("Gather",)
+"""Operators that may take whole blocks of an axis, by other numbers."""
+_LARGEST_BFLOAT16 = 2.0**127 * (2 - 2.0**-7)
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear")
 _QUANTIZES = 19
 """The first opset in which the evaluator has them."""
@@ -82,22 +95,30 @@ def check_constants(pairs: Counterparts) -> Iterator[Finding]:
 
 
 def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
-    """Yield a finding for each constant operand of the operators in `_READ_DATA` that is another constant than in the
-    original, that is gone, or that is new. One that is left out counts as zeros."""
+    """Yield a finding for each constant operand, of those that do not speak of axes, that is another constant than in
+    the original, that is gone, or that is new. One that is left out counts as zeros, or as a bound that bounds nothing.
+    """
     for node, other in pairs.nodes.items():
-        if kind_of(node)[1] != kind_of(other)[1] or kind_of(node)[1] not in _READ_DATA:
+        kind = kind_of(node)[1]
+        if kind != kind_of(other)[1] or node.op_type in VIEWS or kind.startswith("Reduce") or _counts(node):
             continue
         for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
             operands = [each for each in (mine, theirs) if each is not None]
-            if not operands or (theirs is not None and moved_from(theirs)[-1] in _named_like(mine, known)):
+            if not operands or n in _OF_AXES.get(kind, ()):
                 continue
+            if theirs is not None and moved_from(theirs)[-1] in _named_like(mine, known) and not _is_small(mine):
+                continue  # compared by name
             if not all(each in pairs.constants for each in operands):
                 continue  # the flow of data is compared
             data = [array_of(each) for each in map(data_of, operands) if each is not None]
             if len(data) < len(operands):
                 continue
+            if kind in _IN_BLOCKS and len({array.size for array in data}) > 1:
+                continue
             if mine is not None and theirs is not None:
                 agree = is_relayout(data[1], data[0], noted_transform(mine), noted_transform(theirs))
+            elif kind == "Clip":
+                agree = _bounds_nothing(data[0])
             else:
                 agree = not data[0].any()
             if not agree:
@@ -109,6 +130,29 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
                     found="none" if mine is None else str(mine.name),
                     message=f"this {node.op_type} reads another constant than in the original",
                 )
+
+
+def _counts(node: ir.Node) -> bool:
+    """Whether a node makes integers of integers alone, which may be extents or numbers of axes."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return kind_of(node)[1] not in _READ_DATA and all(
+        value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth > 8 for value in values
+    )
+
+
+def _is_small(value: ir.Value | None) -> bool:
+    """Whether a constant of this value's type may be a parameter, which is not compared by name."""
+    tensor = _tensor(moved_from(value)[-1]) if value is not None else None
+    return value is not None and tensor is not None and _may_be_parameter(tensor)
+
+
+def _bounds_nothing(bound: Array) -> bool:
+    """Whether it is the least or the largest number of its type, or infinite."""
+    if bound.dtype.kind in "iu":
+        limits = np.iinfo(bound.dtype)
+        return bool(np.isin(bound, [limits.min, limits.max]).all())
+    largest = np.finfo(bound.dtype).max if bound.dtype.kind == "f" else _LARGEST_BFLOAT16
+    return bool((np.abs(bound.astype(np.float64)) >= largest).all())
 
 
 def _named_like(value: ir.Value | None, known: _Named) -> Sequence[ir.Value]:
@@ -182,6 +226,10 @@ def array_of(data: ir.TensorProtocol | Array) -> Array:
 def _is_parameter(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
     if any(kind_of(node)[1] in _READ_DATA for node, _ in value.uses()):
         return False
+    return _may_be_parameter(tensor)
+
+
+def _may_be_parameter(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype.is_integer() and tensor.dtype.bitwidth > 8 and tensor.size <= _LARGEST_PARAMETER
 
 

@@ -17,6 +17,7 @@ from relayout.report.schema import Finding
 from relayout.verification.counterparts import (
     VIEWS,
     Counterparts,
+    ancestors,
     behind_transposes,
     counterpart,
     moved_from,
@@ -25,7 +26,7 @@ from relayout.verification.counterparts import (
 )
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.operator_facts import OURS, constant_ints
-from relayout.verification.operators_kept import MOVES
+from relayout.verification.operators_kept import MOVES, computes
 from relayout.verification.requirements import node_label, noted_order
 
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
@@ -45,19 +46,23 @@ def check_dataflow(pairs: Counterparts, *, fuses: bool) -> Iterator[Finding]:
         yield from _check_noted_orders(node, other, constants)
         if node.op_type in VIEWS:
             continue
+        yield from _check_results(node, other, scopes[other.graph])
         for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
             if (mine is None) != (theirs is None) and (mine or theirs) not in constants:
                 # A constant may be the default of an operand that is left out.
                 yield _another(node, n, *(str(each.name) if each else "none" for each in (theirs, mine)))
             if mine is None or theirs is None:
                 continue
-            if mine in constants:
+            if mine in constants and theirs not in constants:
+                read = _other_constant(mine, theirs, scopes[other.graph])
+            elif mine in constants:
                 # Its data is compared. A rewrite may compute a copy of it, in another order.
                 read = _added_before(mine, scopes[other.graph], kept, added, copied=True)
             else:
                 read = _other_read(mine, theirs, scopes[other.graph], kept, added, constants)
             if read is not None:
                 yield _another(node, n, str(theirs.name), read)
+    yield from _check_added(added, pairs, kept)
     for graph, source in pairs.graphs.items():
         for mine, theirs in zip(graph.outputs, source.outputs, strict=False):
             read = _other_read(mine, theirs, scopes[source], kept, added, constants)
@@ -69,6 +74,16 @@ def check_dataflow(pairs: Counterparts, *, fuses: bool) -> Iterator[Finding]:
                     found=read,
                     message=f"the output {mine.name} is computed otherwise than in the original",
                 )
+
+
+def _check_results(node: ir.Node, other: ir.Node, scope: Mapping[str, ir.Value]) -> Iterator[Finding]:
+    """Yield a finding for each result that has the name of another value of the original."""
+    for mine, theirs in zip(node.outputs, other.outputs, strict=False):
+        named = counterpart(mine, scope) if mine.name else None
+        if named is not None and not _is_same(named, theirs):
+            message = f"this {node.op_type} makes another value than in the original"
+            expected, found = str(theirs.name), str(named.name)
+            yield Finding(rule="dataflow", node=node_label(node), expected=expected, found=found, message=message)
 
 
 def _another(node: ir.Node, operand: int, expected: str, found: str) -> Finding:
@@ -100,6 +115,15 @@ def _other_read(
     return None if read is None or read in constants or _is_same(read, theirs) else str(read.name)
 
 
+def _other_constant(mine: ir.Value, theirs: ir.Value, scope: Mapping[str, ir.Value]) -> str | None:
+    """The constant of the original that this one is, where the original reads a value that it computes."""
+    read = counterpart(_root(mine, ()) or mine, scope)
+    if read is None:
+        # A rewrite may know a shape that the original computes.
+        return str(mine.name) if mine.dtype is not None and not mine.dtype.is_integer() else None
+    return None if _is_same(read, theirs) else str(read.name)
+
+
 def _added_before(
     value: ir.Value,
     scope: Mapping[str, ir.Value],
@@ -124,14 +148,53 @@ def _added_before(
     return f"{root.name}, of a {node.op_type} that the original does not have"
 
 
+def _check_added(added: Set[ir.Node], pairs: Counterparts, kept: Mapping[ir.Node, ir.Node]) -> Iterator[Finding]:
+    """Yield a finding for each added node that computes data for what the model has of the original, or for what a
+    backend wrote: a fault in it may show for few inputs alone. Nodes that make a value in place of the original's
+    operator are left to the run."""
+    paired = set(kept.values())
+
+    def is_in_place(value: ir.Value) -> bool:
+        graph = value.graph
+        source = pairs.graphs.get(graph) if graph is not None else None
+        named = counterpart(value, pairs.scopes[source]) if source is not None else None
+        maker = named.producer() if named is not None else None
+        # What only moves elements is replaced by nothing that computes.
+        return maker is not None and maker not in paired and (maker.domain != "" or maker.op_type not in _PASSED)
+
+    def is_needed(node: ir.Node) -> bool:
+        seen, pending = {node}, [node]
+        while pending:
+            for value in pending.pop().outputs:
+                if is_in_place(value):
+                    continue
+                if value.is_graph_output():
+                    return True
+                readers = {use.node for use in value.uses()} - seen
+                if any(each.op_type not in VIEWS and (each in kept or each not in unmarked) for each in readers):
+                    return True
+                seen |= readers
+                pending += readers
+        return False
+
+    unmarked = {node for node in pairs.model.nodes if WRITTEN_FOR_KEY not in node.metadata_props} if added else set()
+    for node in pairs.model.nodes if added else ():
+        if node in added and (computes(node, pairs.constants) or _takes_steps(node)) and is_needed(node):
+            message = f"the original does not have this {node.op_type}"
+            found = str(node.outputs[0].name)
+            yield Finding(rule="dataflow", node=node_label(node), expected="none", found=found, message=message)
+
+
 def _added(pairs: Counterparts, kept: Mapping[ir.Node, ir.Node]) -> set[ir.Node]:
     """The nodes that compute, or take elements in other steps, and of whose operator the model has more that stand for
     none than the original has that none stands for. Those that a backend writes for another operator are left to the
     run."""
     paired = set(kept.values())
-    gone = Counter(node.op_type for node in pairs.original.nodes if node not in paired)
+    # A rewrite drops what no output depends on, and writes nothing for it.
+    live = {value.producer() for value in ancestors(pairs.original.model.graph.outputs)}
+    gone = Counter(node.op_type for node in pairs.original.nodes if node not in paired and node in live)
     new = [node for node in pairs.model.nodes if node not in kept and node.domain in ("", OURS)]
-    new = [node for node in new if WRITTEN_FOR_KEY not in node.metadata_props]
+    new = [node for node in new if node.metadata_props.get(WRITTEN_FOR_KEY) not in gone]
     new = [node for node in new if node.op_type not in MOVES or _takes_steps(node)]
     counts = Counter(node.op_type for node in new)
     return {node for node in new if counts[node.op_type] > gone[node.op_type]}

@@ -8,11 +8,23 @@ import onnx_ir as ir
 
 from relayout.verification.operator_facts import CONTRIBUTED, FACTORS, constant_ints
 
-_ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
+_ALONG_AXES = frozenset(
+    {
+        *("Concat", "CumSum", "Gather", "GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"),
+        *("LpNormalization", "RMSNormalization", "ScatterElements", "Softmax", "Split", "TopK"),
+    }
+)
+_TO_THE_LAST = frozenset({"LayerNormalization", "RMSNormalization"})
+"""They work on the axis and all that follow it."""
+# Where the attribute is left out; before opset 13 a softmax has another one.
+_DEFAULT_AXES = {"ArgMax": 0, "ArgMin": 0, "Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Split": 0}
+_MVN, _MVN_AXES = "MeanVarianceNormalization", (0, 2, 3)
 # Operators of onnxruntime that work along an axis, as ONNX's operator does from this operand on.
 _CONTRIBUTED_ALONG_AXES = {"QLinearConcat": ("Concat", 2), "QLinearSoftmax": ("Softmax", 0)}
 # Before opset 13 they work on the axis and all that follow it as one.
 _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+_LAST_AXIS = 13
+"""From this opset on a softmax works on one axis, by default the last."""
 _SUMMING = {**FACTORS, "Gemm": (0, 1)}
 # They may work on whole blocks of an axis.
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
@@ -34,20 +46,27 @@ def by_number(node: ir.Node) -> ByNumber | None:
         kind, first = node.op_type if node.domain == "" else "", 0
     value = node.inputs[first] if first < len(node.inputs) else None
     reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")
-    if value is None or value.shape is None or not (reduces or kind in _ALONG_AXES):
+    if value is None or value.shape is None or not (reduces or kind in {*_ALONG_AXES, _MVN}):
         return None
-    axes = (
-        constant_ints(node, "axes", 1)
-        if kind.startswith("Reduce")
-        else constant_ints(node, "axis", 1 if kind == "CumSum" else len(node.inputs))
-    )
+    axes = _numbers_of(node, kind)
     rank = len(value.shape)
     if axes is None or any(not -rank <= axis < rank for axis in axes):
         return None
     places = {axis % rank for axis in axes}
-    if flattens(node):
+    if flattens(node) or kind in _TO_THE_LAST:
         places = set(range(min(places), rank))
     return ByNumber(first, frozenset(places), kind in _IN_BLOCKS)
+
+
+def _numbers_of(node: ir.Node, kind: str) -> tuple[int, ...] | None:
+    if kind == _MVN:
+        return tuple(node.attributes.get_ints("axes", _MVN_AXES) or ())
+    if kind.startswith("Reduce"):
+        return constant_ints(node, "axes", 1)
+    if kind != "CumSum" and "axis" not in node.attributes:
+        default = _DEFAULT_AXES.get(kind, 1 if kind in _FLATTENING and _opset(node) < _LAST_AXIS else -1)
+        return None if kind == "Concat" else (default,)
+    return constant_ints(node, "axis", 1 if kind == "CumSum" else len(node.inputs))
 
 
 def summed_axes(node: ir.Node) -> dict[int, int]:
@@ -66,7 +85,7 @@ def summed_axes(node: ir.Node) -> dict[int, int]:
 def flattens(node: ir.Node) -> bool:
     """Whether an operator works on an axis and all that follow it as one, as a softmax did before opset 13."""
     kind = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))[0] if node.domain == CONTRIBUTED else node.op_type
-    return kind in _FLATTENING and node.domain in ("", CONTRIBUTED) and _opset(node) < 13
+    return kind in _FLATTENING and node.domain in ("", CONTRIBUTED) and _opset(node) < _LAST_AXIS
 
 
 def _opset(node: ir.Node) -> int:

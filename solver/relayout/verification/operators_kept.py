@@ -8,7 +8,7 @@ counterparts here, without a run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 
 import onnx
@@ -35,6 +35,10 @@ from relayout.verification.subgraph_values import walk
 _OWN = ("", OURS)
 MOVES = VIEWS | {"Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Slice", "SpaceToDepth"}
 """Operators of ONNX that only move elements."""
+_CROPS = frozenset({"Pad", "Slice"})
+_CONVERTS = VIEWS | _CROPS | {"DepthToSpace", "SpaceToDepth"}
+"""Those that a rewrite adds to data. It adds others, such as Gather, to shapes alone."""
+_INTEGERS_OF_SHAPES = (ir.DataType.INT32, ir.DataType.INT64)
 _BY_LAYOUT = re.compile(
     r"(?<!empty_)ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"
 )
@@ -54,7 +58,8 @@ def check_operators(pairs: Counterparts, own: Set[tuple[str, str]], *, fuses: bo
     version of ONNX's own operators is a warning. Nodes in place of an operator that no run compares with it are a note.
 
     A backend may add operators that it names: those of `own` convert, others have `operator_layouts`. `fuses`: its
-    post-pass may also replace known operators by unknown ones, which is a warning.
+    post-pass may also replace known operators by unknown ones, which is a warning, or by other known ones, which is a
+    note without `run`. Elements are taken by numbers that are known, come from shapes, or are the original's.
     """
     model, original, graphs = pairs.model, pairs.original, pairs.graphs
     unknown = lacking(model.model) | lacking(original.model)
@@ -68,8 +73,10 @@ def check_operators(pairs: Counterparts, own: Set[tuple[str, str]], *, fuses: bo
     replaced = [node for node in original.nodes if node not in paired]
     kinds = {node.op_type for node in replaced}
     constants = model.constants
-    unrun = set(_beside(model.model.graph, unknown) if run or fuses else model.nodes)
+    unrun = set(_beside(model.model.graph, unknown) if run else model.nodes)
     written: set[str | None] = set()
+    sizing = _sizing(original.nodes)
+    crops: list[ir.Node] = []
     untold: dict[str | None, ir.Node] = {}
     for node, found in candidates.items():
         other = kept.get(node)
@@ -78,7 +85,7 @@ def check_operators(pairs: Counterparts, own: Set[tuple[str, str]], *, fuses: bo
         if other is not None:
             if kind_of(node) != _CONSTANT:
                 yield from _check_attributes(node, other, exact=is_unknown)
-            if node in unrun and _computes(node, constants) and _is_elsewhere(node, other, graphs, whole):
+            if node in unrun and computes(node, constants) and _is_elsewhere(node, other, graphs, whole):
                 yield _finding(
                     node, _named(other.graph), _named(node.graph), "is in another graph than in the original"
                 )
@@ -87,19 +94,31 @@ def check_operators(pairs: Counterparts, own: Set[tuple[str, str]], *, fuses: bo
                 yield _finding(node, ", ".join(wanted), ", ".join(results), "has other results")
         elif written_for in kinds:
             written.add(written_for)
-            if node in unrun and kind_of(node) != ("", written_for) and _computes(node, constants):
-                untold.setdefault(written_for, node)
+            if node in unrun and computes(node, constants):
+                untold.setdefault(str(written_for), node)
         elif (node.domain not in _OWN and node.op_identifier()[:2] in own) or (
             is_unknown and declared_facts(node) is not None
         ):
             continue
-        elif is_unknown or (node in unrun and _computes(node, constants)):
-            is_fused = is_unknown and fuses and not any(kind_of(each) in unknown for each in found)
+        elif is_unknown or (node in unrun and computes(node, constants)) or _picks(node, constants):
+            if fuses and not is_unknown:
+                if node in unrun:
+                    untold.setdefault(found[0].op_type if found else "", node)
+                continue
+            is_fused = fuses and not any(kind_of(each) in unknown for each in found)
             kind = "::".join(kind_of(found[0])) if found else _NO_OTHER
             finding = _finding(node, kind, "::".join(kind_of(node)), "is not the original's")
             yield finding.model_copy(update={"severity": "warning"}) if is_fused else finding
+        elif node.op_type in _CROPS and node.domain == "" and not constants.issuperset(node.outputs):
+            crops += [node] if node in unrun else []
+        if other is None and not fuses and node.domain == "" and node.op_type in MOVES and written_for not in kinds:
+            yield from _check_numbers(node, kept, constants, sizing)
+    if crops:
+        message = f"no run compares the elements that the model's own Pad and Slice take (nodes: {len(crops)})"
+        yield Finding(rule="operator", severity="note", node=node_label(crops[0]), message=message)
     for replaced_kind, node in untold.items():
-        message = f"no run compares the operators in place of a {replaced_kind} with it"
+        place = f"in place of a {replaced_kind} with it" if replaced_kind else "that the backend's post-pass adds"
+        message = f"no run compares the operators {place}"
         shown = "::".join(filter(None, kind_of(node)))
         yield Finding(rule="operator", severity="note", node=node_label(node), found=shown, message=message)
     # A rewrite drops what no output depends on.
@@ -186,7 +205,7 @@ def _beside(graph: ir.Graph, unknown: Operators) -> Iterator[ir.Node]:
             yield from inside
 
 
-def _computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
+def computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
     """Whether a result is computed at run time and may be data: integers that are made of integers alone, or of the
     shape of a value, may be a shape or indices."""
     results = [value for value in node.outputs if value not in constants]
@@ -196,6 +215,46 @@ def _computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
         return True
     read = [value.dtype for value in node.inputs if value is not None and value not in constants]
     return node.op_type not in _OF_SHAPES and any(dtype is not None and not dtype.is_integer() for dtype in read)
+
+
+def _picks(node: ir.Node, constants: Set[ir.Value]) -> bool:
+    """Whether a node picks elements of data as no conversion does. Integers may be a shape."""
+    is_data = any(value not in constants and value.dtype not in (*_INTEGERS_OF_SHAPES, None) for value in node.outputs)
+    return is_data and node.domain == "" and node.op_type in MOVES - _CONVERTS
+
+
+def _sizing(nodes: Iterable[ir.Node]) -> set[str]:
+    """The names of the values that say how operators move elements, and of those that these are made of."""
+    moving = MOVES - {"Concat", "Gather"} | {"Resize", "Split", "Tile"}
+    moved_by = [value for node in nodes if node.domain == "" and node.op_type in moving for value in node.inputs[1:]]
+    return {str(value.name) for value, _ in _numbers(moved_by)}
+
+
+def _numbers(values: Iterable[ir.Value | None]) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+    """The values, and those that they are computed from, each with its node; the shape of a value is not its data."""
+    pending = [value for value in values if value is not None]
+    seen = set(pending)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        yield value, node
+        for read in node.inputs if node is not None and node.op_type not in _OF_SHAPES else ():
+            if read is not None and read not in seen:
+                seen.add(read)
+                pending.append(read)
+
+
+def _check_numbers(
+    node: ir.Node, kept: Mapping[ir.Node, ir.Node | None], constants: Set[ir.Value], sizing: Set[str]
+) -> Iterator[Finding]:
+    """Yield a finding where data decides which elements a node of the model's own takes: a fault in it may show for
+    few inputs alone."""
+    for value, maker in _numbers(node.inputs[1:] if node.op_type != "Concat" else ()):
+        if value in constants or source_name(value) in sizing or (maker is not None and maker.op_type in _OF_SHAPES):
+            continue
+        if maker is None or kept.get(maker) is not None or computes(maker, constants):
+            yield _finding(node, "numbers that are known, or made of shapes", str(value.name), "takes elements by data")
+            return
 
 
 def _finding(node: ir.Node, expected: str, found: str, what: str) -> Finding:

@@ -88,7 +88,7 @@ def verify(
     `report` of another type, and where no backend is given or recorded, BackendError for a backend that fails; a wrong
     model is data.
     """
-    from relayout.verification.against_original import check_against, check_operators_unrun
+    from relayout.verification.against_original import check_against, check_unrun
 
     limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
     for name, number in {"seed": seed, **limits}.items():
@@ -164,7 +164,7 @@ def verify(
     if pairs is not None and not faults and (numeric is None or in_pieces or numeric.status != "compared"):
         findings += check_shapes_at_sizes(subject, lambda: pairs.original.model, dims)
         are_all = numeric is not None and numeric.status == "compared" and not numeric.not_compared
-        findings += check_operators_unrun(pairs, chosen) if run and not are_all else ()
+        findings += check_unrun(pairs, chosen) if run and not are_all else ()
     return verification_of(findings, numeric, price)
 
 

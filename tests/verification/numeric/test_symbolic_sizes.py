@@ -119,14 +119,15 @@ def turned(declared: str = "", perm: str = "0,3,1,2") -> onnx.ModelProto:
 
 def test_an_axis_known_as_a_unit_in_one_of_two_models_may_be_one_in_the_other() -> None:
     known = turned("float[2,1,4,5] turned")
-    assert not verify(turned(), "onnx", against=known, run=False).findings
-    assert not verify(known, "onnx", against=turned(), run=False).findings
+    for model, original in ((turned(), known), (known, turned())):
+        [note] = verify(model, "onnx", against=original, run=False).findings
+        assert (note.rule, note.severity) == ("element-order", "note")
 
 
 def test_no_axis_is_taken_for_another_beside_a_unit_that_one_of_two_models_knows() -> None:
     known = turned("float[2,1,4,5] turned")
     findings = verify(turned(perm="0,3,2,1"), "onnx", against=known, run=False).findings
-    assert [(each.rule, each.node) for each in findings] == [("boundary", "y")]
+    assert [(each.rule, each.node) for each in findings if each.severity == "error"] == [("boundary", "y")]
 
 
 def test_a_normalization_of_unknown_extents_names_only_its_channels() -> None:

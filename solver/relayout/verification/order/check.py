@@ -64,11 +64,22 @@ def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[
             yield from _check_edges(node, other, known)
 
 
+def note_unseen(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
+    """Yield a note where nodes read or make elements that are not known, so that only a run compares them."""
+    known = ReadElements(pairs, opaque)
+    kept = [each for each in pairs.nodes.items() if each[0].op_type == each[1].op_type and not is_view(each[0])]
+    unseen = [node for node, other in kept if known.are_unknown(node, other)]
+    if unseen:
+        message = f"no run compares elements whose order is not followed (nodes that read or make them: {len(unseen)})"
+        yield Finding(rule="element-order", severity="note", node=node_label(unseen[0]), message=message)
+
+
 def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
     """Yield a finding where a view gives other elements than its result is annotated with."""
-    is_stated = memory_format_of(value) is not None or value in mine.outputs
-    made, stated = mine[value], mine.stated(value) if is_stated else None
-    if made is None or stated is None or made.root is not stated.root or made.dims == stated.dims:
+    mixed = mine.mixed(value)
+    is_stated = mixed is not None or memory_format_of(value) is not None or value in mine.outputs
+    made, stated = mixed or mine[value], mine.stated(value) if is_stated else None
+    if made is None or stated is None or made.root is not stated.root or (mixed is None and made.dims == stated.dims):
         return
     # An extent that is open in one of the models may be known in the other.
     if prod(map(extent_of, made.dims)) != prod(map(extent_of, stated.dims)):
@@ -302,7 +313,7 @@ def _check_reduced(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -
         if operand.place == here.operand == there.operand and operand.data is None:
             found = _as_set(operand.read[axis] for axis in here.axes)
             expected = _as_set(operand.wanted[axis] for axis in there.axes)
-            if not operand.has([found], [expected]):
+            if not (operand.has_extents([found], [expected]) and operand.has([found], [expected])):
                 yield _another_order(node, operand.place, [expected], [found])
 
 
@@ -324,7 +335,7 @@ def _check_unknown(node: ir.Node, known: ReadElements, operands: Iterable[Operan
     if node.domain in ("", OURS) or has_facts or is_contributed(node) or is_rewritten:
         return
     for operand in operands:
-        if not operand.has(operand.read, operand.wanted):
+        if not (operand.has_extents(operand.read, operand.wanted) and operand.has(operand.read, operand.wanted)):
             yield _another_order(node, operand.place, operand.wanted, operand.read)
 
 

@@ -46,6 +46,9 @@ _BLOCKS = {
     "SpaceToDepth": {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)},
 }
 
+# Integers of these types may be a shape.
+_OF_SHAPES = (ir.DataType.INT32, ir.DataType.INT64)
+
 # Constants of more elements are not computed.
 _MOST_COMPUTED = 1 << 24
 
@@ -66,6 +69,11 @@ class Operand(NamedTuple):
     wanted: tuple[Digits, ...]
     data: tuple[Array, Array] | None = None
     is_rounded: bool = False
+
+    def has_extents(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
+        """Whether these dimensions have the same extents, or the operand as a whole has others."""
+        sizes = [prod(map(extent_of, dims)) for dims in (self.read, self.wanted)]
+        return [*map(extent_of, found)] == [*map(extent_of, expected)] or sizes[0] != sizes[1]
 
     def has(self, found: Sequence[Digits], expected: Sequence[Digits]) -> bool:
         """Whether the dimensions that are `found` in the operand have the elements of those that are `expected`, or
@@ -118,6 +126,19 @@ class ReadElements:
                     continue
             if placed is not None:
                 yield placed
+
+    def are_unknown(self, node: ir.Node, other: ir.Node) -> bool:
+        """Whether the node reads data, or gives a result, whose elements are not known though the original's are."""
+        read = zip(node.inputs, other.inputs, strict=False)
+        for value, source in (*read, *zip(node.outputs, other.outputs, strict=False)):
+            if value is None or source is None or value in self.pairs.constants or value.dtype in _OF_SHAPES:
+                continue
+            wanted = self.theirs[source]
+            found = self.mine[value] if wanted is not None else None
+            has_order = wanted is not None and max(map(extent_of, wanted.dims), default=1) > 1
+            if has_order and (found is None or wanted is None or found.root is not wanted.root):
+                return True
+        return False
 
     def _data(self, root: ir.Value, dims: Iterable[Digits]) -> Array | None:
         """The data of a constant that no view makes; None where it is not known, or too much to compute."""
@@ -222,6 +243,16 @@ class ModelElements(OriginalElements):
             return None
         known = zip(extents, found.dims, strict=True)
         return found if all(extent in (None, extent_of(dim)) for extent, dim in known) else None
+
+    def mixed(self, value: ir.Value) -> Elements | None:
+        """The elements before a view of known extents that cuts through an index, so that its result has them in no
+        order of axes; None for any other value."""
+        source, extents = _viewed(value), self._extents(value)
+        found = self[source] if source is not None else None
+        if found is None or extents is None or not (value.shape and value.shape.is_static()):
+            return None
+        is_same = prod(filter(None, extents)) == prod(map(extent_of, found.dims))
+        return found if is_same and self._view(value, found) is None else None
 
     def stated(self, value: ir.Value) -> Elements | None:
         """The elements of a value by its annotation, which its shape may not fit; None where they are not known."""
