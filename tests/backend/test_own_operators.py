@@ -251,6 +251,20 @@ def test_a_body_may_have_operands_and_results_that_the_node_leaves_out() -> None
         assert "numeric" in {each.rule for each in relayout.verify(legal, kind(), other).findings}
 
 
+@pytest.mark.parametrize(("perm", "passed"), [([0, 2, 1], True), ([2, 1, 0], False)])
+def test_a_body_reads_the_attributes_of_its_node(perm: list[int], passed: bool) -> None:
+    function = """<domain: "com.acme", opset_import: ["" : 20]>
+        Pack <perm, alpha: float = 2.0> (x) => (y) { t = Transpose <perm = @perm> (x)  y = Elu <alpha = @alpha> (t) }"""
+    body = OperatorBody(onnx.parser.parse_function(function))
+    kind = type("Bodied", (Acme,), {"operator_body": lambda self, node, opset: body if node.domain else None})
+    text = """<ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[3,3,3] x) => (float[3,3,3] y) {{ {made} }}"""
+    source = onnx.parser.parse_model(text.format(made="t = Transpose <perm = [0,2,1]> (x)  y = Elu <alpha = 2.0> (t)"))
+    legal = onnx.parser.parse_model(text.format(made=f"y = com.acme.Pack <perm = {perm}> (x)"))
+    found = relayout.verify(legal, kind(), source).findings
+    assert ("numeric" not in {each.rule for each in found}) is passed
+
+
 def test_a_body_that_reads_an_operand_which_is_absent_is_no_verdict() -> None:
     function = """<domain: "com.acme", opset_import: ["" : 20]> Pack (x, k) => (y) { y = Add (x, k) }"""
     body = OperatorBody(onnx.parser.parse_function(function))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
+import onnx
 import onnx_ir as ir
 
 from relayout.backend.calls import operator_body_of
 from relayout.backend.interface import Backend, OperatorBody
-from relayout.model.proto_graphs import STANDARD_DOMAINS, copied
+from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, nodes_inside
 from relayout.ops import all_nodes
 from relayout.report.schema import Finding
 from relayout.verification.numeric.contributed_bodies import contributed_body
@@ -30,9 +32,38 @@ def bodies_of(backend: Backend) -> BodyOf:
     def body_of(node: ir.Node, opset: int) -> OperatorBody | None:
         if node.domain in _KNOWN:
             return None
-        return operator_body_of(backend, node, opset) or contributed_body(node, opset)
+        found = operator_body_of(backend, node, opset)
+        return contributed_body(node, opset) if found is None else replace(found, function=_bound(found.function, node))
 
     return body_of
+
+
+def _bound(function: onnx.FunctionProto, node: ir.Node) -> onnx.FunctionProto:
+    """The function with the node's attributes, or its own defaults, in place of the references to them."""
+    if not function.attribute and not function.attribute_proto:
+        return function
+    bound = copied(function)
+    given = {each.name: each for each in function.attribute_proto}
+    given |= {each.name: ir.serde.serialize_attribute(each) for each in node.attributes.values()}
+    for inner in nodes_inside(bound.node):
+        kept = [_value_of(each, given) for each in inner.attribute]
+        del inner.attribute[:]
+        inner.attribute.extend(each for each in kept if each is not None)
+    del bound.attribute[:]
+    del bound.attribute_proto[:]
+    return bound
+
+
+def _value_of(attribute: onnx.AttributeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.AttributeProto | None:
+    """The attribute with its value; None for a reference to one that is not given."""
+    if not attribute.ref_attr_name:
+        return copied(attribute)
+    value = given.get(attribute.ref_attr_name)
+    if value is None:
+        return None
+    named = copied(value)
+    named.name = attribute.name
+    return named
 
 
 def with_bodies(model: ir.Model, body_of: BodyOf) -> tuple[ir.Model, Operators]:
