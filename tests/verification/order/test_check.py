@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import ModelProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from random_patterns import draw_graph
 
-from relayout import legalize
+from relayout import Backend, Layout, legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Verification
 from relayout.verification import verify
@@ -294,3 +295,22 @@ def test_a_value_enters_and_leaves_a_loop_in_one_order() -> None:
     (found,) = unrun(wrong, original).findings
     assert (found.rule, found.expected, found.found) == ("element-order", "[4:4, 4:1]", "[4:1, 4:4]")
     assert "turned has other elements along an axis than s" in found.message
+
+
+def test_a_copy_without_an_annotation_may_be_in_any_order() -> None:
+    """A crop of padded channels is one; here its extents fit the original's order too."""
+
+    class Aligned(Backend):
+        """Pools on NHWC, with 16 channels for each pixel."""
+
+        name = "aligned"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str | Layout:
+            return "NHW[a=64]C" if node.op_type == "MaxPool" else super().nth_input_layout_requirements(node, n)
+
+        def nth_result_layout_requirements(self, node: ir.Node, n: int) -> str | Layout:
+            return "NHW[a=64]C" if node.op_type == "MaxPool" else super().nth_result_layout_requirements(node, n)
+
+    original = parsed(HEAD + "net (float[2,4,5,5] x) => (float[2,4,4,4] y) { y = MaxPool <kernel_shape = [2,2]> (x) }")
+    legal, _ = legalize(original, Aligned)
+    assert verify(legal, Aligned, against=original).passed

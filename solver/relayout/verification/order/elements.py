@@ -271,6 +271,8 @@ class ModelElements(OriginalElements):
             steps = None if is_copy and value.const_value is None else _steps(value, source)
             dims = None if steps is None else _after(steps, elements.dims)
             return None if dims is None else elements._replace(dims=dims)
+        if format_ is None and is_copy:
+            return None  # a copy in another order, which nothing states
         format_ = _counted_in(source, format_ or whole(range(len(shape))))
         dims = None if format_ is None else _in_format(format_, shape)
         found = None if dims is None else composed(dims, elements.dims)
