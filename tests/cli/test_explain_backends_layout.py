@@ -111,6 +111,16 @@ def test_a_backend_without_requirements_is_shown_to_have_none(run: Run) -> None:
     assert run("backends", "onnx").out.endswith("\n\nAll operators are as ONNX defines them.\n")
 
 
+def test_a_hook_may_be_about_nodes_that_no_sample_is_like(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "wide.py").write_text(
+        'from relayout import Backend\n\n\nclass Wide(Backend):\n    """Wide pools on NHWC."""\n\n    name = "wide"\n\n'
+        "    def nth_input_layout_requirements(self, node, n):\n"
+        '        wide = node.op_type == "MaxPool" and node.inputs[0].shape[1] == 4096\n'
+        '        return "NHWC" if wide else super().nth_input_layout_requirements(node, n)\n'
+    )
+    assert run("backends", tmp_path / "wide.py").out.endswith("\n\nAll sample nodes are as ONNX defines them.\n")
+
+
 def test_backends_shows_a_file_with_its_alternatives_and_their_costs(tmp_path: Path, run: Run) -> None:
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\n[[rule]]\nop = "MaxPool"\n'

@@ -138,8 +138,9 @@ def show(
     ):
         parts += ["\n".join([title, *lines])] if lines else []
     parts += ["\n".join([operators, *_wrapped(lines)]) for operators, lines in blocks]
-    # A rule may be about nodes that no sample is like.
-    others = f"All {'other ' * bool(blocks)}{'sample nodes' if rules else 'operators'}"
+    # A rule or a hook may be about nodes that no sample is like.
+    answers = any(line.startswith(("implementations ", "nth_")) for line in hooks)
+    others = f"All {'other ' * bool(blocks)}{'sample nodes' if rules or answers else 'operators'}"
     parts.append(f"{others} are as ONNX defines them.")
     if conversions:
         parts.append("\n".join(["Conversions of 1x16x8x8 floats:", *[f"  {line}" for line in conversions]]))
