@@ -173,7 +173,7 @@ class NodeWriter(_Writer):
             raise BackendError(
                 "a rewrite gives a constant steps that do not fit",
                 where=f"{self._planned.label}, input {index}",
-                expected="a list of steps, each a transpose, reshape, pad or crop",
+                expected="a list of steps: transpose with perm, reshape or crop with shape, pad with pads",
                 found=fault,
             )
         return self._context.constants.after_steps(value, steps)

@@ -45,7 +45,7 @@ def check_functions(index: ModelIndex, converting: Set[tuple[str, str]]) -> Iter
             severity="note",
             node=node_label(nodes[0]),
             found=operator if len(nodes) == 1 else f"{operator}, {len(nodes)} nodes",
-            message=f"a custom operator without a body: {unknown}",
+            message=f"a custom operator that no function of the model defines: {unknown}",
         )
 
 
