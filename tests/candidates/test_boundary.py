@@ -312,3 +312,18 @@ def test_an_inlined_model_records_the_layouts_of_its_outputs() -> None:
     checked = relayout.verify(legal, "onnx", against=model)
     assert [(each.rule, each.severity) for each in checked.findings] == [("boundary", "note")] * 2
     assert checked.numeric is not None
+
+
+def test_an_output_in_any_layout_is_cut_at_numbers_alone() -> None:
+    """A caller cannot be told of blocks of as many elements as an open dim has."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[1,s,6,6] x) => (float[1,u] y) {
+            a = Transpose <perm = [0,3,1,2]> (x)
+            d = Concat <axis = 2> (a, a)
+            b = Concat <axis = 3> (d, d)
+            c = SpaceToDepth <blocksize = 2> (b)
+            y = Flatten <axis = 1> (c) }""")
+    _, report = relayout.legalize(model, "nhwc", check=True, output_layouts={"y": "any"})
+    assert report.verification is not None
+    assert report.verification.passed
+    assert all(isinstance(extent, str) or extent < 1 << 31 for end in report.boundary for extent in end.shape)

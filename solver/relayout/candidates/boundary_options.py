@@ -12,7 +12,7 @@ from relayout.candidates.tensors import Operand
 from relayout.errors import UsageError
 from relayout.layout.binding import bind, fill, is_tiled, names_for, unbound
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
+from relayout.layout.memory_format import Extent, MemoryFormat, has_open_stride, is_padded, order_of
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 
 ANY = "any"
@@ -84,7 +84,12 @@ def misfit(axis_names: str | None, wanted: str, where: str, why: str = "") -> Us
 
 
 def is_tiled_layout(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether the graph's caller can convert this tiled layout: known extents, padding for inputs only."""
-    if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
+    """Whether the graph's caller can convert this tiled layout: known extents, padding for inputs only, and cuts at
+    numbers, which alone can be told."""
+    if (
+        any(map(has_open_stride, order))
+        or all(atom.is_whole for atom in order)
+        or (is_padded(order, extents) and not pads)
+    ):
         return False
     return sum(not isinstance(extent, int) for extent in extents) <= 1
