@@ -12,7 +12,7 @@ from relayout.layout.metadata_keys import SOURCE_HASH_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
 from relayout.verification.boundary import check_declared, check_inner_shapes, check_side
-from relayout.verification.constant_data import check_constants
+from relayout.verification.constant_data import check_constants, note_numbers
 from relayout.verification.cost.stated_prices import extended
 from relayout.verification.counterparts import Counterparts
 from relayout.verification.dataflow import check_dataflow
@@ -37,7 +37,7 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
     operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
     yield from check_dataflow(pairs, fuses=fuses)
     yield from check_element_order(pairs, _opaque_in(pairs, backend))
-    yield from note_unseen(pairs, _opaque_in(pairs, backend)) if not run else ()
+    yield from _unseen(pairs, backend) if not run else ()
     yield from check_operators(pairs, operators, fuses=fuses, run=run)
     yield from check_constants(pairs)
     yield from check_shardings(pairs)
@@ -47,7 +47,13 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
 def check_unrun(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
     """The findings of `check_against` on operators and elements that no run has compared."""
     yield from check_operators(pairs, conversion_operators_of(backend), fuses=_may_fuse(backend), run=False)
+    yield from _unseen(pairs, backend)
+
+
+def _unseen(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
+    """The notes on elements and numbers that only a run compares."""
     yield from note_unseen(pairs, _opaque_in(pairs, backend))
+    yield from note_numbers(pairs)
 
 
 def _opaque_in(pairs: Counterparts, backend: Backend) -> Set[ir.Value]:

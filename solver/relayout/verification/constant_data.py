@@ -45,12 +45,15 @@ _READ_DATA = frozenset(
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
 _OF_AXES = {
     **dict.fromkeys(("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze", "Upsample", "CenterCropPad", "CumSum"), (1,)),
+    **dict.fromkeys(("AffineGrid", "GatherND", "ScatterND", "Split", "SplitToSequence", "Trilu"), (1,)),
     "Slice": (1, 2, 3, 4),
     "Pad": (1, 3),
     "Resize": (1, 2, 3),
     "Col2Im": (1, 2),
     "DFT": (2,),
     "Dropout": (1, 2),
+    "ConstantOfShape": (0,),
+    "MaxUnpool": (2,),
 }
 """The operands that speak of axes, or have a default other than zeros; so do those of reductions."""
 _IN_BLOCKS = ("Gather",)
@@ -130,6 +133,41 @@ def _check_operands(pairs: Counterparts, known: _Named) -> Iterator[Finding]:
                     found="none" if mine is None else str(mine.name),
                     message=f"this {node.op_type} reads another constant than in the original",
                 )
+
+
+def note_numbers(pairs: Counterparts) -> Iterator[Finding]:
+    """Yield a note where operators have other numbers of axes than in the original, such as the ends of a Slice, which
+    are right only where the layout is another: only a run compares these."""
+    unseen = [node for node, other in pairs.nodes.items() if _has_other_numbers(node, other, pairs)]
+    if unseen:
+        message = (
+            f"no run compares the numbers that speak of axes with other ones in the original (nodes: {len(unseen)})"
+        )
+        yield Finding(rule="constant", severity="note", node=node_label(unseen[0]), message=message)
+
+
+def _has_other_numbers(node: ir.Node, other: ir.Node, pairs: Counterparts) -> bool:
+    kind = kind_of(node)[1]
+    places = (1,) if kind.startswith("Reduce") else _OF_AXES.get(kind, ())
+    if kind != kind_of(other)[1] or kind in VIEWS or not places:
+        return False
+    for n, (mine, theirs) in enumerate(zip_longest(node.inputs, other.inputs)):
+        if n not in places or mine is None or theirs is None or not {mine, theirs} <= pairs.constants:
+            continue
+        found, expected = data_of(mine), data_of(theirs)
+        if found is None or expected is None:
+            continue
+        own, wanted = (np.sort(array_of(each), axis=None) for each in (found, expected))
+        # The number of an axis changes with its place.
+        if len(own) != len(wanted) or (_of_extents(kind, n) and not np.array_equal(own, wanted)):
+            return True
+    return False
+
+
+def _of_extents(kind: str, n: int) -> bool:
+    """Whether an operand has numbers along axes, and not the numbers of axes."""
+    is_axes = kind in ("CumSum", "DFT") or kind.startswith("Reduce") or (kind, n) in (("Slice", 3), ("Pad", 3))
+    return not is_axes
 
 
 def _counts(node: ir.Node) -> bool:

@@ -38,6 +38,8 @@ MOVES = VIEWS | {"Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Slice", "
 _CROPS = frozenset({"Pad", "Slice"})
 _CONVERTS = VIEWS | _CROPS | {"DepthToSpace", "SpaceToDepth"}
 """Those that a rewrite adds to data. It adds others, such as Gather, to shapes alone."""
+_MOVED_BY_NUMBERS = MOVES - {"Concat", "Gather"} | {"Resize", "Split", "Tile"}
+"""Those whose operands but the first are numbers of elements or axes."""
 _INTEGERS_OF_SHAPES = (ir.DataType.INT32, ir.DataType.INT64)
 _BY_LAYOUT = re.compile(
     r"(?<!empty_)ax[ie]s|^perm$|layout$|^channels_last$|^start$|^end$|^trans(Batch)?[AB]$|^equation$|^allowzero$"
@@ -218,15 +220,19 @@ def computes(node: ir.Node, constants: Set[ir.Value]) -> bool:
 
 
 def _picks(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    """Whether a node picks elements of data as no conversion does. Integers may be a shape."""
+    """Whether a node picks elements of data as no conversion does. Integers may be a shape, and the scales of a Resize
+    are put in the order of its data."""
     is_data = any(value not in constants and value.dtype not in (*_INTEGERS_OF_SHAPES, None) for value in node.outputs)
-    return is_data and node.domain == "" and node.op_type in MOVES - _CONVERTS
+    if not is_data or node.domain != "" or node.op_type not in MOVES - _CONVERTS:
+        return False
+    uses = [use for value in node.outputs for use in value.uses()]
+    return not uses or any(use.node.op_type not in _MOVED_BY_NUMBERS or use.idx == 0 for use in uses)
 
 
 def _sizing(nodes: Iterable[ir.Node]) -> set[str]:
     """The names of the values that say how operators move elements, and of those that these are made of."""
-    moving = MOVES - {"Concat", "Gather"} | {"Resize", "Split", "Tile"}
-    moved_by = [value for node in nodes if node.domain == "" and node.op_type in moving for value in node.inputs[1:]]
+    moving = (node for node in nodes if node.domain == "" and node.op_type in _MOVED_BY_NUMBERS)
+    moved_by = [value for node in moving for value in node.inputs[1:]]
     return {str(value.name) for value, _ in _numbers(moved_by)}
 
 
