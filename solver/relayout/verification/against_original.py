@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-
-import onnx_ir as ir
+from collections.abc import Iterator
 
 from relayout.backend.calls import conversion_operators_of, opaque_values_of
 from relayout.backend.interface import Backend
@@ -19,6 +17,7 @@ from relayout.verification.dataflow import check_dataflow
 from relayout.verification.devices import check_shardings, check_written
 from relayout.verification.operators_kept import check_operators
 from relayout.verification.order.check import check_element_order, note_unseen
+from relayout.verification.order.elements import ReadElements
 
 
 def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterator[Finding]:
@@ -36,8 +35,9 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
     yield from check_inner_shapes(model, source, pairs.constants)
     operators, fuses = conversion_operators_of(backend), _may_fuse(backend)
     yield from check_dataflow(pairs, fuses=fuses)
-    yield from check_element_order(pairs, _opaque_in(pairs, backend))
-    yield from _unseen(pairs, backend) if not run else ()
+    elements = _elements(pairs, backend)
+    yield from check_element_order(elements)
+    yield from _unseen(elements) if not run else ()
     yield from check_operators(pairs, operators, fuses=fuses, run=run)
     yield from check_constants(pairs)
     yield from check_shardings(pairs)
@@ -47,17 +47,18 @@ def check_against(pairs: Counterparts, backend: Backend, *, run: bool) -> Iterat
 def check_unrun(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
     """The findings of `check_against` on operators and elements that no run has compared."""
     yield from check_operators(pairs, conversion_operators_of(backend), fuses=_may_fuse(backend), run=False)
-    yield from _unseen(pairs, backend)
+    yield from _unseen(_elements(pairs, backend))
 
 
-def _unseen(pairs: Counterparts, backend: Backend) -> Iterator[Finding]:
+def _unseen(elements: ReadElements) -> Iterator[Finding]:
     """The notes on elements and numbers that only a run compares."""
-    yield from note_unseen(pairs, _opaque_in(pairs, backend))
-    yield from note_numbers(pairs)
+    yield from note_unseen(elements)
+    yield from note_numbers(elements.pairs)
 
 
-def _opaque_in(pairs: Counterparts, backend: Backend) -> Set[ir.Value]:
-    return opaque_values_of(backend, pairs.model.model) | opaque_values_of(backend, pairs.original.model)
+def _elements(pairs: Counterparts, backend: Backend) -> ReadElements:
+    models = (pairs.model.model, pairs.original.model)
+    return ReadElements(pairs, frozenset().union(*[opaque_values_of(backend, each) for each in models]))
 
 
 def _may_fuse(backend: Backend) -> bool:

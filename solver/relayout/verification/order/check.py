@@ -6,14 +6,13 @@ of a value is a list of digits, each a stride in a row-major value of the origin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 
 import onnx_ir as ir
 
 from relayout.report.schema import Finding
-from relayout.verification.counterparts import Counterparts
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.model_index import OperatorClass
 from relayout.verification.numbered_axes import by_number, summed_axes
@@ -40,16 +39,16 @@ _BY_AXIS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads
 _SPATIAL = "DHW"
 
 
-def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
+def check_element_order(known: ReadElements) -> Iterator[Finding]:
     """Yield a finding for each view whose annotated order is another than it makes, for each operand of which an
     operator reads, or passes on, other elements along an axis than its counterpart, and for each value that enters or
     leaves a graph inside a node in another order.
 
-    Values with padding, and the `opaque` ones, whose memory is in another order than their shape, are left out. Extents
+    Values with padding, and opaque ones, whose memory is in another order than their shape, are left out. Extents
     that are open have sizes that the formulas of a network divide, and those that nothing tells have sizes of their
     own; where one of the models alone knows such an extent, the two are not compared.
     """
-    known = ReadElements(pairs, opaque)
+    pairs = known.pairs
     for node in pairs.model.nodes:
         if is_view(node):
             yield from _check_view(node.outputs[0], known.mine)
@@ -64,10 +63,9 @@ def check_element_order(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[
             yield from _check_edges(node, other, known)
 
 
-def note_unseen(pairs: Counterparts, opaque: Set[ir.Value]) -> Iterator[Finding]:
+def note_unseen(known: ReadElements) -> Iterator[Finding]:
     """Yield a note where nodes read or make elements that are not known, so that only a run compares them."""
-    known = ReadElements(pairs, opaque)
-    kept = [each for each in pairs.nodes.items() if each[0].op_type == each[1].op_type and not is_view(each[0])]
+    kept = [each for each in known.pairs.nodes.items() if each[0].op_type == each[1].op_type and not is_view(each[0])]
     unseen = [node for node, other in kept if known.are_unknown(node, other)]
     if unseen:
         message = f"no run compares elements whose order is not followed (nodes that read or make them: {len(unseen)})"
