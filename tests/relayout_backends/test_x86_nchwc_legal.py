@@ -387,3 +387,16 @@ def test_blocks_become_tokens_at_their_traffic() -> None:
     _, report = relayout.legalize(net.model(), "x86-nchwc", check=True)
     assert report.after.transposes == 1
     assert report.cost == 2 * 4 * 2 * BLOCK * 16
+
+
+def test_a_fused_operator_has_the_name_of_a_value_in_another_order() -> None:
+    """Of a source with channels last: the result of the blocks is named as the Relu's, whose channels are last."""
+    net = Net()
+    x = conv(net, net.transpose(net.input("image", [1, 20, 20, 3]), 0, 3, 1, 2), 3, 2 * BLOCK)
+    x = net.node("Relu", net.transpose(x, 0, 2, 3, 1))
+    x = conv(net, net.transpose(x, 0, 3, 1, 2), 2 * BLOCK, 2 * BLOCK)
+    net.output(net.node("Flatten", net.node("GlobalAveragePool", x)))
+    original = net.model()
+    legal, _ = relayout.legalize(original, "x86-nchwc")
+    assert [node.op_type for node in legal.graph.node if node.domain == DOMAIN][:2] == ["Conv", "Conv"]
+    assert relayout.verify(legal, "x86-nchwc", against=original).passed

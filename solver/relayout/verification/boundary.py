@@ -18,6 +18,7 @@ from relayout.report.schema import Finding, Report
 from relayout.verification.axis_names import declared_layout
 from relayout.verification.counterparts import VIEWS, source_name
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of, whole
+from relayout.verification.operator_facts import OURS
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import walk
 
@@ -244,8 +245,9 @@ def check_inner_shapes(
         for value in node.outputs:
             source = sources.get(source_name(value))
             format_ = memory_format_of(value)
-            # A view is followed, whatever its name (see `relayout.verification.order`).
-            is_free = constants is None or value in constants or node.op_type in VIEWS
+            # A view is followed, whatever its name (see `relayout.verification.order`), and an operator that a
+            # post-pass has fused from several has the name of the last one.
+            is_free = constants is None or value in constants or node.op_type in VIEWS or node.domain not in ("", OURS)
             is_left_out = format_ is None and (is_free or not _has_axes_exchanged(value, source))
             if source is None or is_left_out or value in outputs or _same_shape(value, source):
                 continue
