@@ -159,27 +159,23 @@ def _check_added(added: Set[ir.Node], pairs: Counterparts, kept: Mapping[ir.Node
         source = pairs.graphs.get(graph) if graph is not None else None
         named = counterpart(value, pairs.scopes[source]) if source is not None else None
         maker = named.producer() if named is not None else None
-        # What only moves elements is replaced by nothing that computes.
+        # No operator that computes stands for one that only moves elements.
         return maker is not None and maker not in paired and (maker.domain != "" or maker.op_type not in _PASSED)
 
-    def is_needed(node: ir.Node) -> bool:
-        seen, pending = {node}, [node]
-        while pending:
-            for value in pending.pop().outputs:
-                if is_in_place(value):
-                    continue
-                if value.is_graph_output():
-                    return True
-                readers = {use.node for use in value.uses()} - seen
-                if any(each.op_type not in VIEWS and (each in kept or each not in unmarked) for each in readers):
-                    return True
-                seen |= readers
-                pending += readers
-        return False
+    def is_source(reader: ir.Node) -> bool:
+        """Whether a reader is the original's, or written for one of the original's."""
+        return reader.op_type not in VIEWS and (reader in kept or WRITTEN_FOR_KEY in reader.metadata_props)
 
-    unmarked = {node for node in pairs.model.nodes if WRITTEN_FOR_KEY not in node.metadata_props} if added else set()
+    needed: set[ir.Node] = set()
+    # Readers come before what they read.
+    for node in reversed(pairs.model.nodes) if added else ():
+        for value in node.outputs:
+            readers = {use.node for use in value.uses()}
+            is_read = value.is_graph_output() or not needed.isdisjoint(readers) or any(map(is_source, readers))
+            if is_read and not is_in_place(value):
+                needed.add(node)
     for node in pairs.model.nodes if added else ():
-        if node in added and (computes(node, pairs.constants) or _takes_steps(node)) and is_needed(node):
+        if node in added and node in needed and (computes(node, pairs.constants) or _takes_steps(node)):
             message = f"the original does not have this {node.op_type}"
             found = str(node.outputs[0].name)
             yield Finding(rule="dataflow", node=node_label(node), expected="none", found=found, message=message)
