@@ -12,7 +12,7 @@ has no window of 7 x 7 behind five strides of 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from relayout.errors import InputError
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.layout.terms import factors_of, is_name, term_of
-from relayout.model.dims.forced_dims import RESHAPES, AskedSizes, fitting_sizes, forced_sizes
+from relayout.model.dims.forced_dims import RESHAPES, AskedSizes, fitting_sizes, forced_sizes, has_open_extents
 from relayout.model.dims.formula import formula_names, formula_size
 from relayout.ops import (
     Axes,
@@ -75,27 +75,37 @@ class DimSizes:
     """
 
     def __init__(self, model: ir.Model, given: Mapping[str, int], asked: AskedSizes | None = None) -> None:
+        self.assumed: dict[str, int] = {}
+        self.counted: dict[str, int] = {}
+        self._batches: Set[str] = frozenset()
+        self._sizes = dict(given)
+        self._usual: dict[str, int] = {}
+        self._formulas: dict[tuple[str, int], int] = {}
+        self._bounds: dict[str, Bounds] = {}
+        self._seen: set[str] = set()
+        self._seen_shapes: set[int] = set()
+        if has_open_extents(model):
+            self._size_open(model, asked)
+
+    def _size_open(self, model: ir.Model, asked: AskedSizes | None) -> None:
+        """Find the sizes of the model's open extents."""
         first = [
             value.shape[first_axis(value)]
             for value in model.graph.inputs
             if value.shape is not None and len(value.shape) > 0
         ]
         batches = {dim.value for dim in first if not isinstance(dim, int) and dim.value is not None}
-        self.assumed: dict[str, int] = {}
-        self.counted: dict[str, int] = {}
         # A branch may force a formula to a size that its symbols do not give it. Those of all runs are numbers by now.
         forced = forced_sizes(model, asked)
         forced = {name: size for name, size in forced.items() if not formula_names(name) or is_name(name)}
+        given = self._sizes
         self._batches = batches - given.keys() - forced.keys()
-        self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
+        self._sizes = {**dict.fromkeys(self._batches, BATCH), **forced, **given}
         fitting = fitting_sizes(model, self._sizes, asked, assumed=self._batches)
         self._sizes |= {name: fitting[name] for name in self._batches & fitting.keys()}
         self._usual = {**fitting, **_usual_sizes(model, {**self._sizes, **fitting})}
-        self._formulas: dict[tuple[str, int], int] = {}
-        self._bounds: dict[str, Bounds] = {}
         # Values of equal type share a shape: the names of one that was seen before are no longer new.
         self._seen = {name for value in model.graph.inputs for name in _names(value.shape)} | self._sizes.keys()
-        self._seen_shapes: set[int] = set()
         self._size_introduced(model.graph, model.graph.opset_imports)
         self._formulas.clear()  # so that those read later are entered into `assumed` and `counted`
         self.assumed.clear()

@@ -126,7 +126,7 @@ def with_units_of_operands(
             is_whole_space = own == axes and port.operand.view.extents == rule.extents
             found.add(_dims_of(context, rule, port, format_) if is_whole_space else None)
     dims = found.pop() if len(found) == 1 else None
-    if dims is None or _long_axes(dims, rule) != _long_axes(lowering.dims, rule):
+    if dims is None or dims == lowering.dims or _long_axes(dims, rule) != _long_axes(lowering.dims, rule):
         return lowering
     # Each axis is one dimension, and their order is one in which the node runs.
     is_permuted = sorted(dims) == list(in_source(len(axes)))

@@ -83,19 +83,16 @@ def _write(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
         lowering.rewritten.write(space_writer)
         _replace_node(context, planned, node, space_writer)
         return
-    form = context.shared(planned.chosen, named_results(node), lambda: _form(context, planned, lowering))
+    form = _form(context, planned, node, lowering)
     is_aliased = False
     if form.is_tiled_elementwise:
         assert isinstance(rule, Free)
         assert isinstance(lowering, FreeLowering)
         is_aliased = connect_aliased(context, planned, node, rule, form.wiring)
-        fused = lowering if is_aliased else fused_tiles(context, planned, node, rule, lowering)
-        if fused is not lowering:
-            form = _form(context, planned, fused)
+        if not is_aliased:
+            form = _form(context, planned, node, fused_tiles(context, planned, node, rule, lowering))
     elif isinstance(lowering, FreeLowering) and isinstance(rule, Free):
-        moved = with_units_of_operands(context, planned, rule, lowering)
-        if moved is not lowering:
-            form = _form(context, planned, moved)
+        form = _form(context, planned, node, with_units_of_operands(context, planned, rule, lowering))
     edit = None if is_aliased else form.edit
     if not is_aliased:
         connect_operands(context, planned, node, form.wiring)
@@ -121,7 +118,14 @@ def _is_charged(context: RewriteContext, planned: PlannedNode, node: ir.Node) ->
     return any(each.cost for each in stated if each.device == planned.device)
 
 
-def _form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> _Form:
+def _form(context: RewriteContext, planned: PlannedNode, node: ir.Node, lowering: Lowering) -> _Form:
+    """The form of the node under this lowering: that of its alternative, or another in its place."""
+    other = None if lowering is planned.lowering else lowering
+    of = named_results(node), other
+    return context.shared(planned.chosen, of, lambda: _computed_form(context, planned, lowering))
+
+
+def _computed_form(context: RewriteContext, planned: PlannedNode, lowering: Lowering) -> _Form:
     rule = planned.rule
     wiring = wiring_of(context, planned, lowering)
     if isinstance(lowering, FreeLowering):

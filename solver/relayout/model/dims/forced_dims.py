@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import islice
 from math import isqrt
 
 import onnx
@@ -20,7 +20,7 @@ from msgspec import Struct
 from relayout.layout.terms import GENERATED, NAME, Term, extent_term, is_name, product, term_of
 from relayout.model.dims.formula import formula_size
 from relayout.model.proto_graphs import STANDARD_DOMAINS, subgraphs_of
-from relayout.ops import all_nodes, extents_of, graphs_of
+from relayout.ops import extents_of, graphs_of
 from relayout.ops.elementwise import BROADCAST, UNARY
 
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -53,6 +53,24 @@ class AskedSizes(Struct, frozen=True):
     of_operands: tuple[Asked, ...]
 
 
+def has_open_extents(model: ir.Model) -> bool:
+    """Whether a value of known rank has an extent that is not known before the run."""
+    # Values of equal type share a shape.
+    shapes: dict[int, ir.Shape | None] = {}
+
+    def collect(graph: ir.Graph) -> None:
+        for value in graph.inputs:
+            shapes[id(value.shape)] = value.shape
+        for node in graph:
+            for value in node.outputs:
+                shapes[id(value.shape)] = value.shape
+            for inner in graphs_of(node):
+                collect(inner)
+
+    collect(model.graph)
+    return any(shape is not None and not shape.is_static() for shape in shapes.values())
+
+
 def asked_sizes(model: ir.Model) -> AskedSizes:
     """The sizes that a model asks for, to be found once where many sizes of its inputs are tried."""
     return AskedSizes(tuple(_asked(model)), tuple(_asked(model, of_operands=True)))
@@ -72,7 +90,7 @@ def sizes_of_all_runs(model: ir.Model) -> dict[str, int]:
     """The forced sizes, those of products such as `h*w` too, without those that only a branch or a body asks for, which
     need not run."""
     found: dict[str, set[int]] = {}
-    for names, size in _asked(model, of_all_runs=True):
+    for names, size in _asked(model, of_all_runs=True) if has_open_extents(model) else ():
         found.setdefault(_product_of(names), set()).add(size)
     return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1}
 
@@ -250,14 +268,9 @@ def _live(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _asked(model: ir.Model, *, of_all_runs: bool = False, of_operands: bool = False) -> Iterator[Asked]:
-    """The sizes that live nodes ask of dims, or of products of dims, in a model that has open ones;
-    `of_all_runs`: those nodes that are not in a branch or a body; `of_operands`: the sizes with which operands fit too,
-    those of matrices that are multiplied, and those with which none is broadcast."""
-    results = chain.from_iterable([node.outputs for node in all_nodes(model.graph)])
-    # Values of equal type share a shape.
-    shapes = {id(value.shape): value.shape for value in chain(model.graph.inputs, results)}
-    if all(shape is None or shape.is_static() for shape in shapes.values()):
-        return
+    """The sizes that live nodes ask of dims, or of products of dims; `of_all_runs`: those nodes that are not in a
+    branch or a body; `of_operands`: the sizes with which operands fit too, those of matrices that are multiplied, and
+    those with which none is broadcast."""
     for node in _live(model.graph):
         if of_all_runs and node.graph is not model.graph:
             continue
