@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from graphs import Net
 from onnx import TensorProto
@@ -54,3 +55,25 @@ def test_floats_that_become_the_size_of_an_image_are_whole_numbers(is_sliced: bo
     assert numeric is not None
     assert (numeric.runtime, numeric.not_compared) == ("onnxruntime", ())
     assert all(output.sensitivity > 0.1 for output in numeric.outputs)
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+def test_samples_are_drawn_that_are_as_long_as_their_batch(kind: str) -> None:
+    """A model of speech masks its frames: in short samples it keeps none."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b,n] sound, {kind}[b] lengths) => (float[b,n] kept)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64[1] axis = {{1}}, float none = {{0}}> {{
+            size = Shape <start = 1> (sound)
+            count = Squeeze (size)
+            place = Range (zero, count, one)
+            window = Constant <value_int = 20> ()
+            last = Add (place, window)
+            whole = Cast <to = 7> (lengths)
+            length = Unsqueeze (whole, axis)
+            mask = Less (last, length)
+            kept = Where (mask, sound, none)
+        }}""")
+    _, report = legalize(model, check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+    assert [finding.rule for finding in report.verification.findings] == []

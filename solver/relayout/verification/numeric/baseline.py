@@ -22,7 +22,7 @@ from relayout.verification.numeric.cut import draws_anew
 from relayout.verification.numeric.deadline import UndecidedError
 from relayout.verification.numeric.filters import has_filters, keeping
 from relayout.verification.numeric.given_inputs import extents_of_inputs
-from relayout.verification.numeric.inputs import Array, draw_inputs, draw_sizes, gives_sizes, spread
+from relayout.verification.numeric.inputs import Array, draw_inputs, draw_lengths, draw_sizes, gives_sizes, spread
 from relayout.verification.numeric.runtimes import Session, runtimes_for
 from relayout.verification.numeric.symbolic_sizes import (
     Plan,
@@ -229,6 +229,9 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
     def sized(draw: Callable[[], dict[str, Array]]) -> dict[str, Array]:
         return {**draw(), **draw_sizes(sizes, seed)}
 
+    def lasting(draw: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        return {**draw(), **lengths}
+
     names = open_dims(original, sampling.dims)
     others = other_plans(original, sampling.dims, plan)
     sizes = [value for value in inputs if gives_sizes(value)]
@@ -255,9 +258,11 @@ def _add_samples(original: ir.Model, session: Session, trial: Trial, plan: Plan,
         usual, wide = trial.feeds[0], Plan(plan.extents, _WIDE)
         many = [value for value in inputs if usual[str(value.name)].size > _FEW]
         integers = [value for value in many if _is_integer(value)]
+        lengths = draw_lengths(inputs, plan)
         # Two samples of one size show whether the other inputs change what has it.
-        for draw in (partial(draw_inputs, inputs, plan, seed + 6 + n) for n in range(2 if sizes else 0)):
-            add([partial(sized, draw)])
+        for draw in (partial(draw_inputs, inputs, plan, seed + 6 + n) for n in range(2 if sizes or lengths else 0)):
+            add([partial(sized, draw)] if sizes else [])
+            add([partial(lasting, draw)] if lengths else [])
         add([lambda: {**usual, **draw_inputs(integers, wide, seed + 4)}] if integers else [])
         add([lambda: {**usual, **spread(draw_inputs(many, plan, seed + 5))}] if many else [])
 

@@ -106,6 +106,31 @@ def draw_sizes(inputs: Sequence[ir.Value], seed: int) -> dict[str, Array]:
     return drawn
 
 
+def draw_lengths(inputs: Sequence[ir.Value], plan: Plan) -> dict[str, Array]:
+    """Return the longest open extent of a sample for each input that has one integer for each sample of a batch. Such
+    an input may be the number of frames before the padding."""
+    drawn = {}
+    for value in inputs:
+        shape, dtype = value.shape, value.dtype
+        if shape is None or len(shape) != 1 or dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+            continue
+        # More numbers than one, and no batch of any size, may be a shape.
+        if isinstance(shape[0], int) and shape[0] != 1:
+            continue
+        samples = [each for each in inputs if each.shape is not None and len(each.shape) > 1]
+        symbols = [
+            symbol_of(each, axis)
+            for each in samples
+            for axis, extent in enumerate(each.shape or ())
+            if axis and each.shape is not None and each.shape[0] == shape[0] and not isinstance(extent, int)
+        ]
+        longest = max((plan.extents[symbol] for symbol in symbols), default=0)
+        if longest:
+            batch = shape[0] if isinstance(shape[0], int) else plan.extents[symbol_of(value, 0)]
+            drawn[str(value.name)] = np.full([batch], longest, dtype.numpy())
+    return drawn
+
+
 def divides(node: ir.Node, operand: int) -> bool:
     """Whether an operator divides by this operand; onnxruntime ends the process where an integer is divided by 0."""
     return operand == 1 and node.op_type in ("Div", "Mod") and node.domain == ""

@@ -23,7 +23,7 @@ from relayout.model.operator_schema import since
 from relayout.model.proto_graphs import STANDARD_DOMAINS, copied, declared_values, nodes_inside
 from relayout.model.runtime import plain_session
 from relayout.model.serialization import proto_of
-from relayout.verification.numeric.divisors import check_divisors, divided_by_zero, doubtful_divisions
+from relayout.verification.numeric.guards import doubtful_divisions, doubtful_scans, error_of_guard, guard
 from relayout.verification.numeric.inputs import Array
 
 _OLD_IR_VERSION, _OLD_OPSET = 10, 13
@@ -80,9 +80,11 @@ class Session:
             proto, weights = _apart(model)
         else:
             proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-        # A model as it was given runs on inputs on which the model that was read divided by no 0.
-        if isinstance(model, ir.Model) and runtime == "onnxruntime" and (doubtful := doubtful_divisions(model)):
-            check_divisors(proto.graph, doubtful)
+        # A model as it was given runs on inputs on which no guard of the model that was read has raised an error.
+        if isinstance(model, ir.Model) and runtime == "onnxruntime":
+            divisors, scans = doubtful_divisions(model) or {}, doubtful_scans(model)
+            if divisors or scans:
+                guard(proto.graph, divisors, scans, model.opset_imports.get("", 1))
         declared = {info.name: info for info in proto.graph.value_info}
         present = {info.name for info in proto.graph.output}
         asked = [name for name in dict.fromkeys(extra) if name not in present]
@@ -93,7 +95,8 @@ class Session:
         self._run = _RUNTIMES[runtime](proto, weights) if self.names else lambda names, feeds: []
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0.
+        """Return every output, and every extra value, by name. Raises ZeroDivisionError where an integer divides by 0,
+        and ValueError where a Scan goes over no elements.
 
         The runtime is given copies: onnxruntime writes the new running mean over the old one where a function holds a
         BatchNormalization in training mode.
@@ -102,7 +105,7 @@ class Session:
         try:
             results = self._run(self.names, copies)
         except Exception as error:  # a runtime may raise anything
-            raise (divided_by_zero(error) or error) from None
+            raise (error_of_guard(error) or error) from None
         return dict(zip(self.names, results, strict=True))
 
 
