@@ -347,6 +347,20 @@ def test_a_shape_that_is_computed_inside_a_node_determines_the_shape_of_a_reshap
     assert verify(legal, "onnx", against=model, report=report, run=False).passed
 
 
+def test_an_extent_that_equal_dims_make_a_number_determines_those_behind_it() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17]> g (float[2,3,9,9] x, int64[1] ends) => (float[a,b,c,d] y)
+           <int64[1] start = {0}, int64[1] axis = {1}> {
+             s = Slice (x, start, ends, axis)
+             p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (s)
+             y = Transpose <perm = [0,2,3,1]> (p) }"""
+    )
+    shapes = {v.name: list(v.shape or ())[2:] for node in read_model(model).graph for v in node.outputs}
+    assert (shapes["s"], shapes["p"]) == ([9, 9], [4, 4])
+    legal, report = legalize(model)
+    assert verify(legal, "onnx", against=model, report=report, run=False).passed
+
+
 @pytest.mark.parametrize("is_nested", [False, True])
 @pytest.mark.parametrize(
     "target",

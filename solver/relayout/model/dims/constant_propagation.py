@@ -64,12 +64,13 @@ Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
 class Inferred(NamedTuple):
-    """An inferred model, the values of its main graph's computed small tensors by name, and whether each value of that
-    graph has a rank."""
+    """An inferred model, the values of its main graph's computed small tensors by name, whether each value of that
+    graph has a rank, and whether equal dims have made one a number, of which onnx's inference does not know yet."""
 
     proto: onnx.ModelProto
     values: dict[str, np.ndarray]
     is_ranked: bool
+    has_new_numbers: bool = False
 
 
 def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool) -> Inferred:
@@ -119,14 +120,17 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer, *, has_graphs: bool)
         _infer_inside(proto, inferred, infer, {n: v for n, v in known.items() if n not in stored}, hints)
     # The dims of values that had no rank before.
     name_open_dims(inferred.graph)
+    before = known_dims(inferred.graph)
     for _ in range(ROUNDS):
         if not _unify(inferred.graph, known) and not _unify(inferred.graph, known, are_settled=True):
             break
+    has_new_numbers = known_dims(inferred.graph) > before
     ranked = {
         v.name for v in (*inferred.graph.value_info, *inferred.graph.output) if v.type.tensor_type.HasField("shape")
     }
     is_ranked = all(name in ranked for node in inferred.graph.node for name in node.output if name)
-    return Inferred(inferred, {name: value for name, value in known.items() if name not in stored}, is_ranked)
+    values = {name: value for name, value in known.items() if name not in stored}
+    return Inferred(inferred, values, is_ranked, has_new_numbers)
 
 
 def _spell_formulas(graph: onnx.GraphProto) -> None:

@@ -38,10 +38,10 @@ def infer_in_rounds(
 
     `infer` fills shapes in. With a list of `notes`, shapes that are declared for results may be wrong, and a note about
     each such fault is added. `build` makes the model of an inferred protobuf and uses the protobuf up. A round starts
-    from all that the round before has found. There is another one only while some value of the graph has no rank, rules
-    complete one, and onnx's inference then knows more dims than are declared; while an output is declared with other
-    dims than those tell; while rules find the element type of a value, without which its rank cannot be declared; or
-    while results have dims that are forced to one size. `proto` is used up.
+    from all that the round before has found. There is another one only while some value of the graph has no rank and
+    rules complete one, or equal dims make one a number, and onnx's inference then knows more dims than are declared;
+    while an output is declared with other dims than those tell; while rules find the element type of a value, without
+    which its rank cannot be declared; or while results have dims that are forced to one size. `proto` is used up.
     """
 
     def with_values(model: onnx.ModelProto) -> Inferred:
@@ -59,7 +59,9 @@ def infer_in_rounds(
         known = None if is_known and not is_unchecked else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
-        is_unchecked |= bool(completed)
+        # What onnx has not held against the declared shapes yet.
+        is_new = bool(completed) or inferred.has_new_numbers
+        is_unchecked |= is_new
         if known is None:
             break
         has_new_types = state_completed(completed, known.graph)
@@ -76,7 +78,7 @@ def infer_in_rounds(
             opened += open_wrong_outputs(known, without_values)
             trial = without_values(copied(known), notes)
         notes += opened
-        is_learning = has_new_types or (completed and known_dims(trial.graph) > known_dims(known.graph))
+        is_learning = has_new_types or (is_new and known_dims(trial.graph) > known_dims(known.graph))
         if not opened and not is_learning:
             break
         proto = known
