@@ -14,6 +14,7 @@ READERS = {
     "MatMul alone": "z = MatMul ({0}, k)",
     "Add": "y = Relu ({0}) z = Add (y, w)",
     "CumSum": "y = Relu ({0}) z = CumSum (y, o)",
+    "CumProd": "y = Relu ({0}) z = CumProd (y, o)",
     "ReduceMean": "y = Relu ({0}) m = ReduceMean (y, axes) z = Add (m, w)",
     "output": "z = Relu ({0})",
 }
@@ -32,12 +33,23 @@ TRANSPOSED = {name: "t = Transpose <perm = [1, 0]> (x) " + text.format("t") for 
 
 def square_model(nodes: str, is_named: bool) -> onnx.ModelProto:
     model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["" : 20]> g (float[2,2] x, float[2,2] w) => (float[2,2] z)
+        f"""<ir_version: 10, opset_import: ["" : 26]> g (float[2,2] x, float[2,2] w) => (float[2,2] z)
             <float[2,2] k = {{1, 2, 3, 4}}, int64 o = {{1}}, int64[1] axes = {{1}}> {{ {nodes} }}"""
     )
     for node in model.graph.node if is_named else ():
         node.name = f"makes {node.output[0]}"
     return model
+
+
+@pytest.mark.parametrize("operator", ["CumSum", "CumProd"])
+def test_the_number_of_an_axis_changes_with_its_place(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 26]> g (float[2,3,4] x) => (float[2,3,4] y) <int64 axis = {{2}}> {{
+            t = Transpose <perm = [0,2,1]> (x)  c = {operator} (t, axis)  y = Transpose <perm = [0,2,1]> (c) }}"""
+    )
+    legal, _ = legalize(model)
+    assert [node.op_type for node in legal.graph.node] == [operator]
+    assert verify(legal, "onnx", against=model, run=False).passed
 
 
 def test_scales_without_a_number_are_of_no_axis() -> None:

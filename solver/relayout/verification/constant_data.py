@@ -22,7 +22,7 @@ from relayout.ops import graphs_of
 from relayout.ops.node_reader import constant_tensor
 from relayout.report.schema import Finding
 from relayout.verification.counterparts import COPY, VIEWS, Counterparts, moved_from
-from relayout.verification.numbered_axes import flattens
+from relayout.verification.numbered_axes import CUMULATIVE, flattens
 from relayout.verification.operators_kept import kind_of
 from relayout.verification.relaid_data import is_relayout, is_turned
 from relayout.verification.requirements import node_label, noted_order
@@ -44,8 +44,9 @@ _READ_DATA = frozenset(
 )
 """Operators whose operands are all data. The step of a quantized result hides a small one, such as a bias, in a run."""
 _OF_AXES = {
-    **dict.fromkeys(("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze", "Upsample", "CenterCropPad", "CumSum"), (1,)),
+    **dict.fromkeys(("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze", "Upsample", "CenterCropPad"), (1,)),
     **dict.fromkeys(("AffineGrid", "GatherND", "ScatterND", "Split", "SplitToSequence", "Trilu"), (1,)),
+    **dict.fromkeys(CUMULATIVE, (1,)),
     "Slice": (1, 2, 3, 4),
     "Pad": (1, 3),
     "Resize": (1, 2, 3),
@@ -166,7 +167,7 @@ def _has_other_numbers(node: ir.Node, other: ir.Node, pairs: Counterparts) -> bo
 
 def _of_extents(kind: str, n: int) -> bool:
     """Whether an operand has numbers along axes, and not the numbers of axes."""
-    is_axes = kind in ("CumSum", "DFT") or kind.startswith("Reduce") or (kind, n) in (("Slice", 3), ("Pad", 3))
+    is_axes = kind in ("DFT", *CUMULATIVE) or kind.startswith("Reduce") or (kind, n) in (("Slice", 3), ("Pad", 3))
     return not is_axes
 
 

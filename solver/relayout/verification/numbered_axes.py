@@ -8,9 +8,11 @@ import onnx_ir as ir
 
 from relayout.verification.operator_facts import CONTRIBUTED, FACTORS, constant_ints
 
-_ALONG_AXES = frozenset(
+CUMULATIVE = frozenset({"CumProd", "CumSum"})
+"""Operators whose second operand is the number of the axis."""
+_ALONG_AXES = CUMULATIVE | frozenset(
     {
-        *("Concat", "CumSum", "Gather", "GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"),
+        *("Concat", "Gather", "GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"),
         *("LpNormalization", "RMSNormalization", "ScatterElements", "Softmax", "Split", "TopK"),
     }
 )
@@ -63,10 +65,10 @@ def _numbers_of(node: ir.Node, kind: str) -> tuple[int, ...] | None:
         return tuple(node.attributes.get_ints("axes", _MVN_AXES) or ())
     if kind.startswith("Reduce"):
         return constant_ints(node, "axes", 1)
-    if kind != "CumSum" and "axis" not in node.attributes:
+    if kind not in CUMULATIVE and "axis" not in node.attributes:
         default = _DEFAULT_AXES.get(kind, 1 if kind in _FLATTENING and _opset(node) < _LAST_AXIS else -1)
         return None if kind == "Concat" else (default,)
-    return constant_ints(node, "axis", 1 if kind == "CumSum" else len(node.inputs))
+    return constant_ints(node, "axis", 1 if kind in CUMULATIVE else len(node.inputs))
 
 
 def summed_axes(node: ir.Node) -> dict[int, int]:
