@@ -46,6 +46,15 @@ def is_relayout(source: Array, result: Array, steps: Sequence[Step] = (), earlie
     return any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape))
 
 
+def after_steps(source: Array, steps: Sequence[Step]) -> Array | None:
+    """The array after these steps; None where one does not fit, cuts off more than zeros, or fills too much up.
+
+    >>> after_steps(np.arange(6).reshape(2, 3), [{"op": "transpose", "perm": [1, 0]}]).tolist()
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    return _moved(source, steps, max(_MOST_PADDED, _MOST_TIMES * source.size))
+
+
 def _moved(array: Array | None, steps: Sequence[Step], most: int, *, back: bool = False) -> Array | None:
     """The array after all steps, or before them; None where one does not fit, cuts off more than zeros, or makes more
     than `most` elements."""

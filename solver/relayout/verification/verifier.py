@@ -40,6 +40,7 @@ from relayout.verification.counterparts import Counterparts, Original
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement
 from relayout.verification.function_bodies import check_functions
+from relayout.verification.listed_layouts import check_listed_layouts
 from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.given_inputs import checked_inputs
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
@@ -80,13 +81,13 @@ def verify(
     read once for all models that are verified against it. Unless `run` is false, both are run on `samples` seeded
     random inputs; `dims` gives sizes to symbolic dims of either. `inputs` take the place of random ones: for each
     sample, an array in the original's shape for each of its inputs, by name. Where no run compares them, an
-    operator that computes must be one of the original's, or stand for one, which a note says. With `report`, the
-    report's numbers are checked too, with the sizes that it states. A comparison that could not be made is an
-    error, or a note where `static` says that the rest is enough. `certificate` is a file that legalization wrote:
-    its bound is derived again from the file alone, and its cost must be the model's. `backend_options` go to the
-    backend. Raises InputError for an invalid model, UsageError for a dim of no model, inputs that do not fit, a
-    `report` of another type, and where no backend is given or recorded, BackendError for a backend that fails; a wrong
-    model is data.
+    operator that computes must be one of the original's, or stand for one, which a note says. With `report`, its
+    numbers, with the sizes that it states, and its layouts of inputs and outputs are checked too. A comparison that
+    could not be made is an error, or a note where `static` says that the rest is enough. `certificate` is a file that
+    legalization wrote: its bound is derived again from the file alone, and its cost must be the model's.
+    `backend_options` go to the backend. Raises InputError for an invalid model, UsageError for a dim of no model,
+    inputs that do not fit, a `report` of another type, and where no backend is given or recorded, BackendError for a
+    backend that fails; a wrong model is data.
     """
     from relayout.verification.against_original import check_against, check_unrun
 
@@ -134,6 +135,8 @@ def verify(
         if report is not None:
             findings += _other_backend(report, chosen)
             findings += check_boundary(report, subject)
+            derivation = derive(index, CommonNames(index).written)
+            findings += check_listed_layouts(report, subject, original, derivation)
             sizes = sizes_of(report, dims)
             findings += check_sizes(report, subject)
             findings += check_report(report, subject, original, sizes, conversion_operators_of(chosen))

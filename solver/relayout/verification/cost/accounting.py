@@ -108,6 +108,9 @@ def _check_account(report: Report, *, is_inlined: bool) -> Iterator[Finding]:
 
 def _check_status(report: Report) -> Iterator[Finding]:
     cost, bound = report.cost, report.bound
+    if report.status not in ("optimal", "feasible"):
+        message = "the report is of no solution: its boundary and its cost are not compared with the model"
+        yield _off(message, "optimal or feasible", report.status).model_copy(update={"severity": "warning"})
     if report.status in ("optimal", "feasible") and cost is None:
         yield _off("a solution has a cost", "a number", "none")
     if cost is None or bound is None:
