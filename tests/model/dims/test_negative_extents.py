@@ -123,3 +123,26 @@ def test_the_library_infers_with_onnx_in_one_place() -> None:
     files = [path for path in library.rglob("*.py") if "shape_inference.infer_shapes(" in path.read_text()]
     names = {str(path.relative_to(library)) for path in files}
     assert names == {"model/dims/negative_extents.py", "model/opset_conversion.py", "testing/graphs.py"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{ a, b = SPLIT }",
+        "{ a, b = If (c) <then_branch = t () => (d, e) { d, e = SPLIT }, "
+        "else_branch = f () => (g, h) { g, h = Split <num_outputs = 2> (x) }> }",
+    ],
+)
+@pytest.mark.parametrize("stated", [0, 1, 3])
+def test_a_split_that_states_another_number_of_results_is_an_error(stated: int, place: str) -> None:
+    nodes = place.replace("SPLIT", f"Split <num_outputs = {stated}> (x)")
+    source = model(f"g (float[4,4] x, bool c) => (float[m,4] a, float[n,4] b) {nodes}", opset=18)
+    program = (
+        "import sys, onnx, relayout\n"
+        "found = relayout.verify(onnx.load_from_string(sys.stdin.buffer.read()), 'onnx')\n"
+        "print(found.passed)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=source.SerializeToString(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, b"False"), done.stderr.decode()[-500:]

@@ -1,9 +1,11 @@
-"""Slices that onnx's inference must not look into, because their operand may have a negative extent.
+"""Slices that onnx's inference must not look into, because their operand may have a negative extent, and Splits that it
+must not look into at all.
 
 onnx gives a window that is larger than its operand a negative extent, and then a Slice with a known start ends the
 process (onnx 1.23: an assertion of the C++ library). Sizes that a model does not take lead there: a sound of three
 samples before a convolution of eight. So the starts of Slices behind such a window are hidden, until the extents before
-them are known. All of the library infers with onnx by way of this module, but for the conversion of opsets below 7.
+them are known. A Split that states fewer results than it has ends the process too: no runtime runs one, so that it is
+an error. All of the library infers with onnx by way of this module, but for the conversion of opsets below 7.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ def inferred_by_onnx(
     proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
 ) -> onnx.ModelProto:
     """`onnx.shape_inference.infer_shapes` with these options, where the results of Slices of tensors with a negative
-    extent have no shape. Raises its errors."""
+    extent have no shape. Raises its errors, and ValueError for a Split that states another number of results."""
 
     def infer(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
 
     hidden = _behind_windows(proto)
+    _check_splits(proto)
     if not hidden:
         return infer(proto)
     for _ in range(PASSES):
@@ -52,6 +55,14 @@ def inferred_by_onnx(
     result = copied(proto)
     carry_over(inferred.graph, result.graph)
     return result
+
+
+def _check_splits(proto: onnx.ModelProto) -> None:
+    bodies = [*subgraphs_of(proto.graph), *proto.functions]
+    for node in (node for body in bodies for node in body.node if node.op_type == "Split"):
+        stated = [each for each in node.attribute if each.name == "num_outputs" and not each.ref_attr_name]
+        if node.domain in STANDARD_DOMAINS and stated and stated[0].i != len(node.output):
+            raise ValueError(f"(op_type:Split, node name: {node.name}): num_outputs is {stated[0].i}")
 
 
 def has_negative_extents(proto: onnx.ModelProto) -> bool:
