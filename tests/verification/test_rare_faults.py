@@ -274,7 +274,7 @@ def test_operators_that_a_post_pass_may_have_added_are_said_to_be_unseen_without
     }
 
 
-def test_other_ends_of_a_slice_without_a_run_are_said_to_be_unseen() -> None:
+def test_other_ends_of_a_slice_are_found_without_a_run() -> None:
     original = _model("""net (float[2,6] x) => (float[2,2] y) {
         start = Constant <value = int64[1] {1}> ()
         end = Constant <value = int64[1] {3}> ()
@@ -286,6 +286,7 @@ def test_other_ends_of_a_slice_without_a_run_are_said_to_be_unseen() -> None:
         if node.output[0] in ("start", "end"):
             number = numpy_helper.to_array(node.attribute[0].t)
             node.attribute[0].t.CopyFrom(numpy_helper.from_array(number + 1))
-    [note] = verify(legal, "onnx", against=original, run=False).findings
+    [fault, note] = verify(legal, "onnx", against=original, run=False).findings
+    assert (fault.rule, fault.severity, fault.node) == ("axis-mismatch", "error", "n3")
     assert (note.rule, note.severity, note.node) == ("constant", "note", "n3")
     assert not verify(legal, "onnx", against=original).passed

@@ -233,7 +233,7 @@ def gemm(node: Reading, ranks: tuple[int, int] = (2, 2)) -> Listed:
     """Either operand may be transposed in its last two axes, by `transA` and `transB`. If no batch is broadcast,
     onnxruntime's `transBatchA` and `transBatchB` also take the first of these two from in front of the batch. The
     transposed result is the product of the transposes, in the other order."""
-    own = [(node.integer(f"trans{side}", 0), node.integer(f"transBatch{side}", 0)) for side in "AB"]
+    own = [(int(node.integer(f"trans{side}", 0) != 0), int(node.integer(f"transBatch{side}", 0) != 0)) for side in "AB"]
     laid = [_matrix_order(rank, *form) for rank, form in zip(ranks, own, strict=True)]
     batches = [[node.extents(n)[order.index(axis)] for axis in range(ranks[n] - 2)] for n, order in enumerate(laid)]
     is_batched = batches[0] == batches[1] != [] and None not in batches[0]

@@ -13,10 +13,12 @@ CUMULATIVE = frozenset({"CumProd", "CumSum"})
 _ALONG_AXES = CUMULATIVE | frozenset(
     {
         *("Concat", "Gather", "GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"),
-        *("LpNormalization", "RMSNormalization", "ScatterElements", "Softmax", "Split", "TopK"),
+        *("LpNormalization", "RMSNormalization", "ScatterElements", "SimplifiedLayerNormalization", "Softmax"),
+        *("DFT", "DequantizeLinear", "QuantizeLinear", "ReverseSequence", "Split", "TopK", "Unique"),
     }
 )
-_TO_THE_LAST = frozenset({"LayerNormalization", "RMSNormalization"})
+_QUANTIZING = frozenset({"DequantizeLinear", "QuantizeLinear"})
+_TO_THE_LAST = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 """They work on the axis and all that follow it."""
 # Where the attribute is left out; before opset 13 a softmax has another one.
 _DEFAULT_AXES = {"ArgMax": 0, "ArgMin": 0, "Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Split": 0}
@@ -27,7 +29,9 @@ _CONTRIBUTED_ALONG_AXES = {"QLinearConcat": ("Concat", 2), "QLinearSoftmax": ("S
 _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 _LAST_AXIS = 13
 """From this opset on a softmax works on one axis, by default the last."""
-_SUMMING = {**FACTORS, "Gemm": (0, 1)}
+_AXIS_OF_DFT = 20
+"""From this opset on the axis of a DFT is an operand, by default the last but one."""
+_SUMMING = {**FACTORS, "FusedMatMul": (0, 1), "Gemm": (0, 1), "QGemm": (0, 3)}
 # They may work on whole blocks of an axis.
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
@@ -40,35 +44,69 @@ class ByNumber(NamedTuple):
     in_blocks: bool
 
 
-def by_number(node: ir.Node) -> ByNumber | None:
-    """The axes that an operator has by number; None if it has no numbers, or they are not known."""
+class Numbers(NamedTuple):
+    """The numbers of axes of an operand of this rank, as an operator has them."""
+
+    operand: int
+    rank: int
+    axes: tuple[int, ...]
+
+    @property
+    def are_in_range(self) -> bool:
+        return all(-self.rank <= axis < self.rank for axis in self.axes)
+
+
+def axis_numbers(node: ir.Node) -> Numbers | None:
+    """The numbers of axes that an operator has; None if it has none, or they or the rank are not known."""
     if node.domain == CONTRIBUTED:
         kind, first = _CONTRIBUTED_ALONG_AXES.get(node.op_type, ("", 0))
     else:
         kind, first = node.op_type if node.domain == "" else "", 0
     value = node.inputs[first] if first < len(node.inputs) else None
     reduces = kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin")
-    if value is None or value.shape is None or not (reduces or kind in {*_ALONG_AXES, _MVN}):
+    if value is None or value.shape is None or not (reduces or kind in {*_ALONG_AXES, _MVN, "Slice"}):
+        return None
+    if kind in _QUANTIZING and _has_one_scale(node):
         return None
     axes = _numbers_of(node, kind)
-    rank = len(value.shape)
-    if axes is None or any(not -rank <= axis < rank for axis in axes):
+    return None if axes is None else Numbers(first, len(value.shape), axes)
+
+
+def by_number(node: ir.Node) -> ByNumber | None:
+    """The axes along which an operator works by number; None if it has no numbers, or they are not known."""
+    numbers = axis_numbers(node)
+    if numbers is None or not numbers.are_in_range or node.op_type == "Slice":
         return None
-    places = {axis % rank for axis in axes}
+    kind, rank = _CONTRIBUTED_ALONG_AXES.get(node.op_type, (node.op_type, 0))[0], numbers.rank
+    places = {axis % rank for axis in numbers.axes}
     if flattens(node) or kind in _TO_THE_LAST:
         places = set(range(min(places), rank))
-    return ByNumber(first, frozenset(places), kind in _IN_BLOCKS)
+    return ByNumber(numbers.operand, frozenset(places), kind in _IN_BLOCKS)
 
 
 def _numbers_of(node: ir.Node, kind: str) -> tuple[int, ...] | None:
     if kind == _MVN:
         return tuple(node.attributes.get_ints("axes", _MVN_AXES) or ())
-    if kind.startswith("Reduce"):
-        return constant_ints(node, "axes", 1)
+    if kind.startswith("Reduce") or kind == "Slice":
+        return constant_ints(node, "axes", 3 if kind == "Slice" else 1)
+    if kind == "ReverseSequence":
+        # The steps of each sequence are in order, whatever the order of the sequences.
+        return (node.attributes.get_int("time_axis", 0),)
+    if kind == "DFT":
+        return constant_ints(node, "axis", 2) or ((1,) if _opset(node) < _AXIS_OF_DFT else (-2,))
+    if kind in _QUANTIZING or kind == "Unique":
+        axis = node.attributes.get_int("axis") if kind == "Unique" else node.attributes.get_int("axis", 1)
+        return None if axis is None else (axis,)
     if kind not in CUMULATIVE and "axis" not in node.attributes:
         default = _DEFAULT_AXES.get(kind, 1 if kind in _FLATTENING and _opset(node) < _LAST_AXIS else -1)
         return None if kind == "Concat" else (default,)
     return constant_ints(node, "axis", 1 if kind in CUMULATIVE else len(node.inputs))
+
+
+def _has_one_scale(node: ir.Node) -> bool:
+    """Whether a node that quantizes has one scale for all elements, so that it has no axis, or that is not known."""
+    scale = node.inputs[1] if len(node.inputs) > 1 else None
+    return scale is None or scale.shape is None or all(extent == 1 for extent in scale.shape)
 
 
 def summed_axes(node: ir.Node) -> dict[int, int]:
@@ -76,11 +114,14 @@ def summed_axes(node: ir.Node) -> dict[int, int]:
     where an operand's rank is not known."""
     operands = _SUMMING.get(node.op_type, ()) if node.domain in ("", CONTRIBUTED) else ()
     found: dict[int, int] = {}
-    for n, (transposed, axis) in zip(operands, (("transA", 1), ("transB", 0)), strict=False):
+    for n, (side, axis) in zip(operands, (("A", 1), ("B", 0)), strict=False):
         value = node.inputs[n] if n < len(node.inputs) else None
         rank = len(value.shape) if value is not None and value.shape is not None else 0
+        is_turned, is_behind = (bool(node.attributes.get_int(name + side, 0)) for name in ("trans", "transBatch"))
         if rank:
-            found[n] = max(rank - 2, 0) + (axis ^ node.attributes.get_int(transposed, 0) if rank > 1 else 0)
+            # The first of the two axes of a matrix may be in front of the batch.
+            first = 0 if is_behind else max(rank - 2, 0)
+            found[n] = rank - 1 if rank == 1 or axis ^ is_turned else first
     return found if len(found) == 2 else {}
 
 

@@ -26,6 +26,7 @@ from relayout.model.shape_inference import is_onnx_to_blame, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
 from relayout.verification.model_index import ModelIndex, OperatorClass, checked_once
+from relayout.verification.numbered_axes import axis_numbers
 from relayout.verification.operator_facts import CONTRIBUTED, CONTRIBUTED_TO_STANDARD, declared_layout_of
 from relayout.verification.requirements import node_label
 
@@ -194,6 +195,22 @@ def _check_channels(node: ir.Node, kind: OperatorClass) -> Iterator[Finding]:
             found=f"{channels}",
             message=f"the data of this {node.op_type} has another number of channels than its kernel",
         )
+
+
+def check_axes(nodes: Iterable[ir.Node]) -> Iterator[Finding]:
+    """Yield a finding for each operator with the number of an axis that its operand does not have, which onnx's
+    inference lets pass where the shape of the result is that of the operand."""
+    for node in nodes:
+        numbers = axis_numbers(node)
+        if numbers is not None and not numbers.are_in_range:
+            yield Finding(
+                rule="shape",
+                node=node_label(node),
+                operand=numbers.operand,
+                expected=f"numbers from {-numbers.rank} to {numbers.rank - 1}",
+                found=", ".join(map(str, numbers.axes)),
+                message=f"this {node.op_type} has the number of an axis that its operand does not have",
+            )
 
 
 def _channels(node: ir.Node, n: int, names: tuple[str | None, ...] | None, letter: str) -> int | None:

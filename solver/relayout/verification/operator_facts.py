@@ -363,6 +363,21 @@ def _of_factor(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | Non
     return (*stack, inner - 2, *of_other) if n == factors[0] else (*stack, *of_other, inner - 1)
 
 
+def _of_fused_factor(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
+    """The axes of a product of matrices by one of its factors, the first axis of whose matrices may be before the
+    batch; None for vectors."""
+    ranks = [len(value.shape) for value in node.inputs[:2] if value is not None and value.shape is not None]
+    if len(ranks) < 2 or min(ranks) < 2 or n > 1:
+        return None
+    is_turned, is_behind = (bool(node.attributes.get_int(name + "AB"[n], 0)) for name in ("trans", "transBatch"))
+    first = 0 if is_behind else inner - 2
+    # The other axis of the matrix is summed.
+    own = first if is_turned == bool(n) else inner - 1
+    last = inner - 1 if is_behind else inner - 2
+    batch = [axis if axis >= int(is_behind) else None for axis in range(last - (outer - 2), last)]
+    return (*batch, None, own) if n else (*batch, own, None)
+
+
 def _of_term(node: ir.Node, n: int) -> tuple[int | None, ...] | None:
     """The axes of an Einsum's result by one of its terms; None where the equation does not list all axes once."""
     terms, arrow, result = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
@@ -374,6 +389,11 @@ def _of_term(node: ir.Node, n: int) -> tuple[int | None, ...] | None:
 
 def _contributed_sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
     kind = node.op_type
+    if kind == "FusedMatMul":
+        return _of_fused_factor(node, n, inner, outer)
+    if kind == "QGemm" and n in (0, 3):
+        is_turned = node.attributes.get_int("transB" if n else "transA", 0) != 0
+        return (None, int(not is_turned)) if n else (int(is_turned), None)
     # The operands of a concatenation: the result's scale and zero point, then data, scale, zero point, data, ...
     is_data = n % 3 == 2 if kind == "QLinearConcat" else n in _CONTRIBUTED_DATA.get(kind, ())
     return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner)) if is_data else None

@@ -45,7 +45,7 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.given_inputs import checked_inputs
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
 from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims
-from relayout.verification.onnx_checks import check_channels, checked_by_onnx
+from relayout.verification.onnx_checks import check_axes, check_channels, checked_by_onnx
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
 
@@ -290,6 +290,7 @@ def _static(
     common = CommonNames(index)
     derivation = derive(index, common.written)
     yield from check_channels(index)
+    yield from check_axes(index.nodes)
     yield from check_functions(index, conversion_operators_of(backend))
     yield from check_annotations(index, derivation, common)
     yield from check_requirements(index, backend, derivation, common, charges)

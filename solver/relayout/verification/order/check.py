@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from relayout.report.schema import Finding
 from relayout.verification.memory_format import memory_format_of, whole
-from relayout.verification.model_index import OperatorClass
+from relayout.verification.model_index import ModelIndex, OperatorClass
 from relayout.verification.numbered_axes import by_number, summed_axes
-from relayout.verification.operator_facts import OURS, AxisNames, is_channels_only, is_contributed
+from relayout.verification.operator_facts import CONTRIBUTED, OURS, AxisNames, is_channels_only, is_contributed
 from relayout.verification.order.digits import (
     Digits,
     composed,
@@ -30,7 +30,7 @@ from relayout.verification.order.digits import (
     text_of,
 )
 from relayout.verification.order.elements import ModelElements, Operand, ReadElements, is_view
-from relayout.verification.order.number_vectors import check_axis_numbers
+from relayout.verification.order.number_vectors import check_axis_numbers, check_constant_numbers
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import region_edges
 
@@ -58,7 +58,8 @@ def check_element_order(known: ReadElements) -> Iterator[Finding]:
             yield from _check_passed(node, other, known, operands)
             yield from _check_named(node, other, known, {each.place: each for each in operands})
             yield from _check_reduced(node, other, operands)
-            yield from _check_vectors(node, other, known)
+            yield from _check_added_axis(node, other, known)
+            yield from _check_vectors(node, other, known, operands)
             yield from _check_unknown(node, known, operands)
             yield from _check_edges(node, other, known)
 
@@ -66,10 +67,46 @@ def check_element_order(known: ReadElements) -> Iterator[Finding]:
 def note_unseen(known: ReadElements) -> Iterator[Finding]:
     """Yield a note where nodes read or make elements that are not known, so that only a run compares them."""
     kept = [each for each in known.pairs.nodes.items() if each[0].op_type == each[1].op_type and not is_view(each[0])]
-    unseen = [node for node, other in kept if known.are_unknown(node, other)]
+    unseen = [node for node, other in kept if known.are_unknown(node, other) or _is_moved_unseen(node, other, known)]
     if unseen:
         message = f"no run compares elements whose order is not followed (nodes that read or make them: {len(unseen)})"
         yield Finding(rule="element-order", severity="note", node=node_label(unseen[0]), message=message)
+
+
+def _is_moved_unseen(node: ir.Node, other: ir.Node, known: ReadElements) -> bool:
+    """Whether an operand is in another order than in the original along axes of which no fact tells what the operator
+    does with them."""
+    if node.domain not in ("", CONTRIBUTED) or node in known.pairs.model.nesting:
+        return False  # others must read their operands as they are, or have facts; values enter a graph by its edges
+    for operand in known.operands(node, other):
+        is_moved = operand.read != operand.wanted
+        if is_moved and operand.data is not None:
+            is_moved = operand.has_extents(operand.read, operand.wanted)
+            is_moved = not is_moved or not operand.has(operand.read, operand.wanted)
+        if not is_moved:
+            continue
+        here, there = (
+            [dim for axis, dim in enumerate(dims) if dim and axis not in _followed(each, operand.place, index)]
+            for each, dims, index in (
+                (node, operand.read, known.pairs.model),
+                (other, operand.wanted, known.pairs.original),
+            )
+        )
+        if here != there or (here and operand.data is not None):
+            return True
+    return False
+
+
+def _followed(node: ir.Node, n: int, index: ModelIndex) -> set[int]:
+    """The axes of an operand of which is known what the operator does with them."""
+    kind = index.class_of(node)
+    facts, rank = kind.facts, len(getattr(node.inputs[n], "shape", None) or ())
+    if facts is not None and (n in facts.inputs or n == facts.kernel or rank < 2):
+        return set(range(rank))
+    path, numbers, summed = _path(kind, n), by_number(node), summed_axes(node)
+    found = {axis for axis in path or () if axis is not None}
+    found |= numbers.axes if numbers is not None and numbers.operand == n else set()
+    return found | ({summed[n]} if n in summed else set())
 
 
 def _check_view(value: ir.Value, mine: ModelElements) -> Iterator[Finding]:
@@ -222,7 +259,7 @@ def _check_named(
         elif n == facts.inputs[0] and channels is not None:
             # Axes of extent 1 may be anywhere.
             places = {i: expected.index(axis) for i, axis in enumerate(found) if axis and axis in expected}
-            if not node.domain:
+            if node.domain in ("", CONTRIBUTED):
                 yield from _check_entries(node, other, places, len(found))
             spatial = [name for name in there if name in _SPATIAL]
             turned = {} if node.domain else {spatial[i]: spatial[place] for i, place in places.items()}
@@ -305,22 +342,52 @@ def _check_entries(node: ir.Node, other: ir.Node, places: Mapping[int, int], ran
 def _check_reduced(node: ir.Node, other: ir.Node, operands: Iterable[Operand]) -> Iterator[Finding]:
     """Yield a finding where an operator that works along axes by number has other elements along them."""
     here, there = by_number(node), by_number(other)
-    if here is None or there is None or here.in_blocks or there.in_blocks:
+    if here is None or there is None:
         return
     for operand in operands:
         if operand.place == here.operand == there.operand and operand.data is None:
             found = _as_set(operand.read[axis] for axis in here.axes)
             expected = _as_set(operand.wanted[axis] for axis in there.axes)
-            if not (operand.has_extents([found], [expected]) and operand.has([found], [expected])):
+            if here.in_blocks or there.in_blocks:
+                if not _are_nested(found, expected):
+                    yield _another_order(node, operand.place, [expected], [found])
+            elif not (operand.has_extents([found], [expected]) and operand.has([found], [expected])):
                 yield _another_order(node, operand.place, [expected], [found])
 
 
-def _check_vectors(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+def _check_added_axis(node: ir.Node, other: ir.Node, known: ReadElements) -> Iterator[Finding]:
+    """Yield a finding for a OneHot that puts its classes along another axis of the result."""
+    made = known.result(node, other) if node.op_type == "OneHot" and not node.domain else None
+    if made is None:
+        return
+    result, steps = made[0], [normal([each]) for each in row_major(made[1])]
+    here, there = (each.attributes.get_int("axis", -1) for each in (node, other))
+    if -len(result) <= here < len(result) and -len(steps) <= there < len(steps) and result[here] != steps[there]:
+        yield Finding(
+            rule="element-order",
+            node=node_label(node),
+            expected=text_of([steps[there]]),
+            found=text_of([result[here]]),
+            message="this OneHot has its classes along another axis than in the original",
+        )
+
+
+def _check_vectors(
+    node: ir.Node, other: ir.Node, known: ReadElements, operands: Sequence[Operand]
+) -> Iterator[Finding]:
     """Yield the findings on vectors with numbers of the axes of the result."""
     result, shape = known.result(node, other) or ((), ())
     axes = [normal([each]) for each in row_major(shape)]
-    if shape and all(each in axes for each in result):
-        yield from check_axis_numbers(node, other, [axes.index(each) for each in result])
+    if not shape or any(each not in axes for each in result):
+        return
+    yield from check_axis_numbers(node, other, [axes.index(each) for each in result])
+    data = operands[0] if operands and operands[0].place == 0 and operands[0].data is None else None
+    if data is not None and len(data.read) == len(data.wanted) == len(result):
+        # An axis of one element before or behind the operator is known on the other side.
+        places = [(data.wanted, each) if each else (axes, made) for each, made in zip(data.read, result, strict=True)]
+        if all(each in among for among, each in places):
+            order = {axis: among.index(each) for axis, (among, each) in enumerate(places) if each}
+            yield from check_constant_numbers(node, other, order)
 
 
 def _check_unknown(node: ir.Node, known: ReadElements, operands: Iterable[Operand]) -> Iterator[Finding]:
@@ -335,6 +402,16 @@ def _check_unknown(node: ir.Node, known: ReadElements, operands: Iterable[Operan
     for operand in operands:
         if not (operand.has_extents(operand.read, operand.wanted) and operand.has(operand.read, operand.wanted)):
             yield _another_order(node, operand.place, operand.wanted, operand.read)
+
+
+def _are_nested(one: Digits, other: Digits) -> bool:
+    """Whether one of two dimensions of a root may be made of blocks of the other: its steps are among the other's."""
+    spans = [[(digit.stride, digit.stride * digit.extent) for digit in digits] for digits in (one, other)]
+    (first, second) = spans
+    return any(
+        all(any(low <= least and most <= high for low, high in around) for least, most in inside)
+        for inside, around in ((first, second), (second, first))
+    )
 
 
 def _as_set(dims: Iterable[Digits]) -> Digits:

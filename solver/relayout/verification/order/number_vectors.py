@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -64,6 +64,70 @@ def _axes_of_numbers(node: ir.Node, n: int, order: Sequence[int] = ()) -> tuple[
             value, places = gather.inputs[0], chosen
     named = [order[axis % rank] if order else axis % rank for axis in axes]
     return value, {place: (named[i % len(named)], i // len(named)) for i, place in enumerate(places)}
+
+
+def check_constant_numbers(node: ir.Node, counterpart: ir.Node, order: Mapping[int, int]) -> Iterator[Finding]:
+    """Yield a finding where a Pad, Slice or Tile has other constant numbers along an axis than in the original. `order`
+    has the original's axis of each axis, as far as it is known."""
+    found, wanted = _entries(node), _entries(counterpart)
+    if found is None or wanted is None:
+        return
+    mine = {order[axis]: entry for axis, entry in found.items() if axis in order}
+    theirs = {axis: entry for axis, entry in wanted.items() if axis in order.values()}
+    if mine != theirs:
+        yield Finding(
+            rule="axis-mismatch",
+            node=node_label(node),
+            expected=_shown(theirs),
+            found=_shown(mine),
+            message=f"this {node.op_type} has the numbers of other axes than in the original",
+        )
+
+
+def _entries(node: ir.Node) -> dict[int, object] | None:
+    """The constant numbers of a Pad, Slice or Tile along each axis on which it acts; None where they are not known."""
+    value = node.inputs[0] if node.inputs else None
+    if node.domain or value is None or value.shape is None or node.op_type not in ("Pad", "Slice", "Tile"):
+        return None
+    rank = len(value.shape)
+    if node.op_type == "Tile":
+        repeats = constant_ints(node, "repeats", 1)
+        return None if repeats is None else {axis: each for axis, each in enumerate(repeats) if each != 1}
+    has_axes, has_steps = (
+        name in node.attributes or (len(node.inputs) > n and node.inputs[n] is not None)
+        for n, name in ((3, "axes"), (4, "steps"))
+    )
+    columns: list[tuple[int, ...] | None]
+    if node.op_type == "Pad":
+        widths = constant_ints(node, "pads", 1) or ()
+        half = len(widths) // 2
+        columns = [widths[:half], widths[half:]]
+    else:
+        starts, ends = constant_ints(node, "starts", 1), constant_ints(node, "ends", 2)
+        columns = [starts, ends, constant_ints(node, "steps", 4) if has_steps else (1,) * len(starts or ())]
+    known = [each for each in columns if each]
+    axes = constant_ints(node, "axes", 3) if has_axes else tuple(range(len(known[0]) if known else 0))
+    if axes is None or len(known) < len(columns) or any(len(each) != len(axes) for each in known):
+        return None
+    found: dict[int, object] = {}
+    for axis, *numbers in zip(axes, *known, strict=True):
+        if not -rank <= axis < rank:
+            return None
+        extent = value.shape[axis]
+        if node.op_type == "Pad":
+            entry: object = tuple(numbers) if any(numbers) else None
+        elif isinstance(extent, int):
+            taken = range(*slice(*numbers).indices(extent)) if numbers[2] else None
+            entry = None if taken == range(extent) else taken
+        else:
+            entry = tuple(numbers)
+        if entry is not None:
+            found[axis % rank] = entry
+    return found
+
+
+def _shown(numbers: Mapping[int, object]) -> str:
+    return ", ".join(f"axis {axis}: {entry}" for axis, entry in sorted(numbers.items())) or "none"
 
 
 def _listed(numbers: _Numbers) -> str:
