@@ -81,3 +81,12 @@ def test_an_original_with_operators_of_a_backend_has_the_layouts_of_the_backend_
     indices = [shared.index_for(Pools(layout)) for layout in ("NHWC", "NCHW")]
     facts = [declared_facts(node) for index in indices for node in index.nodes]
     assert [str(each.declared.inputs[0]) for each in facts if each and each.declared] == ["NHWC", "NCHW"]
+
+
+def test_an_original_that_is_read_already_is_not_read_again() -> None:
+    source = onnx.parser.parse_model(TURNED)
+    legal = legalize(source, "onnx")[0]
+    read = read_model(source)
+    shared = Original(source, read)
+    assert shared.index_for(load_backend("onnx")).model is read
+    assert verify(legal, "onnx", against=shared) == verify(legal, "onnx", against=source)

@@ -32,6 +32,7 @@ from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.drawing_schema import Drawing, DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
+from relayout.verification.counterparts import Original
 from relayout.verification.numeric.given_inputs import read_arrays
 from relayout.verification.verifier import verify
 from relayout_api.schemas import (
@@ -205,7 +206,7 @@ def _verify(task: Task, parts: Parts, events: Events) -> Answer:
     verification = verify(
         subject,
         backend,
-        against=against,
+        against=None if against is None else Original(against, original),
         samples=options.samples,
         dims=dims,
         inputs=parameters.inputs,

@@ -175,6 +175,7 @@ def _verified(task: _Task, bar: Bar) -> tuple[Report, frozenset[str]]:
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
     from relayout.report.totals import totals
+    from relayout.verification.counterparts import Original as ReadOriginal
     from relayout.verification.verifier import verify
 
     options = task.request.options
@@ -190,10 +191,11 @@ def _verified(task: _Task, bar: Bar) -> tuple[Report, frozenset[str]]:
     known_dims = dim_names(*models) if task.is_of_list and options.dims else frozenset[str]()
     after, before = totals(subject, dims, operators), totals(models[-1], dims, operators)
     bar("verify")
+    against = ReadOriginal(original, models[-1]) if original is not None else None
     verification = verify(
         source,
         backend,
-        original,
+        against,
         samples=options.samples,
         dims=dims,
         inputs=task.inputs,

@@ -29,18 +29,21 @@ VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Un
 class Original:
     """A model that several others are verified against: it is read once, and so is what follows from it alone.
 
-    `source` is as in `read_model`, and must not change while it is in use.
+    `source` is as in `read_model`, and must not change while it is in use. `read` is the model that it gave, where the
+    caller has it and needs it no more.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, read: ir.Model | None = None) -> None:
         self.source = source
+        self._read = read
         self._index: ModelIndex | None = None
 
     def index_for(self, backend: Backend) -> ModelIndex:
         """The index of the original, in which a backend may state layouts of operators. Raises InputError."""
         if self._index is not None:
             return self._index
-        index = ModelIndex(read_model(self.source))
+        read, self._read = self._read, None
+        index = ModelIndex(read if read is not None else read_model(self.source))
         if not enter_backend_operators(index.nodes, backend):
             # The same for every backend.
             self._index = index
