@@ -287,11 +287,12 @@ def _difference(expected: Array, found: Array) -> str:
 
 def _computed(value: ir.Value) -> Array | None:
     """The data of a value that the original computes from constants; None where the evaluator lacks an operator."""
+    # Each node behind those that it reads.
     nodes: dict[ir.Node, None] = {}
     leaves: dict[str, Array] = {}
-    pending = [value]
+    pending = [(value, False)]
     while pending:
-        read = pending.pop()
+        read, is_ready = pending.pop()
         node, tensor = read.producer(), _tensor(read)
         if tensor is not None:
             leaves[str(read.name)] = tensor.numpy()
@@ -299,17 +300,18 @@ def _computed(value: ir.Value) -> Array | None:
             return None
         elif flattens(node):
             return None  # the evaluator reads it as the operator of a later opset
-        elif node not in nodes:
+        elif is_ready:
             nodes[node] = None
-            pending += [each for each in node.inputs if each is not None]
+        elif node not in nodes:
+            pending.append((read, True))
+            pending += [(each, False) for each in node.inputs if each is not None]
     graph = value.graph
     if graph is None:
         return None
     try:
         with np.errstate(all="ignore"):
-            for node in graph.all_nodes():
-                if node in nodes:
-                    leaves |= _results(node, leaves, graph.opset_imports)
+            for node in nodes:
+                leaves |= _results(node, leaves, graph.opset_imports)
     except Exception:  # the evaluator may raise anything
         return None
     return leaves[str(value.name)]
