@@ -76,6 +76,31 @@ def test_views_that_mix_rows_may_go_only_where_their_results_are_annotated(opera
         assert bool(views) == ("relayout.atoms" not in {each.key for each in made.metadata_props})
 
 
+@pytest.mark.parametrize("rank", [5, 6])
+def test_spatial_axes_are_followed_at_all_ranks(rank: int) -> None:
+    """From rank 6 on they have no letters, but their order."""
+    apart = [0, 1, 3, 2, *range(4, rank)]
+    text = (
+        HEAD
+        + f"""net (float[1,2{",4" * (rank - 2)}] x) => (float[1,2{",2" * (rank - 2)}] y) {{
+        a = Transpose <perm = PERM> (x)
+        b = MaxPool <kernel_shape = KERNEL, strides = {[2] * (rank - 2)}> (a)
+        y = Transpose <perm = PERM> (b) }}"""
+    )
+    first, second = [2, 1] + [2] * (rank - 4), [1] + [2] * (rank - 3)
+
+    def written(perm: list[int], kernel: list[int]) -> ModelProto:
+        return parsed(text.replace("PERM", str(perm)).replace("KERNEL", str(kernel)))
+
+    original = written([*range(rank)], first)
+    assert unrun(original, original).passed
+    assert rules(unrun(written(apart, second), original)) == {"element-order", "layout-annotation"}
+    assert rules(unrun(written(apart, first), original)) == {"attribute", "element-order", "layout-annotation"}
+    legal, report = legalize(original)
+    assert report.ok
+    assert "Transpose" not in [node.op_type for node in legal.graph.node]
+
+
 def test_a_finding_names_extents_and_strides_in_the_original() -> None:
     original, model = (parsed(text.replace("OPERATOR", "CumSum (DATA, rows)")) for text in (SHUFFLED, STRAIGHT))
     for graph, data in ((original.graph, "c"), (model.graph, "r")):

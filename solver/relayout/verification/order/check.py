@@ -156,8 +156,8 @@ def _check_passed(node: ir.Node, other: ir.Node, known: ReadElements, operands: 
 def _path(kind: OperatorClass, n: int) -> Sequence[int | None] | None:
     """For each axis of the first result the axis of the operand that it is, by their names where the operator names
     them; None where that is not known."""
-    path, facts, results = kind.path(n, 0), kind.facts, kind.results[0] if kind.results else None
-    names = kind.inputs[n] if facts is not None and n in facts.inputs and not facts.pooled else None
+    path, facts, results = kind.path(n, 0), kind.facts, _numbered(kind, kind.results[0]) if kind.results else None
+    names = _numbered(kind, kind.inputs[n]) if facts is not None and n in facts.inputs and not facts.pooled else None
     if path is not None or facts is None or names is None or results is None:
         return path
     # The channels of a product with a kernel are other ones.
@@ -239,7 +239,8 @@ def _check_named(
     if facts is None or counterpart.facts is None or facts.pooled:
         return
     for n in (each for each in facts.inputs if each in operands):
-        names, others, operand = kind.inputs[n], counterpart.inputs[n], operands[n]
+        names, others = _numbered(kind, kind.inputs[n]), _numbered(counterpart, counterpart.inputs[n])
+        operand = operands[n]
         if operand.data is not None or names is None or others is None:
             continue
         here, there = _by_name(names, operand.read), _by_name(others, operand.wanted)
@@ -247,7 +248,7 @@ def _check_named(
             if not operand.has([here.get(name, ())], [there.get(name, ())]):
                 yield _another_order(node, n, [there.get(name, ())], [here.get(name, ())])
         # The spatial axes of a standard operator have no names but in their order.
-        found, expected = ([each for name, each in axes.items() if name in _SPATIAL] for axes in (here, there))
+        found, expected = ([each for name, each in axes.items() if _is_spatial(name)] for axes in (here, there))
         if not node.domain and not operand.has(sorted(filter(None, found)), sorted(filter(None, expected))):
             yield _another_order(node, n, expected, found)
             continue
@@ -261,7 +262,7 @@ def _check_named(
             places = {i: expected.index(axis) for i, axis in enumerate(found) if axis and axis in expected}
             if node.domain in ("", CONTRIBUTED):
                 yield from _check_entries(node, other, places, len(found))
-            spatial = [name for name in there if name in _SPATIAL]
+            spatial = [name for name in there if _is_spatial(name)]
             turned = {} if node.domain else {spatial[i]: spatial[place] for i, place in places.items()}
             yield from _check_parameters(node, other, known, operands.values(), channels, turned)
 
@@ -287,7 +288,8 @@ def _check_parameters(
     for operand in operands:
         expected: list[Digits] | None = None
         if operand.place == kernel:
-            expected = _laid_kernel(operand, kind.inputs[kernel], counterpart.inputs[kernel], along, channels, turned)
+            pair = _numbered(kind, kind.inputs[kernel]), _numbered(counterpart, counterpart.inputs[kernel])
+            expected = _laid_kernel(operand, *pair, along, channels, turned)
         elif kind.facts is not None and operand.place not in kind.facts.inputs and len(operand.wanted) == 1:
             vector = reordered(along, operand.wanted[0])
             expected = None if vector is None or len(operand.read) != 1 else [vector]
@@ -417,6 +419,18 @@ def _are_nested(one: Digits, other: Digits) -> bool:
 def _as_set(dims: Iterable[Digits]) -> Digits:
     """The digits of all these dimensions, for operators to which their order is the same."""
     return normal(sorted(chain.from_iterable(dims), key=lambda digit: -digit.stride))
+
+
+def _numbered(kind: OperatorClass, names: AxisNames | None) -> AxisNames | None:
+    """These names of an operand's axes. The spatial axes of a standard operator have no letters from rank 6 on: each
+    has its number as its name."""
+    if names is None or kind.facts is None or kind.node.domain or not kind.facts.spatial:
+        return names
+    return tuple(str(axis) if name is None else name for axis, name in enumerate(names))
+
+
+def _is_spatial(name: str) -> bool:
+    return name in _SPATIAL or name.isdigit()
 
 
 def _by_name(names: Iterable[str | None], dims: Sequence[Digits]) -> dict[str, Digits]:
