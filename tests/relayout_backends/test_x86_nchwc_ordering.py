@@ -67,6 +67,55 @@ def test_a_transposed_product_costs_as_much_in_the_legal_model(has_bias: bool) -
     assert again == legal
 
 
+def test_a_second_run_finds_the_bias_behind_the_conversion_of_the_first() -> None:
+    """Rows of two sequences, step by step, in heads: the conversion to heads is before the bias or behind it."""
+    net = Net()
+    rows = net.node("Relu", net.transpose(net.input("x", (2, 7, 16)), 1, 0, 2))
+    features = net.node("Add", net.node("MatMul", rows, net.weight(16, 32)), net.weight(32))
+    heads = net.node("Reshape", features, net.constant(np.array([7, 2, 4, 8])))
+    queries, keys = net.node("Split", heads, net.constant(np.array([4, 4])), axis=3, results=2)
+    product = net.node("MatMul", net.transpose(queries, 2, 1, 0, 3), net.transpose(keys, 2, 1, 3, 0))
+    net.output(net.node("Softmax", product, axis=-1))
+    legal, first = relayout.legalize(net.model(), X86Nchwc(block=16))
+    again, second = relayout.legalize(legal, X86Nchwc(block=16))
+    assert first.cost == second.cost == 2 * 4 * 7 * 2 * 32
+    assert again == legal
+
+
+@pytest.mark.parametrize(
+    ("views", "bias", "is_bias"),
+    [
+        ([], (8,), True),
+        ([], (6, 1), False),
+        ([(0, 2, 1)], (8, 1), True),
+        ([(0, 2, 1)], (6,), False),
+        ([[5, 6, 2, 4]], (2, 4), True),
+        ([[5, 6, 2, 4], (2, 0, 1, 3)], (2, 1, 1, 4), True),
+        ([[5, 6, 2, 4], (2, 0, 1, 3)], (2, 1, 1, 1), False),
+        ([[5, 6, 2, 4], (2, 0, 1, 3), [2, 30, 4]], (2, 1, 4), True),
+        ([[5, 6, 2, 4], (2, 0, 1, 3), [60, 4]], (60, 1), False),
+        ([[5, 6, 2, 4], (0, 1, 3, 2), [5, 6, 8]], (8,), True),
+        ([[5, 48]], (48,), False),
+        ([[8, 30]], (8, 1), False),
+        ([[5, 6, 1, 8], (0, 3, 2, 1)], (8, 1, 1), True),
+    ],
+)
+def test_a_bias_is_a_vector_along_the_columns_behind_all_views(
+    views: list[list[int] | tuple[int, ...]], bias: tuple[int, ...], is_bias: bool
+) -> None:
+    """A list is the shape of a Reshape, a tuple the order of a Transpose."""
+    net = Net()
+    value = net.node("MatMul", net.input("x", (5, 6, 3)), net.weight(3, 8))
+    for each in views:
+        is_shape = isinstance(each, list)
+        reshaped = net.node("Reshape", value, net.constant(np.array(each))) if is_shape else None
+        value = reshaped or net.transpose(value, *each)
+    net.output(net.node("Add", value, net.weight(*bias)))
+    (product,) = [node for node in relayout.read_model(net.model()).graph if node.op_type == "MatMul"]
+    cost = X86Nchwc(block=16).order_cost(product, (2, 0, 1), 0, is_rewritten=True)
+    assert cost == 5 * 6 * 8 * 3 * 90 // 1000 + is_bias * 2 * 4 * 5 * 6 * 8
+
+
 def test_a_product_of_data_costs_the_same_transposed() -> None:
     # The matrix is what is transposed then.
     assert cost(turned_product(50, known=False)) == (1, 2 * 4 * 64 * 96)

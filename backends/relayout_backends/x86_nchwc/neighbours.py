@@ -5,6 +5,9 @@ View ops are gone in the written model, and the cost of a legal model must be th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
+
 import onnx_ir as ir
 
 from relayout.model.constants import known_result
@@ -49,6 +52,74 @@ def readers(value: ir.Value) -> list[ir.Node | None]:
             elif _moves(node) or not _asks_for_known(node):
                 found.append(node)
     return found
+
+
+def views_between(value: ir.Value, view: ir.Value | None) -> list[ir.Node] | None:
+    """The view ops that make `view` of `value`, first to last; None where it is no view of it."""
+    found: list[ir.Node] = []
+    while view is not value:
+        node = view.producer() if view is not None else None
+        if node is None or not _moves(node):
+            return None
+        found.append(node)
+        view = node.inputs[0]
+    return found[::-1]
+
+
+def dims_along(value: ir.Value, axis: int, views: Iterable[ir.Node]) -> set[int] | None:
+    """The dimensions that are this axis in the result of `views` of `value`, counted from the last one, -1; None where
+    others are a part of it, or where that is not known. Axes count likewise, and dimensions of one element are none."""
+    current, dims = value, {axis}
+    for view in views:
+        result = view.outputs[0]
+        if current.shape is None or result.shape is None or view.op_type in ("DepthToSpace", "SpaceToDepth"):
+            return None
+        if view.op_type == "Transpose":
+            rank = len(result.shape)
+            perm = view.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ()
+            dims = {place - rank for place, source in enumerate(perm) if source - rank in dims}
+        else:
+            # The elements of a view lie in the same order: a dimension is a range of strides.
+            ranges = [steps for place, steps in _strides(current.shape).items() if place in dims]
+            found = {
+                place
+                for place, (start, end) in _strides(result.shape).items()
+                if any(first <= start and end <= last for first, last in _joined(ranges))
+            }
+            if len(ranges) < len(dims) or _count(result.shape, found) != _count(current.shape, dims):
+                return None
+            dims = found
+        current = result
+    return dims
+
+
+def _strides(shape: ir.Shape) -> dict[int, tuple[int, int]]:
+    """The strides of each dimension of more than one element, and of the one before it; without those that a dimension
+    of unknown extent precedes."""
+    found: dict[int, tuple[int, int]] = {}
+    stride = 1
+    for place in range(-1, -len(shape) - 1, -1):
+        extent = shape[place]
+        if not isinstance(extent, int) or extent == 0:
+            break
+        if extent > 1:
+            found[place] = (stride, stride * extent)
+        stride *= extent
+    return found
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """These ranges, each with those that follow it directly."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, end))
+    return found
+
+
+def _count(shape: ir.Shape, dims: Iterable[int]) -> int:
+    return prod(extent for place in dims if isinstance(extent := shape[place], int))
 
 
 def _moves(node: ir.Node) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 from typing import TYPE_CHECKING
 
 from relayout_backends.x86_nchwc.costs import multiplying_transposed
-from relayout_backends.x86_nchwc.neighbours import readers
+from relayout_backends.x86_nchwc.neighbours import dims_along, readers, views_between
 from relayout_backends.x86_nchwc.quantized import order_cost_of_quantized
 from relayout_backends.x86_nchwc.shapes import is_known, volume
 
@@ -55,17 +56,19 @@ def _packing(node: ir.Node, *, is_turned: bool) -> int:
 
 def _has_bias(result: ir.Value, along: int) -> bool:
     """Whether the only reader of a product is an Add of a constant vector along this axis: onnxruntime fuses the two
-    into a Gemm where it is the last one."""
+    into a Gemm where it is the last one. Views between are those of a conversion, or go with one."""
     (reader, *others) = readers(result) or [None]
-    if reader is None or others or reader.op_type != "Add":
+    if reader is None or others or reader.op_type != "Add" or result.shape is None:
         return False
+    found = next((views for each in reader.inputs if (views := views_between(result, each)) is not None), [])
+    dims, extent = dims_along(result, along, found), result.shape[along]
     # Shapes first: to know whether the other operand is constant can take a walk through the whole graph.
-    return sum([_is_vector(value, result, along) and is_known(value) for value in reader.inputs]) == 1
+    return dims is not None and sum(_is_vector(each, extent, dims) and is_known(each) for each in reader.inputs) == 1
 
 
-def _is_vector(value: ir.Value | None, result: ir.Value, along: int) -> bool:
-    """Whether a value has the result's extent along this axis, and no other."""
+def _is_vector(value: ir.Value | None, extent: int | ir.SymbolicDim, dims: Set[int]) -> bool:
+    """Whether a value has this many elements, along these dimensions alone."""
     shape = value.shape if value is not None else None
-    if shape is None or result.shape is None or not shape.is_static() or min(len(result.shape), len(shape)) < -along:
+    if shape is None or len(shape) == 0 or not shape.is_static() or extent != prod(shape.numpy()):
         return False
-    return shape[along] == result.shape[along] == prod(shape.numpy())
+    return all(shape[place] == 1 or place in dims for place in range(-len(shape), 0))
