@@ -293,14 +293,17 @@ def finish(
     written: Encoded | None = None
     inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
     if verifies:
-        from relayout.verification.onnx_checks import checked_by_onnx
+        from relayout.verification.onnx_checks import checked_by_onnx, with_those_of_original
         from relayout.verification.verifier import check_statically, verification_of, verify
 
         if progress is not None:
             progress("check")
         # A model that is read anew has no report to check, and an inlined one states no layouts.
         is_anew = inlines or options.check
-        stated = check_statically(model, backend, report=report, dims=dims) if is_anew else None
+        theirs, stated = partial(read_model, source), None
+        if is_anew:
+            found = with_those_of_original(checked_by_onnx(model)[0], theirs)
+            stated = check_statically(model, backend, found, report=report, dims=dims)
     notes = outcome.changed or inlines
     if inlines:
         declare_names(model, notes=notes)
@@ -320,7 +323,7 @@ def finish(
             verification = verify(model, backend, source, **given)
         else:
             found, written = checked_by_onnx(model)
-            original = partial(read_model, source) if outcome.changed else None
+            found, original = with_those_of_original(found, theirs), theirs if outcome.changed else None
             unchecked = report if stated is None else None
             verification = check_statically(model, backend, found, report=unchecked, dims=dims, original=original)
         if stated is not None:

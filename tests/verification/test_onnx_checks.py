@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import relayout
 from relayout.model.io import read_model
 from relayout.verification.onnx_checks import checked_by_onnx
 
@@ -127,3 +128,26 @@ def test_values_of_known_shapes_and_unknown_types_are_sound(caplog: pytest.LogCa
     next(value for node in model.graph for value in node.outputs if value.name == "r").metadata_props["key"] = "text"
     assert checked_by_onnx(model)[0] == []
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"check": True}, {"inline": True}])
+def test_an_objection_says_so_where_the_original_meets_one_as_well(options: dict[str, bool]) -> None:
+    """From opset 11 to 12 the `roi` of a Resize may not be left out."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 11]>
+        g (float[1, 4, 4, 2] x) => (float[1, 8, 8, 2] y) <float[4] scales = {1, 1, 2, 2}>
+        { a = Transpose <perm = [0, 3, 1, 2]> (x)
+          b = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric"> (a, , scales)
+          y = Transpose <perm = [0, 2, 3, 1]> (b) }"""
+    model = onnx.parser.parse_model(text)
+    told = "not a valid ONNX model; onnx.checker does not accept the original either"
+    legal, report = relayout.legalize(model, output_layouts={"y": "NCHW"}, **options)
+    assert [finding.message for finding in report.findings if finding.rule == "checker"] == [told]
+    assert not report.ok
+    (found,) = (each for each in relayout.verify(legal, against=model, run=False).findings if each.rule == "checker")
+    assert found.message == told
+    sound = onnx.parser.parse_model(text.replace("(a, , scales)", "(a, scales, scales)"))
+    (found,) = (
+        each for each in relayout.verify(model, "onnx", against=sound, run=False).findings if each.rule == "checker"
+    )
+    assert found.message == "not a valid ONNX model"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import onnx
@@ -55,6 +55,20 @@ def checked_by_onnx(model: ir.Model) -> tuple[list[Finding], Encoded | None]:
     except Exception as error:  # a node may lack what its operator must have
         return findings or [_invalid(error)], written
     return [*findings, *_check_types(model, proto, is_valid=not findings)], written
+
+
+def with_those_of_original(findings: Sequence[Finding], original: Callable[[], ir.Model]) -> list[Finding]:
+    """These findings of `checked_by_onnx`. An objection of onnx's checker says whether it objects to the original as
+    well: legalization leaves such a fault as it is."""
+    if not any(finding.rule == "checker" for finding in findings):
+        return list(findings)
+    if not any(finding.rule == "checker" for finding in checked_by_onnx(original())[0]):
+        return list(findings)
+    told = "; onnx.checker does not accept the original either"
+    return [
+        each.model_copy(update={"message": f"{each.message}{told}"}) if each.rule == "checker" else each
+        for each in findings
+    ]
 
 
 def _check_validity(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterator[Finding]:

@@ -45,7 +45,12 @@ from relayout.verification.model_index import ModelIndex
 from relayout.verification.numeric.given_inputs import checked_inputs
 from relayout.verification.numeric.shapes_at_sizes import check_shapes_at_sizes
 from relayout.verification.numeric.symbolic_sizes import Sampling, open_dims
-from relayout.verification.onnx_checks import check_axes, check_channels, checked_by_onnx
+from relayout.verification.onnx_checks import (
+    check_axes,
+    check_channels,
+    checked_by_onnx,
+    with_those_of_original,
+)
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.requirements import Charges, check_requirements, node_label
 
@@ -126,7 +131,10 @@ def verify(
     price: Price | None = None
     numeric: Numeric | None = None
     with _as_far_as_it_goes(faults):
-        findings += _static(index, chosen, charges)
+        objections = checked_by_onnx(subject)[0]
+        if theirs is not None:
+            objections = with_those_of_original(objections, lambda: theirs.model)
+        findings += _static(index, chosen, charges, objections)
     with _as_far_as_it_goes(faults):
         if pairs is not None:
             findings += check_against(pairs, chosen, run=run)
@@ -175,7 +183,7 @@ def verify(
 def check_statically(
     model: ir.Model,
     backend: Backend,
-    by_onnx: Sequence[Finding] | None = None,
+    by_onnx: Sequence[Finding],
     *,
     report: Report | None = None,
     dims: Mapping[str, int] | None = None,
@@ -185,8 +193,7 @@ def check_statically(
 
     With `report`, the parts of the model's cost are computed again too; `dims` gives sizes to symbolic dims. With
     `original`, the shapes of a model with open dims are inferred anew at sizes for them. All else neither reads the
-    model anew nor changes it, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`, where the caller has
-    them.
+    model anew nor changes it, so this is cheap. `by_onnx` are the findings of `checked_by_onnx`.
     """
     index = ModelIndex(model)
     enter_backend_operators(index.nodes, backend)
@@ -282,11 +289,9 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
         return None
 
 
-def _static(
-    index: ModelIndex, backend: Backend, charges: Charges, by_onnx: Sequence[Finding] | None = None
-) -> Iterator[Finding]:
+def _static(index: ModelIndex, backend: Backend, charges: Charges, by_onnx: Sequence[Finding]) -> Iterator[Finding]:
     model = index.model
-    yield from checked_by_onnx(model)[0] if by_onnx is None else by_onnx
+    yield from by_onnx
     common = CommonNames(index)
     derivation = derive(index, common.written)
     yield from check_channels(index)
