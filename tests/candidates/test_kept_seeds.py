@@ -68,7 +68,7 @@ def answer(model: onnx.ModelProto, backend: Backend) -> tuple[bytes, str]:
 @pytest.fixture(scope="module")
 def random_models() -> list[onnx.ModelProto]:
     models = []
-    for seed in range(24):
+    for seed in range(12):
         with contextlib.suppress(Rejected):
             models.append(draw_graph(seed).model)
     return models

@@ -97,7 +97,7 @@ def _few_bytes_are_large() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(files())
 def test_a_file_is_parsed_as_protobuf_parses_it(file: bytes) -> None:
     assert outcome(lambda: with_all_data(parse(file))) == outcome(lambda: onnx.ModelProto.FromString(file))

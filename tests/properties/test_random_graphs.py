@@ -15,8 +15,8 @@ from random_settings import draw_settings
 from relayout.errors import UsageError
 from relayout.legalization import legalize
 
-GRAPHS, CHUNK = 300, 15
-"""Twice as many as the op table has rows, so that each row's turn comes. `benchmarks/fuzz.py` draws thousands."""
+GRAPHS, CHUNK = 165, 15
+"""More than the op table has rows, so that each row's turn comes. `benchmarks/fuzz.py` draws thousands."""
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))

@@ -11,7 +11,7 @@ from random_graphs import RandomGraph, Rejected
 from random_patterns import draw_graph
 from random_tables import KINDS, draw_specified
 
-GRAPHS, CHUNK = 60, 10
+GRAPHS, CHUNK = 40, 10
 """`benchmarks/fuzz.py --backends table` or `devices` draws thousands."""
 
 FOUND = (720049, 720104)

@@ -17,7 +17,7 @@ from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
 from relayout.solve.solver import solve
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(problems(reuses=True))
 def test_the_cost_is_that_of_brute_force(problem: Problem) -> None:
     solution = solve(problem)
