@@ -113,3 +113,19 @@ def parsed(text: str) -> onnx.ModelProto:
     versions = '"" : 20, "com.microsoft" : 1'
     model: onnx.ModelProto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{versions}]> {text}")
     return model
+
+
+@pytest.mark.parametrize(("known", "wanted"), [("4,4", "h,w"), ("h,w", "4,4"), ("4,w", "h,4")])
+def test_one_model_may_know_an_extent_that_the_other_computes(known: str, wanted: str) -> None:
+    def model(extents: str, first: str) -> onnx.ModelProto:
+        return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "acme" : 1]>
+            g (float[4,4] x) => (float[a,b] z)
+            <int64[2] first = {{{first}}}, int64[2] last = {{3,9}}, float[{extents}] y> {{
+                y = acme.Same (x)
+                z = Slice (y, first, last)
+            }}""")
+
+    original = model(wanted, "0,1")
+    assert verify(model(known, "0,1"), "onnx", against=original, run=False).passed
+    wrong = verify(model(known, "1,1"), "onnx", against=original, run=False)
+    assert {each.rule for each in wrong.findings} & {"axis-mismatch", "constant"}

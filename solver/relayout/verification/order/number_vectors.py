@@ -69,7 +69,11 @@ def _axes_of_numbers(node: ir.Node, n: int, order: Sequence[int] = ()) -> tuple[
 def check_constant_numbers(node: ir.Node, counterpart: ir.Node, order: Mapping[int, int]) -> Iterator[Finding]:
     """Yield a finding where a Pad, Slice or Tile has other constant numbers along an axis than in the original. `order`
     has the original's axis of each axis, as far as it is known."""
-    found, wanted = _entries(node), _entries(counterpart)
+    here, there = _extents(node), _extents(counterpart)
+    # One of the models may know an extent that the other computes.
+    here |= {axis: there[own] for axis, own in order.items() if axis not in here and own in there}
+    there |= {own: here[axis] for axis, own in order.items() if axis in here}
+    found, wanted = _entries(node, here), _entries(counterpart, there)
     if found is None or wanted is None:
         return
     mine = {order[axis]: entry for axis, entry in found.items() if axis in order}
@@ -84,7 +88,14 @@ def check_constant_numbers(node: ir.Node, counterpart: ir.Node, order: Mapping[i
         )
 
 
-def _entries(node: ir.Node) -> dict[int, object] | None:
+def _extents(node: ir.Node) -> dict[int, int]:
+    """The extents of a node's first operand that are numbers, by axis."""
+    value = node.inputs[0] if node.inputs else None
+    shape = value.shape if value is not None and value.shape is not None else ()
+    return {axis: extent for axis, extent in enumerate(shape) if isinstance(extent, int)}
+
+
+def _entries(node: ir.Node, extents: Mapping[int, int]) -> dict[int, object] | None:
     """The constant numbers of a Pad, Slice or Tile along each axis on which it acts; None where they are not known."""
     value = node.inputs[0] if node.inputs else None
     if node.domain or value is None or value.shape is None or node.op_type not in ("Pad", "Slice", "Tile"):
@@ -113,10 +124,10 @@ def _entries(node: ir.Node) -> dict[int, object] | None:
     for axis, *numbers in zip(axes, *known, strict=True):
         if not -rank <= axis < rank:
             return None
-        extent = value.shape[axis]
+        extent = extents.get(axis % rank)
         if node.op_type == "Pad":
             entry: object = tuple(numbers) if any(numbers) else None
-        elif isinstance(extent, int):
+        elif extent is not None:
             taken = range(*slice(*numbers).indices(extent)) if numbers[2] else None
             entry = None if taken == range(extent) else taken
         else:
