@@ -62,7 +62,8 @@ def _check_splits(proto: onnx.ModelProto) -> None:
     for node in (node for body in bodies for node in body.node if node.op_type == "Split"):
         stated = [each for each in node.attribute if each.name == "num_outputs" and not each.ref_attr_name]
         if node.domain in STANDARD_DOMAINS and stated and stated[0].i != len(node.output):
-            raise ValueError(f"(op_type:Split, node name: {node.name}): num_outputs is {stated[0].i}")
+            found = f"num_outputs is {stated[0].i}, for {len(node.output)} results"
+            raise ValueError(f"(op_type:Split, node name: {node.name}): {found}")
 
 
 def has_negative_extents(proto: onnx.ModelProto) -> bool:
