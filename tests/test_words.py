@@ -1,4 +1,4 @@
-"""Retired identifiers do not come back."""
+"""Retired identifiers do not come back, and sentences say the thing first."""
 
 from __future__ import annotations
 
@@ -131,3 +131,14 @@ def test_no_retired_identifier_is_used(root: str) -> None:
         for name in retired_in(path)
     }
     assert sorted(used) == []
+
+
+@pytest.mark.parametrize("root", ["solver", "backends", "api", "tests", "benchmarks"])
+def test_no_comment_or_docstring_begins_with_a_question_word(root: str) -> None:
+    places = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / root).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if re.search(r'(#|""")\s*(What|Who)\s', line)
+    ]
+    assert places == []

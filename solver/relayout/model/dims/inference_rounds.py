@@ -59,7 +59,7 @@ def infer_in_rounds(
         known = None if is_known and not is_unchecked else copied(inferred.proto)
         model = build(inferred)
         completed = complete_ranks(model.graph, model.opset_imports)
-        # What onnx has not held against the declared shapes yet.
+        # onnx has not held these against the declared shapes yet.
         is_new = bool(completed) or inferred.has_new_numbers
         is_unchecked |= is_new
         if known is None:
